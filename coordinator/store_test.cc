@@ -67,7 +67,7 @@ std::vector<StoreRecord> OneOfEach() {
   island.generation = 2;
   island.worker = "w1";
   island.incarnation = 3;
-  island.ready = island.resume_checkpoint = true;
+  island.ready = true;
   island.resume = LocalCheckpoint{"lm-1", 1, 4, 70, {{7, 8}}, 21, 1.5};
   island.saved = {{*island.resume, {{2, 1, {1, 2}, 3, 9}}, {{"w2", 4, Tier::kRemote, {5}}}}};
   island.steps_this_round = 64;

@@ -92,7 +92,6 @@ void Fields(V& v, Plain<V, IslandRecord>& s, v1::stored::Island& m) {
   ATOLL_WIRE_COPY(worker);
   ATOLL_WIRE_COUNT(incarnation);
   ATOLL_WIRE_COPY(ready);
-  ATOLL_WIRE_COPY(resume_checkpoint);
   ATOLL_WIRE_COUNT(steps_this_round);
   ATOLL_WIRE_COPY(reason);
   ATOLL_WIRE_VERSION(last_push_base);

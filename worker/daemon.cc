@@ -33,6 +33,7 @@
 #include "worker/profiler/link_measurer.h"
 #include "worker/profiler/worker_profiler.h"
 #include "worker/runtime/compute_thread.h"
+#include "worker/state/saved_jobs.h"
 
 namespace atl::worker {
 namespace {
@@ -233,8 +234,8 @@ std::unique_ptr<NoticeWatcher> WatchForNotice(const DaemonOptions& options,
 class Daemon {
  public:
   Daemon(const DaemonOptions& options, const HostMemory& host, EventLoop<Event>* loop,
-         GroupMember* member, CheckpointStore* store, TensorClient* tensors,
-         WorkerProfiler* profiler, DaemonMetrics* metrics, Identity identity)
+         GroupMember* member, TensorClient* tensors, WorkerProfiler* profiler,
+         DaemonMetrics* metrics, Identity identity)
       : loop_(loop),
         metrics_(metrics),
         member_(member),
@@ -256,11 +257,14 @@ class Daemon {
                      if (on_devices && pulled != nullptr) return compute_.Stage(*pulled);
                      loop_->Post(std::move(event));
                    }),
-        island_(&trainer_, store,
+        island_(&trainer_,
                 // Devices are slow by themselves (EmulationOf).
                 {1, FromSeconds(options.emulate_slowdown * options.emulate_step_ms / 1e3),
                  host.bytes, host.has_devices},
                 {[loop](Event event) { loop->Post(std::move(event)); },
+                 [folder = options.state_dir + kCheckpoints](const JobId& job) {
+                   RemoveSavedJob(folder, job);
+                 },
                  [this] { return transfers_.started(); }, [this] { return transfers_.running(); },
                  [profiler](const JobSpec& spec, const JobFacts& facts, bool needs_plan,
                             const std::atomic<bool>& cancelled) {
@@ -452,14 +456,8 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
                          NewMember(options, incarnation, devices, &digests, &loop));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
-  CheckpointStore store(state->path() + kCheckpoints);
-  std::vector<std::string> problems;
-  Identity identity{options.name, incarnation, kSoftwareVersion, {}, {}};
-  identity.checkpoints = store.List(&problems);
-  identity.held = store.Jobs();
-  for (const std::string& problem : problems) {
-    LogWarning("checkpoint", "ignored, parameters will be pulled: ", problem);
-  }
+  Identity identity{options.name, incarnation, kSoftwareVersion, {}};
+  identity.held = SavedJobs(options.state_dir + kCheckpoints);
   const std::string emulated = EmulationText(options);
   std::string names;
   for (const WorkerDevice& device : devices) {
@@ -476,7 +474,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_ASSIGN_OR_RETURN(identity.mark, ReadClusterMark(RealFiles(), state->path()));
   LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", names, ", each with ",
           devices[0].info.threads, " threads, for peers at ", member->endpoint(), ", ",
-          identity.checkpoints.size(), " local checkpoints");
+          identity.held.size(), " jobs with saved states");
 
   AttachOptions attach;
   attach.coordinator = options.coordinator;
@@ -489,8 +487,8 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> monitor,
                          ServeMetrics(options.metrics_listen, options.tls,
                                       metrics.ForServer([&loop] { loop.TryPost(Tick{}); })));
-  Daemon daemon(options, HostMemoryOf(devices), &loop, member.get(), &store, tensors.get(),
-                &profiler, &metrics, std::move(identity));
+  Daemon daemon(options, HostMemoryOf(devices), &loop, member.get(), tensors.get(), &profiler,
+                &metrics, std::move(identity));
   ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));
   const std::unique_ptr<NoticeWatcher> notices = WatchForNotice(options, &loop);
   return daemon.Run();

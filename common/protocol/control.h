@@ -113,7 +113,6 @@ struct DeviceInfo {
 struct WorkerHello {
   std::string software_version;
   std::vector<DeviceInfo> devices;
-  std::vector<LocalCheckpoint> checkpoints;
   // Where its peer link listens, as other workers reach it, "tcp://host:port"; empty: it can share
   // an island with no other worker.
   std::string peer_endpoint;
@@ -249,8 +248,6 @@ struct IslandOrder {
   // Make the initial weights and push them as version 0's only contribution (base kNoVersion).
   bool initialize = false;
   Version committed_version = kNoVersion;  // newest version that can be pulled
-  // Go on from the local checkpoint that WorkerHello named instead of from committed_version.
-  bool resume_checkpoint = false;
   // Go on from this saved state of the island, of committed_version.
   std::optional<LocalCheckpoint> resume = std::nullopt;
   std::optional<ContributionOutcome> outcome;

@@ -21,16 +21,15 @@ struct PositionRange {
   auto operator<=>(const PositionRange&) const = default;
 };
 
-// What a restarted worker finds in its local checkpoint.
+// An island's state at a step, as its owners have saved it.
 struct LocalCheckpoint {
   JobId job;
   IslandId island = 0;
   Version base_version = kNoVersion;
   int64_t inner_step = 0;               // steps of this island since the job began
   std::vector<PositionRange> consumed;  // since base_version, not yet pushed
-  // Of an island's saved state, whose owners keep their units; 0: the whole state, on one disk.
-  int64_t save = 0;
-  double loss_times_tokens = 0;  // of `consumed`, that the loss counts
+  int64_t save = 0;                     // its number; 0: it has none yet
+  double loss_times_tokens = 0;         // of `consumed`, that the loss counts
 
   bool operator==(const LocalCheckpoint&) const = default;
 };

@@ -47,7 +47,6 @@ template <class V>
 void Fields(V& v, Plain<V, WorkerHello>& s, v1::WorkerHello& m) {
   ATOLL_WIRE_COPY(software_version);
   ATOLL_WIRE_MESSAGES(devices, 1024);
-  ATOLL_WIRE_MESSAGES(checkpoints, 1024);
   ATOLL_WIRE_COPY(peer_endpoint);
   ATOLL_WIRE_COPY(peer_public_key);
   ATOLL_WIRE_COPY(site);
@@ -177,7 +176,6 @@ void Fields(V& v, Plain<V, IslandOrder>& s, v1::IslandOrder& m) {
   ATOLL_WIRE_VALUES(pull_order, kMaxListLength);
   ATOLL_WIRE_COPY(initialize);
   ATOLL_WIRE_VERSION(committed_version);
-  ATOLL_WIRE_COPY(resume_checkpoint);
   ATOLL_WIRE_MAYBE(outcome);
   ATOLL_WIRE_COUNT(steps_this_round);
   ATOLL_WIRE_COUNT(tokens_committed);

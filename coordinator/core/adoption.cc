@@ -240,7 +240,7 @@ void VacateIslands(State& s, Job& job, const JobImage& image, const std::string&
     island.generation = ++job.EditProgress().plan_generation;
     island.incarnation = 0;
     island.followers.clear();
-    island.ready = island.resume_checkpoint = false;
+    island.ready = false;
     island.resume.reset();
     island.last_push_base = kNoVersion;  // what was pushed and not decided is dropped below
     island.lease_request = -1;

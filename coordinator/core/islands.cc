@@ -16,26 +16,6 @@
 namespace atl::coord {
 namespace {
 
-// Has the island's worker a checkpoint to go on from? Returns why not, or "".
-std::string WhyNotResume(Job& job, IslandRecord& island, const Member& worker) {
-  const LocalCheckpoint* checkpoint = nullptr;
-  for (const LocalCheckpoint& c : worker.checkpoints) {
-    if (c.job == job.id() && c.island == island.island) checkpoint = &c;
-  }
-  if (checkpoint == nullptr) return "it has no local checkpoint of this island";
-  if (checkpoint->base_version != job.progress.version || job.progress.version == kNoVersion) {
-    return absl::StrCat("its local checkpoint is of version ", checkpoint->base_version,
-                        ", committed is ", job.progress.version);
-  }
-  if (island.last_push_base >= checkpoint->base_version) {
-    return "its local checkpoint holds steps that it had asked to push";
-  }
-  if (!job.ledger.LeaseExactly(island.island, checkpoint->consumed)) {
-    return "the data of its local checkpoint is leased to others by now";
-  }
-  return "";
-}
-
 IslandId ChooseIsland(State& s, Job& job, const NodeId& worker) {
   IslandId longest_vacant = -1;
   for (const auto& [id, island] : job.islands) {
@@ -60,7 +40,6 @@ IslandId ChooseIsland(State& s, Job& job, const NodeId& worker) {
 void NewGeneration(Job& job, IslandRecord& island) {
   island.generation = ++job.EditProgress().plan_generation;
   island.ready = false;
-  island.resume_checkpoint = false;
   island.resume.reset();
   island.lease_request = -1;
   island.lease_ranges.clear();
@@ -201,17 +180,15 @@ void AssignIsland(State& s, Job& job, Member& worker) {
   NewGeneration(job, island);
   s.SetCandidate(worker, "");
   worker.progress.reset();
-  const std::string why_not = WhyNotResume(job, island, worker);
-  island.resume_checkpoint = why_not.empty();
-  // It adopts this checkpoint or the committed version: after either there is none to go on from.
-  std::erase_if(worker.checkpoints, [&](const LocalCheckpoint& c) { return c.job == job.id(); });
   island.reason =
       absl::StrCat("worker ", worker.record.name, " joined in generation ", island.generation);
-  const std::string start =
-      job.progress.version == kNoVersion ? ""
-      : island.resume_checkpoint
-          ? ", goes on from its local checkpoint"
-          : absl::StrCat(", pulls version ", job.progress.version, ": ", why_not);
+  // With a plan, when it is made: others of the island may have parts of what is saved.
+  std::string start;
+  if (job.progress.version != kNoVersion && !NeedsPlan(s, job, island)) {
+    start = island.saved.empty() ? absl::StrCat("; pulls version ", job.progress.version,
+                                                ": no state of it is saved")
+                                 : ResumeSaved(s, job, island);
+  }
   s.Log(job.id(), Severity::kInfo, absl::StrCat("island ", id, ": ", island.reason, start));
 }
 

@@ -21,7 +21,7 @@ constexpr Duration kLease = kHeartbeatInterval * kMissedHeartbeatsBeforeEviction
 constexpr Incarnation kIncarnationMax = Incarnation{1} << 53;
 // After a process has gone one of a smaller incarnation may have its name: clocks are set back.
 constexpr Duration kNameHeld = std::chrono::minutes(1);
-constexpr size_t kMaxListed = 256;  // devices and checkpoints of one worker
+constexpr size_t kMaxListed = 256;  // devices of one worker
 constexpr size_t kMaxHeld = 4096;   // jobs of which a worker has a checkpoint
 constexpr size_t kMaxForeign = 256;
 constexpr int64_t kMaxEpoch = int64_t{1} << 30;  // sequences have it in their upper half
@@ -263,12 +263,10 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
                           hello.software_version, hello.mark, fresh);
   if (worker == nullptr) return;
   worker->devices = hello.devices;
-  worker->checkpoints = hello.checkpoints;
   worker->peer_endpoint = CleanText(hello.peer_endpoint, 256);
   worker->peer_public_key = CleanText(hello.peer_public_key, 64);
   worker->site = CleanText(hello.site, 64);
   if (worker->devices.size() > kMaxListed) worker->devices.resize(kMaxListed);
-  if (worker->checkpoints.size() > kMaxListed) worker->checkpoints.resize(kMaxListed);
   worker->held = hello.held;
   if (worker->held.size() > kMaxHeld) worker->held.resize(kMaxHeld);
   s.Send(*worker, Welcome());

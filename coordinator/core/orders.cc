@@ -44,7 +44,6 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, const OrderKey& 
   key.initialize =
       progress.version == kNoVersion && progress.initializer == island.island && MayInitialize(job);
   key.committed_version = progress.version;
-  key.resume_checkpoint = island.resume_checkpoint;
   key.resume = island.resume;
   // Told together with the version that it belongs to.
   if (island.outcome && island.outcome->contribution.generation == island.generation) {
@@ -81,7 +80,6 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, SentOrder& sent) 
   order.pull_order = TransferOrderOf(job, island.island);
   order.initialize = sent.key.initialize;
   order.committed_version = sent.key.committed_version;
-  order.resume_checkpoint = sent.key.resume_checkpoint;
   order.resume = sent.key.resume;
   order.outcome = sent.key.outcome;
   order.steps_this_round = sent.key.steps_this_round;

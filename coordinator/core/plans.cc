@@ -288,7 +288,7 @@ void WishInVain(State& s, Planning& planning) {
 // disks may be a whole state. Returns what the log says of it.
 std::string ResumeFromDisks(State& s, Job& job, IslandId id) {
   IslandRecord& island = job.EditIsland(id);
-  if (island.saved.empty() || island.resume || island.resume_checkpoint || island.ready) return "";
+  if (island.saved.empty() || island.resume || island.ready) return "";
   return ResumeSaved(s, job, island);
 }
 
@@ -441,8 +441,7 @@ namespace {
 // Workers that were all gone do not come back at once: who is the first waits for the others, or
 // what only they have would be lost.
 bool Awaits(State& s, const Job& job, const IslandRecord& island, Planning& planning) {
-  const bool begins = !island.ready && !island.resume && !island.resume_checkpoint &&
-                      PlanInForce(job, island) == nullptr;
+  const bool begins = !island.ready && !island.resume && PlanInForce(job, island) == nullptr;
   planning.awaits = begins ? AwaitedHolder(s, job, island) : "";
   if (planning.awaits.empty()) {
     planning.awaits_until.reset();

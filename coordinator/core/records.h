@@ -153,10 +153,9 @@ struct IslandRecord {
   JobId job;
   IslandId island = 0;
   Generation generation = 0;
-  NodeId worker;                   // whose it is; stays while vacant, for its return
-  Incarnation incarnation = 0;     // of that worker; 0: vacant
-  bool ready = false;              // has held a committed version in this generation
-  bool resume_checkpoint = false;  // go on from the local checkpoint
+  NodeId worker;                // whose it is; stays while vacant, for its return
+  Incarnation incarnation = 0;  // of that worker; 0: vacant
+  bool ready = false;           // has held a committed version in this generation
   // Of this generation's beginning: go on from this saved state.
   std::optional<LocalCheckpoint> resume = std::nullopt;
   std::vector<SavedState> saved = {};  // whole ones, newest first: at most kSavedStatesMax

@@ -290,7 +290,7 @@ TEST_CASE("an_id_that_a_member_holds_is_not_given_again") {
 TEST_CASE("only_rm_deletes_an_orphaned_job_also_from_who_comes_back_later") {
   World w;
   TrainTwoRounds(w);
-  w.Do("worker a attaches checkpoint=2 consumed=16-20");
+  w.Tell({"worker a saves holders=a disk base=2 consumed=16-20", "worker a attaches"});
   w.Do("coordinator is-lost");
   w.Do("server ps-0 attaches incarnation=1");
   w.Tell({"servers answer", "cancel lm-1"});

@@ -38,7 +38,6 @@ struct Member {
   std::string software_version;
   // Workers.
   std::vector<DeviceInfo> devices;
-  std::vector<LocalCheckpoint> checkpoints;
   std::vector<JobId> held;  // jobs of which it has a checkpoint, by its hello
   std::optional<IslandProgress> progress;
   std::optional<MemberProgress> following;   // whom it serves, as it says; see State::SetFollowing
@@ -113,7 +112,6 @@ struct OrderKey {
   int64_t placement_revision = 0;
   bool initialize = false;
   Version committed_version = kNoVersion;
-  bool resume_checkpoint = false;
   std::optional<LocalCheckpoint> resume;
   std::optional<ContributionOutcome> outcome;
   int64_t steps_this_round = 0;

@@ -147,7 +147,6 @@ void HandOver(State& s, Job& job, IslandId id, const IslandMember& heir) {
   island.takes_over_from = island.worker;
   island.worker = heir.worker;
   island.incarnation = heir.incarnation;
-  island.resume_checkpoint = false;
   std::erase_if(island.followers, [&](const IslandMember& m) { return m.worker == island.worker; });
   job.member_orders.erase(island.worker);
   job.orders.erase(id);

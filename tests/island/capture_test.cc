@@ -1,8 +1,10 @@
 // What crosses the bus beside steps is what it was when it was asked for, bit for bit, however late
-// it is copied, and the devices compute meanwhile: deltas, checkpoints, and what is adopted.
+// it is copied, and the devices compute meanwhile: deltas and what is adopted; and saves.
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "tests/island/group_story.h"
@@ -29,9 +31,12 @@ MakeDevice Tight(int64_t memory_bytes) {
 // An island of one worker on one device, without daemons.
 class Place {
  public:
-  Place(const World& world, const MakeDevice& make_device, Encoding encoding)
-      : store(world.folder + "/checkpoints") {
+  // With `saves`, its disk, it may be a process that goes on from one of these, and is not set up
+  // yet.
+  Place(const World& world, const MakeDevice& make_device, Encoding encoding,
+        const std::string& saves = "", bool goes_on = false) {
     GroupOptions options;
+    options.saves_folder = saves;
     options.link.name = "w1";
     options.link.incarnation = 1;
     options.device_name = "device";
@@ -43,12 +48,17 @@ class Place {
     member_ = GroupMember::Create(std::move(options)).value();
     trainer_ = std::make_unique<GroupTrainer>(member_.get(), nullptr,
                                               [this](const MemorySeen& m) { memory = m; });
-    island_ = std::make_unique<Island>(trainer_.get(), &store, IslandOptions(),
+    trainer_->SetOnSaved([this](const GroupTrainer::SaveOutcome& outcome) {
+      events.Post(StateSaved{outcome.state, outcome.trouble, outcome.tier});
+    });
+    island_ = std::make_unique<Island>(trainer_.get(), IslandOptions(),
                                        Island::Hooks{[this](Event e) { events.Post(e); }});
     spec_ = world.spec;
     spec_.layout.island = IslandExtent::kWorker;
     spec_.outer.push_encoding = encoding;
     facts_ = Does<Prepared>(Prepare{kJob, spec_}).facts;
+    if (goes_on) return;
+    if (!saves.empty()) SetsUp();
     Does<InitialWeightsMade>(MakeInitialWeights{});
     Does<DeltaCaptured>(CaptureDelta{{0, 1, 1, kNoVersion}, Encoding::kFloat32, {}});
     REQUIRE(events.AwaitReady().reason.empty());
@@ -63,6 +73,7 @@ class Place {
     island_->Run(command);
     const Event last = events.last();
     if (const auto* failed = std::get_if<CommandFailed>(&last)) FAIL(failed->reason);
+    if (const auto* refused = std::get_if<PrepareFailed>(&last)) FAIL(refused->reason);
     REQUIRE(std::holds_alternative<T>(last));
     return std::get<T>(last);
   }
@@ -89,9 +100,17 @@ class Place {
     island_->StagePulled({pull, 0}, island_->StagingTicket());
   }
   void AdoptsPulled() { Does<Adopted>(AdoptPulled{0, AdoptMode::kCarry, false, true}); }
-  void Checkpoints(int64_t step) {
-    island_->ForgetInterrupts();
-    island_->Run(WriteCheckpoint{{kJob, 0, 0, step, {}}});
+  Reconfigured SetsUp(int64_t resume = 0) {
+    Reconfigure command{kJob, 0, 1, IslandPlan()};
+    command.resume = resume;
+    return Does<Reconfigured>(command);
+  }
+  // The number of the save.
+  int64_t Saves(int64_t step) {
+    Does<StateCopied>(SaveState{{kJob, 0, 0, step, {}}, Tier::kDisk});
+    const StateSaved saved = events.AwaitSaved();
+    REQUIRE(saved.trouble.empty());
+    return saved.state.about.save;
   }
   LayerBuffers Theta() {
     LayerBuffers theta;
@@ -102,9 +121,9 @@ class Place {
     return theta;
   }
   const Delta& delta() const { return *island_->delta(); }
+  int64_t optimizer_steps() const { return trainer_->optimizer_steps(); }
   Island& island() { return *island_; }
 
-  CheckpointStore store;
   IslandEvents events;
   MemorySeen memory;
 
@@ -246,14 +265,6 @@ TEST_CASE("a staged version that something came between is adopted all the same"
     host.Adopt(version, AdoptMode::kCarry);
     device.AdoptsPulled();
   }
-  SECTION("a checkpoint, which needs its memory") {
-    device.Pulls(version);
-    device.events.AwaitPulled();
-    device.Checkpoints(3);
-    CHECK(device.events.AwaitWritten().reason.empty());
-    host.Adopt(version, AdoptMode::kCarry);
-    device.AdoptsPulled();
-  }
   SECTION("an interrupt") {
     LayerGate().Close();
     device.Pulls(version);
@@ -315,40 +326,61 @@ TEST_CASE("without steps to carry over nothing is staged") {
   LayerGate().Open();
 }
 
-TEST_CASE("a checkpoint is of its step, though copied only after two more") {
+TEST_CASE("a_worker_that_goes_on_from_its_disk_makes_the_steps_of_one_that_never_stopped") {
   const World world;
-  const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt4);
-  Place host(world, OnCpu, encoding), device(world, NewDevice, encoding);
-  for (Place* place : {&host, &device}) {
-    place->Steps(0, 2);
-    place->Capture();  // has a residual
-    REQUIRE(place->events.AwaitReady().reason.empty());
-    place->Adopt(Version1(place->Theta()), AdoptMode::kCarry);
-    place->Steps(2, 4);
+  const std::string saves = world.folder + "/saves";
+  Place plain(world, OnCpu, Encoding::kFloat32);
+  const LayerBuffers base = plain.Theta();
+  plain.Steps(0, 9);
+  int64_t save = 0;
+  {
+    Place killed(world, OnCpu, Encoding::kFloat32, saves);
+    killed.Steps(0, 5);
+    save = killed.Saves(5);
+    killed.Steps(5, 6);  // lost with the process
   }
-  host.Checkpoints(4);
-  CHECK(host.events.AwaitWritten().reason.empty());
-  const CheckpointState expected = host.store.Read(kJob).value();
-  LayerGate().Close();
-  device.Checkpoints(4);
-  device.Steps(4, 6);
-  LayerGate().Open();
-  CHECK(device.events.AwaitWritten().reason.empty());
-  const CheckpointState state = device.store.Read(kJob).value();
-  REQUIRE(state.optimizer_steps == expected.optimizer_steps);
-  REQUIRE(state.layers.size() == expected.layers.size());
-  for (size_t l = 0; l < state.layers.size(); ++l) {
-    const CheckpointLayer &a = state.layers[l], &b = expected.layers[l];
-    REQUIRE(a.theta == b.theta);
-    REQUIRE(a.base == b.base);
-    REQUIRE(a.first_moment == b.first_moment);
-    REQUIRE(a.second_moment == b.second_moment);
-    REQUIRE(a.residual == b.residual);
+  Place back(world, OnCpu, Encoding::kFloat32, saves, /*goes_on=*/true);
+  const bool told = GENERATE(true, false);
+  const Reconfigured done = back.SetsUp(told ? save : 0);
+  CHECK(done.kept);
+  CHECK(done.resumed == told);
+  if (told) {
+    back.Adopt(base, AdoptMode::kKeep);
+    back.Steps(5, 9);
+    REQUIRE(back.Theta() == plain.Theta());
+    RequirePushAlike(back, plain);
+    return;
   }
-  host.Steps(4, 6);
-  REQUIRE(device.Theta() == host.Theta());
-  // A push has room where it was, and nothing of the checkpoint in it.
-  RequirePushAlike(device, host);
+  // The committed version has gone on: its parameters, and this worker's moments.
+  back.Adopt(base, AdoptMode::kReplace);
+  REQUIRE(back.Theta() == base);
+  CHECK(back.optimizer_steps() == 5);
+}
+
+TEST_CASE("a_save_that_is_damaged_is_not_gone_on_from") {
+  const World world;
+  const std::string saves = world.folder + "/saves";
+  int64_t save = 0;
+  {
+    Place killed(world, OnCpu, Encoding::kFloat32, saves);
+    killed.Steps(0, 2);
+    save = killed.Saves(2);
+  }
+  int damaged = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(saves)) {
+    if (!entry.is_regular_file() || entry.path().filename() == "manifest") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(7);
+    file.put('x');
+    ++damaged;
+  }
+  REQUIRE(damaged > 0);
+  Place back(world, OnCpu, Encoding::kFloat32, saves, /*goes_on=*/true);
+  Reconfigure command{kJob, 0, 1, IslandPlan()};
+  command.resume = save;
+  back.island().Run(command);
+  REQUIRE(std::holds_alternative<CommandFailed>(back.events.last()));
+  CHECK_FALSE(back.SetsUp(save).resumed);  // what is damaged is remembered
 }
 
 // Of two workers: stages, stages of two devices each, and replicas that own half of the optimizer's

@@ -181,6 +181,8 @@ TEST_CASE("a worker alone whose data cannot be read for a while goes on where it
   world.spec.layout.island = IslandExtent::kWorker;
   Alone alone(world);
   TestWorker worker(world, "w1");
+  const auto sets_up = [&] { return worker.trainer->Configure(kJob, 1, IslandPlan()); };
+  REQUIRE(sets_up().ok());
   REQUIRE(worker.trainer->InitialWeights().ok());
   REQUIRE(worker.Step(0) == Approx(alone.Step(0)).epsilon(1e-6));
   std::stringstream text;
@@ -189,6 +191,10 @@ TEST_CASE("a worker alone whose data cannot be read for a while goes on where it
   for (int tries = 0; tries < 2; ++tries) {  // for the same reason every time
     const auto failed = worker.trainer->Step(Batch(1), RateOf(1));
     REQUIRE(Says(failed.status().message(), world.spec.data.path));
+    const auto taken = sets_up();
+    REQUIRE(taken.ok());
+    REQUIRE(taken->kept);
+    REQUIRE_FALSE(taken->step_taken);
   }
   // Parameters that are exchanged meanwhile are not forgotten.
   std::vector<float> ours(static_cast<size_t>(worker.layers[1].elements)), now(ours.size());

@@ -41,7 +41,7 @@ class LoneWorker {
                             const std::atomic<bool>&) {
       return needs_plan ? Measure() : std::vector<DeviceProfile>();
     };
-    island_ = std::make_unique<Island>(trainer_.get(), nullptr, IslandOptions(), std::move(hooks));
+    island_ = std::make_unique<Island>(trainer_.get(), IslandOptions(), std::move(hooks));
   }
   ~LoneWorker() { island_.reset(); }
 

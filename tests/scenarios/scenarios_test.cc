@@ -39,7 +39,7 @@ TEST_CASE("transcript: a parameter server restarts") { Retell("server_restart");
 TEST_CASE("transcript: a job waits for the parameter servers it wants") {
   Retell("servers_wanted");
 }
-TEST_CASE("transcript: a worker resumes from its local checkpoint") { Retell("resume_checkpoint"); }
+TEST_CASE("transcript: a worker resumes from its saved state") { Retell("resume_saved"); }
 TEST_CASE("transcript: an island of three workers") { Retell("shared_island"); }
 TEST_CASE("transcript: followers die and leave") { Retell("shared_follower_dies"); }
 TEST_CASE("transcript: a leader dies") { Retell("shared_leader_dies"); }

@@ -24,6 +24,16 @@ using std::chrono::seconds;
 constexpr Duration kSetupLimit = std::chrono::seconds(6);
 constexpr Duration kLateMax = std::chrono::milliseconds(60);  // less than any step takes
 
+// Of a worker that has no plan: all on its only device.
+IslandPlan PlanOfOne(const NodeId& worker, Incarnation incarnation) {
+  IslandPlan plan;
+  plan.members = {{worker, incarnation, absl::StrCat("sim://", worker), ""}};
+  PlanReplica replica;
+  replica.stages = {{0, static_cast<int32_t>(ToyLayers().size()), {worker + "/0"}, {}}};
+  plan.replicas = {replica};
+  return plan;
+}
+
 }  // namespace
 
 NodeId WorkerNode::HolderOf(int32_t layer) const {
@@ -87,15 +97,13 @@ void WorkerNode::Do(const worker::InterruptStep&) {
 // ------------------------------------------------------------------------------- the plan ----
 
 void WorkerNode::Do(const worker::Reconfigure& action) {
-  plan_ = action.plan;
+  plan_ = action.plan.number == 0 ? PlanOfOne(name(), incarnation_) : action.plan;
   serving_ = Serving{action.job, action.generation, action.plan.number};
   const Owner owner{action.island, action.generation};
-  if (owner != owner_) {
-    ForgetSafety();
-    owners_.clear();
-  }
+  if (owner != owner_) owners_.clear();
   owner_ = owner;
   take_over_from_ = action.take_over_from;
+  resume_ = action.resume;
   Together(world_.UpTo(milliseconds(10)), [this, number = action.plan.number] {
     HearAll();
     SetUp(world_.timeline.now() + kSetupLimit);
@@ -150,32 +158,24 @@ bool WorkerNode::TakeOver(std::string& why) {
   owners_ = kept.owners;
   clock_ = kept.clock;
   stepping_ = kept.stepping;
-  ForgetSafety();
   return true;
 }
 
-void WorkerNode::ForgetSafety() {
-  safe_.clear();
-  checkpoint_counts_ = false;
-  ++safety_changes_;
-}
-
-// The devices' state is lost: what a good local checkpoint holds is not.
-void WorkerNode::NoteLoss() {
-  safe_.clear();
-  if (checkpoint_counts_ && disk_ && disk_->about.base_version == adopted_) {
-    safe_ = disk_->about.consumed;
-  }
-}
-
-void WorkerNode::CheckSafe(const std::vector<PositionRange>& ranges) {
-  for (const PositionRange& range : ranges) {
-    for (const PositionRange& safe : safe_) {
-      if (range.begin >= safe.end || range.end <= safe.begin) continue;
-      world_.checker.Fail(absl::StrCat("N4: ", name(), " trains again on ", range.begin, " to ",
-                                       range.end, ", which its local checkpoint holds"));
+// The layers of a save, wherever members have them on their disks. False: one is nowhere.
+bool WorkerNode::FromDisks(int64_t save, std::map<int32_t, Shard>& state) {
+  std::map<int32_t, Shard> found;
+  for (const IslandMember& member : plan_.members) {
+    const auto& disk = world_.FindWorker(member.worker)->disk_;
+    const auto saved = disk.find(save);
+    if (saved == disk.end()) continue;
+    for (const auto& [layer, theta] : saved->second.layers) {
+      found.try_emplace(layer, Shard{theta, clock_ + 1, owner_, saved->second.about.consumed});
     }
   }
+  if (found.size() != ToyLayers().size()) return false;
+  state = std::move(found);
+  ++clock_;
+  return true;
 }
 
 void WorkerNode::MoveState() {
@@ -194,6 +194,12 @@ void WorkerNode::MoveState() {
   } else {
     state = Find(clock_);
   }
+  if (resume_ != 0 && FromDisks(std::exchange(resume_, 0), state)) {
+    done.resumed = true;
+    done.step_taken = false;
+    owners_.clear();
+    ++world_.resumed_from_disks;
+  }
   done.kept = !state.empty();
   if (AnOwnerIsGone()) {
     done.kept = done.step_taken = false;
@@ -201,11 +207,12 @@ void WorkerNode::MoveState() {
     done.push_lost = captured_.has_value();
     owners_.clear();
   }
-  if (!done.kept) NoteLoss();
   stepping_.reset();
-  world_.Trace(
-      absl::StrCat(name(), " sets up plan ", plan_.number,
-                   done.kept ? done.step_taken ? ", one step ahead" : "" : ", state lost"));
+  world_.Trace(absl::StrCat(name(), " sets up plan ", plan_.number,
+                            done.resumed      ? ", from disks"
+                            : done.step_taken ? ", one step ahead"
+                            : done.kept       ? ""
+                                              : ", state lost"));
   for (const IslandMember& member : plan_.members) world_.FindWorker(member.worker)->held_.clear();
   for (const auto& [layer, shard] : state) {
     world_.FindWorker(HolderOf(layer))->held_[layer] = shard;
@@ -389,7 +396,7 @@ void WorkerNode::StepTogether(const worker::TrainStep& action, Duration took, fl
   });
 }
 
-void WorkerNode::InitializeTogether() {
+void WorkerNode::Do(const worker::MakeInitialWeights&) {
   Together(milliseconds(30), [this] {
     trainer_.Initialize(spec_.model.seed);
     if (!Scatter({})) return FailTogether("the initial weights did not reach everybody");
@@ -397,12 +404,12 @@ void WorkerNode::InitializeTogether() {
   });
 }
 
-void WorkerNode::CaptureTogether(const worker::CaptureDelta& action) {
+void WorkerNode::Do(const worker::CaptureDelta& action) {
+  diverged_ = 0;
   Together(milliseconds(5), [this, action] {
     if (!Gather()) return FailTogether("a layer could not be read");
     Capture(action);
     if (action.contribution.base_version == kNoVersion) OwnersKeep();
-    ForgetSafety();
     for (const IslandMember& member : plan_.members) {  // lenders too, wherever they are by now
       for (auto& [layer, shard] : world_.FindWorker(member.worker)->held_) {
         if (shard.owner == owner_) shard.trained_on.clear();
@@ -413,32 +420,92 @@ void WorkerNode::CaptureTogether(const worker::CaptureDelta& action) {
   });
 }
 
-void WorkerNode::AdoptTogether(const worker::AdoptPulled& action) {
+void WorkerNode::Do(const worker::AdoptPulled& action) {
   Together(milliseconds(8), [this, action] {
     std::vector<PositionRange> trained_on;
-    if (action.mode == worker::AdoptMode::kResumeCheckpoint) {
-      if (!disk_) {
-        return world_.checker.Fail(absl::StrCat(name(), " resumes a checkpoint that is not there"));
-      }
-      trainer_ = disk_->trainer;
-      trainer_.theta_push = trainer_.theta_base;
-      trained_on = disk_->about.consumed;
-    } else if (action.mode == worker::AdoptMode::kReplace) {
+    if (action.mode == worker::AdoptMode::kReplace) {
       trainer_.Replace();
     } else {
       if (!Gather()) return FailTogether("a layer could not be read");
-      trainer_.Carry();
+      if (action.mode == worker::AdoptMode::kKeep) {
+        trainer_.theta_base = trainer_.theta_push = trainer_.pulled;
+      } else {
+        trainer_.Carry();
+      }
       trained_on = since_base_;
     }
-    ForgetSafety();
     if (!Scatter(trained_on)) return FailTogether("a layer could not be written");
     adopted_ = action.version;
     OwnersKeep();
-    carried_ = worker::Sequences(trained_on);
+    carried_ = action.mode == worker::AdoptMode::kKeep ? 0 : worker::Sequences(trained_on);
     SettleResidual(action);
-    checkpoint_counts_ = action.mode == worker::AdoptMode::kResumeCheckpoint;
     world_.checker.Adopted(name(), action.version, trainer_.theta_base);
     Deliver(worker::Adopted{action.version});
+  });
+}
+
+// ---------------------------------------------------------------------------------- saving ----
+
+// On the disks of all members, of what each holds. (Nobody keeps copies in memory here.)
+void WorkerNode::Do(const worker::SaveState& action) {
+  if (action.tier != Tier::kDisk) {
+    return After(milliseconds(1), [this] { Deliver(worker::StateCopied{false}); });
+  }
+  Together(milliseconds(2), [this, action] {
+    if (!Gather()) return FailTogether("a layer could not be read");
+    if (worker::Sequences(action.about.consumed) < worker::Sequences(since_base_)) {
+      world_.checker.Fail(absl::StrCat(name(), " saves a state of ",
+                                       worker::Sequences(action.about.consumed),
+                                       " sequences after ", worker::Sequences(since_base_)));
+    }
+    Saving saving{action.about, {}, {}};
+    saving.about.save = ++world_.saves;
+    SavedState& state = saving.state;
+    state.about = saving.about;
+    for (size_t layer = 0; layer < ToyLayers().size(); ++layer) {
+      state.units.push_back({static_cast<int32_t>(layer), 0, {1}, 0, ToyLayers()[layer].elements});
+    }
+    for (const IslandMember& member : plan_.members) {
+      Saved part{saving.about, {}};
+      SavedHolder holder{member.worker, member.incarnation, Tier::kDisk, {0}};
+      for (size_t layer = 0; layer < ToyLayers().size(); ++layer) {
+        if (HolderOf(static_cast<int32_t>(layer)) != member.worker) continue;
+        part.layers[static_cast<int32_t>(layer)] = trainer_.theta[layer];
+        holder.units[0] |= uint64_t{1} << layer;
+      }
+      if (part.layers.empty()) continue;
+      state.holders.push_back(std::move(holder));
+      saving.parts[member.worker] = std::move(part);
+    }
+    Deliver(worker::StateCopied{true});
+    WriteSaved(std::move(saving));
+  });
+}
+
+// Beside the steps. Who dies meanwhile has written nothing.
+void WorkerNode::WriteSaved(Saving saving) {
+  for (const auto& [worker, part] : saving.parts) {
+    saving.lives[worker] = world_.FindWorker(worker)->life();
+  }
+  After(milliseconds(20) + world_.UpTo(milliseconds(300)), [this, saving] {
+    bool whole = true;
+    for (const auto& [worker, part] : saving.parts) {
+      WorkerNode* const node = world_.FindWorker(worker);
+      if (node->life() != saving.lives.at(worker)) {
+        whole = false;
+        continue;
+      }
+      node->disk_[saving.about.save] = part;
+      if (node->disk_.size() > 2) node->disk_.erase(node->disk_.begin());
+    }
+    worker::StateSaved said;
+    said.tier = Tier::kDisk;
+    if (whole) {
+      said.state = saving.state;
+    } else {
+      said.trouble = "simulated: a member died while it wrote";
+    }
+    Deliver(said);
   });
 }
 

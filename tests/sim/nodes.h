@@ -184,9 +184,10 @@ class WorkerNode : public Member {
   std::string Doing() const { return core_ ? core_->doing() : "down"; }
 
  private:
-  struct Disk {
+  // What this worker's disk has of a save: the layers that it held.
+  struct Saved {
     LocalCheckpoint about;
-    ToyTrainer trainer;
+    std::map<int32_t, std::vector<float>> layers;
   };
   struct Pull {
     int64_t number = 0;
@@ -205,7 +206,6 @@ class WorkerNode : public Member {
   void Do(const worker::SaveState& action);
   void Do(const worker::AdoptPulled& action);
   void Do(const worker::Validate& action);
-  void Do(const worker::WriteCheckpoint& action);
   void Do(const worker::ReleaseJob& action);
   void Do(const worker::Reconfigure& action);
   void Do(const worker::HandOver& action);
@@ -273,7 +273,7 @@ class WorkerNode : public Member {
     std::optional<ToyStep> stepping;
     std::map<NodeId, int64_t> owners;
   };
-  bool planned() const { return plan_.number > 0; }
+  void LoseDisk() { disk_.clear(); }
   NodeId HolderOf(int32_t layer) const;
   WorkerNode* Partner(const NodeId& worker, std::string& why);
   std::string WhyNotTogether();
@@ -284,9 +284,15 @@ class WorkerNode : public Member {
   void MoveState();
   bool TakeOver(std::string& why);
   void CrashAndRestart();
-  void NoteLoss();
-  void ForgetSafety();
-  void CheckSafe(const std::vector<PositionRange>& ranges);
+  bool FromDisks(int64_t save, std::map<int32_t, Shard>& state);
+  // A save that goes on beside steps.
+  struct Saving {
+    LocalCheckpoint about;
+    SavedState state;
+    std::map<NodeId, Saved> parts;
+    std::map<NodeId, int64_t> lives;
+  };
+  void WriteSaved(Saving saving);
   bool Gather();
   bool Scatter(const std::vector<PositionRange>& trained_on);
   void Take(const LateStep& step);
@@ -295,14 +301,11 @@ class WorkerNode : public Member {
   void AgreeOnStep();
   void TakeStepSomewhere();
   void StepTogether(const worker::TrainStep& action, Duration took, float scale, double loss);
-  void InitializeTogether();
-  void CaptureTogether(const worker::CaptureDelta& action);
-  void AdoptTogether(const worker::AdoptPulled& action);
   void OwnersKeep();
   bool AnOwnerIsGone();
 
   const double slowness_;
-  std::optional<Disk> disk_;
+  std::map<int64_t, Saved> disk_;  // by save: the newest two
   std::optional<worker::WorkerCore> core_;
   ToyTrainer trainer_;
   JobSpec spec_;
@@ -315,7 +318,7 @@ class WorkerNode : public Member {
   std::map<NodeId, int64_t> owners_;
   std::map<int32_t, Shard> held_;    // layers on this worker's device
   std::optional<Serving> serving_;   // under which plan, as leader or follower
-  IslandPlan plan_;                  // that it leads; number 0: none
+  IslandPlan plan_;                  // that it leads; no members: none
   Owner owner_;                      // the island that it leads
   int64_t clock_ = 0;                // of the newest whole state
   std::optional<ToyStep> stepping_;  // under way, or failed and not known to be taken or not
@@ -324,10 +327,7 @@ class WorkerNode : public Member {
   std::optional<LateStep> waits_;  // given up where it was committed: others may have taken it
   std::optional<Kept> kept_;
   NodeId take_over_from_;  // in the Reconfigure under way
-  // N4: trained on before the newest loss of state, and in a local checkpoint that is as good now.
-  std::vector<PositionRange> safe_;
-  bool checkpoint_counts_ = false;  // of this life and base, and nothing was captured since
-  int64_t safety_changes_ = 0;
+  int64_t resume_ = 0;     // likewise
   bool together_ = false;  // a command of several devices is under way
   int64_t together_number_ = 0;
   bool leaving_ = false;

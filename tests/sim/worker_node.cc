@@ -53,16 +53,16 @@ void WorkerNode::Start() {
   together_ = leaving_ = false;
   kept_.reset();
   take_over_from_.clear();
-  ForgetSafety();
+  resume_ = 0;
   world_.Trace(absl::StrCat(name(), " starts, incarnation ", incarnation_,
-                            disk_ ? ", with a checkpoint" : ""));
+                            disk_.empty() ? "" : ", with saved states"));
   worker::Identity identity;
   identity.name = name();
   identity.incarnation = incarnation_;
   identity.devices = {{"cpu", 1 << 30, 1}};
   identity.peer_endpoint = absl::StrCat("sim://", name());
   if (world_.options.sites_declared) identity.site = name().back() % 2 == 0 ? "even" : "odd";
-  if (disk_) identity.checkpoints.push_back(disk_->about);
+  if (!disk_.empty()) identity.held = {disk_.rbegin()->second.about.job};
   identity.mark = mark_;
   core_.emplace(std::move(identity));
   KeepConnecting();
@@ -95,18 +95,10 @@ void WorkerNode::Do(const worker::Prepare& action) {
   plan_ = IslandPlan();
   held_.clear();
   kept_.reset();
-  ForgetSafety();
   stepping_.reset();
   After(milliseconds(50), [this, action] {
     Deliver(worker::Prepared{action.job, ToyFacts(action.spec)});
   });
-}
-
-void WorkerNode::Do(const worker::MakeInitialWeights&) {
-  if (planned()) return InitializeTogether();
-  trainer_.Initialize(spec_.model.seed);
-  since_base_.clear();
-  After(milliseconds(30), [this] { Deliver(worker::InitialWeightsMade{}); });
 }
 
 void WorkerNode::Do(const worker::TrainStep& action) {
@@ -120,38 +112,14 @@ void WorkerNode::Do(const worker::TrainStep& action) {
     sick_until_ = world_.timeline.now() + world_.UpTo(seconds(20));
   }
   const bool sick = faulty && world_.timeline.now() < sick_until_;
-  const int64_t tokens = worker::Sequences(action.ranges) * spec_.data.sequence_length;
-  if (tokens == 0) world_.checker.Fail(absl::StrCat(name(), " trains on nothing"));
+  if (worker::Sequences(action.ranges) == 0)
+    world_.checker.Fail(absl::StrCat(name(), " trains on nothing"));
   // One more in a row, and the worker rightly gives the job up: that is for worker/core's tests.
   const bool diverges =
       sick && diverged_ + 1 < worker::kNotFiniteTriesMax && world_.rng.Chance(0.1);
   if (diverges) ++diverged_;
-  CheckSafe(action.ranges);
-  if (diverges) ForgetSafety();
   const double loss = diverges ? std::numeric_limits<double>::quiet_NaN() : 1.0;
-  if (planned()) return StepTogether(action, took, sick ? 100 : 1, loss);
-  trainer_.Step(action.ranges, action.learning_rate, sick ? 100 : 1);
-  since_base_.insert(since_base_.end(), action.ranges.begin(), action.ranges.end());
-  world_.checker.AtRisk(name(), since_base_, carried_, captured_.has_value());
-  After(took, [this, tokens, took, loss] {
-    Deliver(worker::StepDone{tokens, loss, Seconds(took), !transfers_.empty()});
-  });
-}
-
-// Nobody keeps copies here.
-void WorkerNode::Do(const worker::SaveState&) {
-  After(milliseconds(1), [this] { Deliver(worker::StateCopied{false}); });
-}
-
-void WorkerNode::Do(const worker::CaptureDelta& action) {
-  diverged_ = 0;
-  if (planned()) return CaptureTogether(action);
-  Capture(action);
-  since_base_.clear();
-  After(milliseconds(3), [this, action] {
-    Deliver(worker::DeltaCaptured{action.contribution});
-    MakeDelta(action);
-  });
+  StepTogether(action, took, sick ? 100 : 1, loss);
 }
 
 // Steps go on meanwhile.
@@ -202,42 +170,11 @@ void WorkerNode::Quantize(const worker::CaptureDelta& action) {
 // A residual makes up for what the model has got: it goes with what the model has not.
 void WorkerNode::SettleResidual(const worker::AdoptPulled& action) {
   const auto captured = std::exchange(captured_, std::nullopt);
-  if (action.mode == worker::AdoptMode::kResumeCheckpoint) return;  // the checkpoint's
   if (!action.keep_residual) return trainer_.residual.clear();
   if (captured && !world_.checker.Committed(*captured)) {
     world_.checker.Fail(absl::StrCat(
         name(), " keeps the residual of a push that was not taken: ", Describe(*captured)));
   }
-}
-
-void WorkerNode::Do(const worker::AdoptPulled& action) {
-  if (planned()) return AdoptTogether(action);
-  switch (action.mode) {
-    case worker::AdoptMode::kReplace:
-      trainer_.Replace();
-      since_base_.clear();
-      break;
-    case worker::AdoptMode::kCarry:
-      trainer_.Carry();
-      break;
-    case worker::AdoptMode::kKeep:
-      world_.checker.Fail(absl::StrCat(name(), " keeps the state of an island that has no plan"));
-      break;
-    case worker::AdoptMode::kResumeCheckpoint:
-      if (!disk_) {
-        world_.checker.Fail(absl::StrCat(name(), " resumes a checkpoint that it does not have"));
-        return;
-      }
-      trainer_ = disk_->trainer;
-      trainer_.theta_push = trainer_.theta_base;
-      since_base_ = disk_->about.consumed;
-      break;
-  }
-  adopted_ = action.version;
-  carried_ = worker::Sequences(since_base_);
-  SettleResidual(action);
-  world_.checker.Adopted(name(), action.version, trainer_.theta_base);
-  After(milliseconds(2), [this, action] { Deliver(worker::Adopted{action.version}); });
 }
 
 void WorkerNode::Do(const worker::Validate& action) {
@@ -250,28 +187,11 @@ void WorkerNode::Do(const worker::Validate& action) {
   });
 }
 
-void WorkerNode::Do(const worker::WriteCheckpoint& action) {
-  if (planned() && !Gather()) {
-    return After(milliseconds(5), [this] {
-      Deliver(worker::CheckpointWritten{false, "simulated: a layer could not be read"});
-    });
-  }
-  if (worker::Sequences(action.about.consumed) != worker::Sequences(since_base_)) {
-    world_.checker.Fail(absl::StrCat(name(), " writes a checkpoint of ",
-                                     worker::Sequences(action.about.consumed), " sequences after ",
-                                     worker::Sequences(since_base_)));
-  }
-  After(milliseconds(20) + world_.UpTo(milliseconds(300)),
-        [this, disk = Disk{action.about, trainer_}, changes = safety_changes_] {
-          disk_ = disk;
-          checkpoint_counts_ = changes == safety_changes_ && disk.about.base_version == adopted_;
-          Deliver(worker::CheckpointWritten{});
-        });
-}
-
 void WorkerNode::Do(const worker::ReleaseJob& action) {
   if (action.removed) world_.checker.Deleted(name());
-  if (action.removed && disk_ && disk_->about.job == action.job) disk_.reset();
+  if (action.removed) {
+    std::erase_if(disk_, [&](const auto& save) { return save.second.about.job == action.job; });
+  }
   plan_ = IslandPlan();
   held_.clear();
   kept_.reset();
@@ -349,7 +269,7 @@ void WorkerNode::PushShard(const worker::PushShards& action, const worker::Shard
     if (transfers_.erase(transfer) > 0) Deliver(worker::PushShardDone{id, status, reason, 4});
   };
   // By way of the member that has pushed it.
-  const NodeId through = planned() && !shard.sender.empty() ? shard.sender : name();
+  const NodeId through = shard.sender.empty() ? name() : shard.sender;
   const auto answer = [this, shard, finish, through, at = life()](PushStatus status,
                                                                   std::string reason) {
     const auto mapped =
@@ -378,7 +298,7 @@ void WorkerNode::PushShard(const worker::PushShards& action, const worker::Shard
     event.payload = Encode(std::span(layer).subspan(shard.begin + part.begin, part.size()),
                            action.encoding, world_.pool);
   }
-  const NodeId sender = planned() && !shard.sender.empty() ? shard.sender : name();
+  const NodeId sender = shard.sender.empty() ? name() : shard.sender;
   WorkerNode* const owner = world_.FindWorker(sender);
   const bool there =
       owner != nullptr && owner->alive() &&

@@ -6,8 +6,8 @@
 //    AdoptPulled, Validate, SaveState, HandOver): the core has at most ONE outstanding, and every
 //    one ends in exactly one event, its own or CommandFailed; Reconfigure says Settled before.
 //    After DeltaCaptured the delta is made beside what follows, and DeltaReady tells of it, once.
-//    WriteCheckpoint and ReleaseJob go to the same queue, take effect there in order, and do not
-//    count as outstanding. InterruptStep, Follow and Unfollow take effect at once.
+//    ReleaseJob goes to the same queue, takes effect there in order, and does not count as
+//    outstanding. InterruptStep, Follow and Unfollow take effect at once.
 //  * Transfers (StartPull, PushShards): run beside the trainer. CancelTransfers ends them all;
 //  their
 //    events may still come and are told apart by pull number and push id.
@@ -140,7 +140,7 @@ struct DeltaReady {
 };
 struct Adopted {
   Version version = kNoVersion;
-  int64_t masked_tokens = 0;  // of what the checkpoint had consumed, with kResumeCheckpoint
+  int64_t masked_tokens = 0;  // of AdoptPulled::consumed
 };
 struct ValidationDone {
   Version version = kNoVersion;
@@ -148,9 +148,9 @@ struct ValidationDone {
   int64_t tokens = 0;
   double accuracy = 0;  // of images
 };
-// The outstanding trainer command failed and changed nothing (a damaged checkpoint, unreadable
-// data, no memory). Under a plan it may have changed something on some devices: the core then sets
-// the island up again, and Reconfigured tells what became of its state.
+// The outstanding trainer command failed (unreadable data, no memory, a member that is gone). It
+// may have changed something on some devices: the core sets the island up again, and Reconfigured
+// tells what became of its state.
 struct CommandFailed {
   std::string reason;
   bool permanent = false;  // it would fail again, by what the job's files hold
@@ -166,12 +166,6 @@ struct StateSaved {
   SavedState state;
   std::string trouble;
   Tier tier = Tier::kMemory;
-};
-
-// The newest WriteCheckpoint is on the disk, or is not, and then the one before it still is.
-struct CheckpointWritten {
-  bool ok = true;
-  std::string reason;
 };
 
 enum class PushStatus {
@@ -241,8 +235,8 @@ using Event =
     std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Settled,
                  Reconfigured, FollowerState, BoundariesSeen, MemorySeen, InitialWeightsMade,
                  StepDone, DeltaCaptured, DeltaReady, Adopted, ValidationDone, CommandFailed,
-                 CheckpointWritten, StateCopied, StateSaved, PushShardDone, PullDone, PullFailed,
-                 LinksMeasured, StepTraced, HandedOver, Measuring, Lent, ShutdownRequested, Tick>;
+                 StateCopied, StateSaved, PushShardDone, PullDone, PullFailed, LinksMeasured,
+                 StepTraced, HandedOver, Measuring, Lent, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 
@@ -257,10 +251,10 @@ struct Prepare {
   JobId job;
   JobSpec spec;
 };
-// Lay the island out by this plan, with whatever of its parameters and moments its members hold:
-// Reconfigured. The plan is valid for the job. Also given again, with the same plan, after a
-// command has failed. No other command is given between Prepared and the first of these where the
-// island has a plan.
+// Lay the island out by this plan, with whatever of its parameters and moments its members hold, in
+// memory or in saves: Reconfigured. The plan is valid for the job; number 0: all on this worker's
+// first device. Also given again, with the same plan, after a command has failed. No other command
+// is given between Prepared and the first of these.
 struct Reconfigure {
   JobId job;
   IslandId island = 0;
@@ -291,20 +285,18 @@ struct CaptureDelta {
   std::vector<ShardPlacement> shards;  // where the encoding is quantised: all of the job
 };
 enum class AdoptMode {
-  kReplace,           // theta <- theta_v, theta_base <- theta_v
-  kCarry,             // theta <- theta_v + (theta - theta_push), theta_base <- theta_v;
-                      // theta_push is theta_base if nothing was captured since the last Adopted
-  kKeep,              // theta and moments stay, theta_base <- theta_v
-  kResumeCheckpoint,  // theta, theta_base and moments as the local checkpoint has them
+  kReplace,  // theta <- theta_v, theta_base <- theta_v
+  kCarry,    // theta <- theta_v + (theta - theta_push), theta_base <- theta_v;
+             // theta_push is theta_base if nothing was captured since the last Adopted
+  kKeep,     // theta and moments stay, theta_base <- theta_v
 };
-// Adopted. kReplace and kCarry take what the last StartPull brought. kReplace restores the moments
-// of a local checkpoint of the job where the trainer has none of its own.
+// Adopted, of what the last StartPull brought.
 struct AdoptPulled {
   Version version = kNoVersion;
   AdoptMode mode = AdoptMode::kReplace;
   bool reset_moments = false;  // forget the optimizer's moments
-  // What quantised pushes have rounded away is still owed to the model. Otherwise it is forgotten
-  // (kResumeCheckpoint: as the checkpoint has it). core/README.md has the cases.
+  // What quantised pushes have rounded away is still owed to the model. Otherwise it is forgotten.
+  // core/README.md has the cases.
   bool keep_residual = false;
   std::vector<PositionRange> consumed = {};  // with kKeep: what theta was trained on since theta_v
 };
@@ -312,18 +304,11 @@ struct AdoptPulled {
 struct Validate {
   Version version = kNoVersion;
 };
-// Copy theta, theta_base, the moments and `about` at this point of the queue, write them beside the
-// trainer: CheckpointWritten. At most one is being written.
-struct WriteCheckpoint {
-  LocalCheckpoint about;
-};
 // Save the island's state as it is now with its members: StateCopied, and later StateSaved.
 struct SaveState {
   LocalCheckpoint about;  // its number is the trainer's to choose
   Tier tier = Tier::kMemory;
 };
-// Keep what the leader knows, theta_base, delta and residual for whom takes over, until the job is
-// released or another one prepared: HandedOver. Never fails.
 // Keep what the leader knows for whom takes over, until the job is released or another one
 // prepared: HandedOver. Never fails.
 struct HandOver {
@@ -406,11 +391,10 @@ struct Stop {
 // (MeasureLinks is the coordinator's: the peer link is this request's until Reconfigure or Follow;
 // LinksMeasured if this worker is the measurer. TraceNextStep is, too: StepTraced, when a step of
 // the island has been recorded or has failed.)
-using Action =
-    std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
-                 AdoptPulled, Validate, HandOver, WriteCheckpoint, SaveState, InterruptStep, Follow,
-                 Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers, MeasureLinks,
-                 TraceNextStep, RememberCluster, Note, Stop>;
+using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
+                            AdoptPulled, Validate, HandOver, SaveState, InterruptStep, Follow,
+                            Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers,
+                            MeasureLinks, TraceNextStep, RememberCluster, Note, Stop>;
 
 // To be carried out in order. `deadline` replaces the one before it: send Tick then.
 struct Actions {

@@ -32,12 +32,8 @@ const std::string& WorkerCore::doing() const { return impl_->doing_; }
 int64_t WorkerCore::inner_step() const { return impl_->inner_step(); }
 
 WorkerCore::Impl::Impl(Identity identity)
-    : identity_(std::move(identity)),
-      checkpoints_(identity_.checkpoints),
-      mark_(identity_.mark),
-      remembered_(identity_.mark) {
+    : identity_(std::move(identity)), mark_(identity_.mark), remembered_(identity_.mark) {
   held_.insert(identity_.held.begin(), identity_.held.end());
-  for (const LocalCheckpoint& checkpoint : checkpoints_) held_.insert(checkpoint.job);
 }
 
 Actions WorkerCore::Impl::Step(Instant now, const Event& event) {
@@ -261,10 +257,7 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
   }
   if (!same_job) {
     told_.clear();
-    const LocalCheckpoint* checkpoint = CheckpointOf(order.job);
     ForgetCounts();
-    inner_step_ = checkpoint_step_ = checkpoint != nullptr ? checkpoint->inner_step : 0;
-    tokens_ = inner_step_ * order.spec.inner.batch_sequences * order.spec.data.sequence_length;
   }
   // What could not be pulled yet may be there now.
   if (!order_ || order.committed_version != order_->committed_version) pull_at_ = now_;
@@ -300,7 +293,6 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
   if (prepared_ && prepared_->job == job) prepared_.reset();
   if (asked_ && asked_->job == job) asked_.reset();
   if (command_ == Command::kPrepare && preparing_ == job) GiveUpPreparing("the job has ended");
-  UsedCheckpointOf(job);
   ForgetCounts();
   Emit(ReleaseJob{job, false});
 }
@@ -309,7 +301,6 @@ void WorkerCore::Impl::OnMessage(const ForgetJob& message) {
   if ((order_ && order_->job == message.job) || (follow_ && follow_->job == message.job)) {
     EndJob(message.job);
   }
-  UsedCheckpointOf(message.job);
   if (held_.erase(message.job) > 0) Emit(ReleaseJob{message.job, true});
 }
 
@@ -323,7 +314,7 @@ void WorkerCore::Impl::GiveUpPreparing(const std::string& reason) {
 
 // What people are told of one job says nothing of another.
 void WorkerCore::Impl::ForgetCounts() {
-  inner_step_ = tokens_ = checkpoint_step_ = steps_redone_ = steps_interrupted_ = 0;
+  inner_step_ = tokens_ = steps_redone_ = steps_interrupted_ = 0;
   pushed_bytes_ = pulled_bytes_ = 0;
   learning_rate_ = 0;
   loss_ = tokens_per_s_ = quiet_seconds_ = overlap_seconds_ = RecentMean();
@@ -406,23 +397,6 @@ int64_t WorkerCore::Impl::round_steps() const {
 
 int64_t WorkerCore::Impl::round_sequences() const {
   return round_steps() * spec().inner.batch_sequences;
-}
-
-const LocalCheckpoint* WorkerCore::Impl::CheckpointOf(const JobId& job) const {
-  for (const LocalCheckpoint& checkpoint : checkpoints_) {
-    if (checkpoint.job == job) return &checkpoint;
-  }
-  return nullptr;
-}
-
-void WorkerCore::Impl::UsedCheckpointOf(const JobId& job) {
-  std::erase_if(checkpoints_, [&](const LocalCheckpoint& c) { return c.job == job; });
-}
-
-const LocalCheckpoint* WorkerCore::Impl::Resumable() const {
-  if (adopted_ || in_flight_ || !order_->resume_checkpoint) return nullptr;
-  const LocalCheckpoint* checkpoint = CheckpointOf(order_->job);
-  return checkpoint != nullptr && checkpoint->island == order_->island ? checkpoint : nullptr;
 }
 
 ContributionId WorkerCore::Impl::NextContribution() const {

@@ -79,9 +79,8 @@ struct Identity {
   Incarnation incarnation = 0;  // larger than that of any earlier process of this name
   std::string software_version;
   std::vector<DeviceInfo> devices;
-  std::vector<LocalCheckpoint> checkpoints;  // found on the disk, whole and readable
-  std::vector<JobId> held;                   // jobs of which anything is on the disk
-  std::string peer_endpoint;                 // as in WorkerHello
+  std::vector<JobId> held;    // jobs of which anything is on the disk
+  std::string peer_endpoint;  // as in WorkerHello
   std::string peer_public_key;
   std::string site;
   ClusterMark mark = {};  // as it was remembered

@@ -212,7 +212,7 @@ std::optional<Version> WorkerCore::Impl::PullTarget() const {
     return committed;
   }
   if (!adopted_) {
-    if (order_->initialize || Resumable() != nullptr) return std::nullopt;
+    if (order_->initialize) return std::nullopt;
     return committed;
   }
   if (committed <= base_version_) return std::nullopt;

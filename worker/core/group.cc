@@ -11,6 +11,7 @@ namespace atl::worker {
 namespace {
 
 std::string Describe(const IslandPlan& plan) {
+  if (plan.number == 0) return "this worker's device";
   return absl::StrCat("plan ", plan.number, " of ", plan.members.size(), " workers");
 }
 
@@ -21,8 +22,8 @@ std::string Describe(const IslandPlan& plan) {
 // What the devices do together is not wanted any more.
 void WorkerCore::Impl::Interrupt(const std::string& reason) {
   if (command_ == Command::kInitialWeights) Emit(InterruptStep{reason});  // it reads files
-  if (!order_ || order_->plan.number == 0 || command_ == Command::kInitialWeights) return;
-  const bool idle = command_ == Command::kNone && !writing_ && !Capturing();
+  if (!order_ || command_ == Command::kInitialWeights) return;
+  const bool idle = command_ == Command::kNone && !Capturing();
   if (command_ == Command::kPrepare || idle) return;
   Emit(InterruptStep{reason});
   interrupted_ = command_ != Command::kNone;
@@ -35,8 +36,11 @@ bool WorkerCore::Impl::StartReconfigure() {
     doing_ = absl::StrCat("making a delta, before ", Describe(plan), " is set up");
     return true;
   }
-  const absl::Status status = atl::Validate(plan, static_cast<int32_t>(order_->layers.size()),
-                                            spec().inner.batch_sequences);
+  absl::Status status;
+  if (plan.number != 0) {
+    status = atl::Validate(plan, static_cast<int32_t>(order_->layers.size()),
+                           spec().inner.batch_sequences);
+  }
   if (!status.ok()) {
     doing_ = absl::StrCat(Describe(plan), " cannot be run: ", status.message());
     return true;
@@ -88,8 +92,11 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   if (event.taken_over) TakeOver(*event.taken_over);
   if (event.push_lost) PushLost(event.reason);
   if (!event.kept) return StateLost(event.reason);
-  LogOnce(absl::StrCat("plan ", event.plan_number, " is set up", event.reason.empty() ? "" : ": ",
-                       event.reason));
+  if (event.plan_number != 0 || !event.reason.empty()) {
+    LogOnce(absl::StrCat(
+        event.plan_number == 0 ? "the device" : absl::StrCat("plan ", event.plan_number),
+        " is set up", event.reason.empty() ? "" : ": ", event.reason));
+  }
   if (std::exchange(step_failed_, false)) FailedStepEnded(event.step_taken);
   if (event.base_lost) BaseLost();
 }
@@ -201,8 +208,6 @@ void WorkerCore::Impl::PlanHandOver() {
   doing_ = absl::StrCat("handing the island over to ", heir);
   if (command_ != Command::kNone || Capturing()) return;
   if (!prepared_ || prepared_->job != order_->job) return;
-  // A local checkpoint that was to be gone back to stays here.
-  if (const LocalCheckpoint* checkpoint = Resumable()) leases_.PutBack(checkpoint->consumed);
   if (resumed_) leases_.PutBack(std::exchange(resumed_, std::nullopt)->consumed);
   if (pulling_ || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
   Start(Command::kHandOver, HandOver{order_->job, Known()});
@@ -216,7 +221,6 @@ void WorkerCore::Impl::On(const HandedOver&) {
   local_ = Work();  // they are not lost
   ForgetIsland();
   order_.reset();
-  UsedCheckpointOf(order.job);
   follow_ = order;
   following_ = false;
   holds_ = true;
@@ -226,7 +230,6 @@ void WorkerCore::Impl::On(const HandedOver&) {
 
 void WorkerCore::Impl::TakeOver(const Leadership& known) {
   taken_over_ = known.generation;
-  UsedCheckpointOf(order_->job);
   adopted_ = known.adopted;
   base_version_ = known.base_version;
   tokens_at_base_ = known.tokens_at_base;
@@ -244,7 +247,7 @@ void WorkerCore::Impl::TakeOver(const Leadership& known) {
   leases_.Add(known.leased);
   exhausted_ = known.exhausted;
   lease_request_ = known.lease_request;
-  inner_step_ = checkpoint_step_ = known.inner_step;
+  inner_step_ = known.inner_step;
   tokens_ = known.tokens;
   pushed_bytes_ = known.pushed_bytes;
   pulled_bytes_ = known.pulled_bytes;

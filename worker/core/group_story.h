@@ -44,7 +44,7 @@ inline IslandPlan Alone(int64_t number, const NodeId& worker) {
 
 class Group : public Story {
  public:
-  explicit Group(std::vector<LocalCheckpoint> checkpoints = {}) : Story(std::move(checkpoints)) {
+  Group() {
     order.plan = PlanOf(1, "w1", "w2");
     order.shared = true;
     order.spec.checkpoint.peer_copies = 0;  // but where saving is the matter

@@ -139,10 +139,7 @@ class WorkerCore::Impl {
   void LeaveLater();
   bool StartReconfigure();
   // Whether the trainer is set up for the order's plan.
-  bool SetUp() const {
-    return order_->plan.number == 0 ||
-           configured_ == PlanName{order_->generation, order_->plan.number};
-  }
+  bool SetUp() const { return configured_ == PlanName{order_->generation, order_->plan.number}; }
 
   // ---- training.cc: events of the trainer ----
   void On(const InitialWeightsMade&);
@@ -152,9 +149,8 @@ class WorkerCore::Impl {
   void On(const Adopted&);
   void On(const ValidationDone&);
   void On(const CommandFailed&);
-  void On(const CheckpointWritten&);
 
-  // ---- saving.cc: saved states of an island of several workers ----
+  // ---- saving.cc: saved states ----
   void On(const StateCopied&);
   void On(const StateSaved&);
   bool StartSave();
@@ -204,8 +200,6 @@ class WorkerCore::Impl {
   void PlanPrepare();
   void PlanTrainer();
   void PlanValidationResult();
-  void PlanCheckpoint();
-  void StartCheckpoint();
   bool StartAdopt();
   bool StartValidate();
   bool StartCapture();
@@ -223,14 +217,9 @@ class WorkerCore::Impl {
   const JobSpec& spec() const { return order_->spec; }
   int64_t round_sequences() const;  // of one round
   int64_t round_steps() const;
-  const LocalCheckpoint* CheckpointOf(const JobId& job) const;
-  void UsedCheckpointOf(const JobId& job);
-  const LocalCheckpoint* Resumable() const;  // what the order wants resumed, if anything
   ContributionId NextContribution() const;
 
   const Identity identity_;
-  // Found at the start and not yet used. A living process needs none: a new generation pulls.
-  std::vector<LocalCheckpoint> checkpoints_;
   Instant now_;
   Actions out_;
 
@@ -348,9 +337,6 @@ class WorkerCore::Impl {
   // order_->resume, whose state the devices have, until its base is adopted.
   std::optional<LocalCheckpoint> resumed_;
   bool resume_tried_ = false;
-
-  int64_t checkpoint_step_ = 0;  // inner step of the newest checkpoint
-  bool writing_ = false;         // WriteCheckpoint is under way
 
   // For people.
   int64_t inner_step_ = 0;

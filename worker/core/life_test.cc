@@ -37,10 +37,12 @@ TEST_CASE("A new generation forgets leases, contribution and local steps") {
   story.order.generation = 2;
   story.order.committed_version = 4;
   story.Orders();
+  story.Wants<InterruptStep>();
   story.Wants<CancelTransfers>();
+  CHECK(story.Idle<StartPull>());
+  story.Trains();  // the step that was going on had ended; it counts for nothing
+  story.IsSetUp(/*kept=*/true);
   story.Pulls(4);
-  CHECK(story.Idle<AdoptPulled>());
-  story.Trains();  // the step that was going on; it counts for nothing
   story.Adopts(4, AdoptMode::kReplace);
   story.Leases(20);
   CHECK(story.Trains().ranges == Ranges{{20, 22}});
@@ -176,41 +178,49 @@ TEST_CASE("What a worker measures is in its heartbeats, soon after it has begun"
   CHECK(last->measuring.empty());
 }
 
-TEST_CASE("Checkpoints are written between contributions only") {
+TEST_CASE("a_worker_without_a_plan_saves_to_its_disk_between_contributions_only") {
   Story story;
   story.order.spec.schedule.checkpoint_every_steps = 3;
   story.Starts();
   story.TrainsSteps(3);
-  WriteCheckpoint write = story.Wants<WriteCheckpoint>();
-  CHECK(write.about.base_version == 0);
-  CHECK(write.about.inner_step == 3);
-  CHECK(write.about.consumed == Ranges{{0, 6}});
-  story.Happens(CheckpointWritten{});
+  SaveState save = story.Wants<SaveState>();
+  CHECK(save.tier == Tier::kDisk);
+  CHECK(save.about.base_version == 0);
+  CHECK(save.about.inner_step == 3);
+  CHECK(save.about.consumed == Ranges{{0, 6}});
+  story.Happens(StateCopied{true});
+  story.Happens(StateSaved{{}, "", Tier::kDisk});
   story.Trains();
   const PushRequest request = story.AsksToPush();
   story.TrainsSteps(3);
-  CHECK(story.Idle<WriteCheckpoint>());  // due, but a contribution is in flight
+  CHECK(story.Idle<SaveState>());  // due, but a contribution is in flight
   story.Decides(request.contribution, 1);
   story.Pulls(1);
   story.Trains();
   story.Adopts(1, AdoptMode::kCarry);
-  write = story.Wants<WriteCheckpoint>();
-  CHECK(write.about.base_version == 1);
-  CHECK(write.about.consumed == Ranges{{8, 16}});
+  save = story.Wants<SaveState>();
+  CHECK(save.about.base_version == 1);
+  CHECK(save.about.consumed == Ranges{{8, 16}});
 }
 
-TEST_CASE("A restarted worker goes on from its checkpoint when it is told to") {
-  Story story({{"job-1", 3, 7, 30, {{100, 106}}}});
+TEST_CASE("a_restarted_worker_without_a_plan_goes_on_from_the_save_that_it_is_told") {
+  Story story({"job-1"});
   story.order.committed_version = 7;
-  story.order.resume_checkpoint = true;
-  story.Happens(Connected{});
-  CHECK(story.Wants<WorkerHello>().checkpoints.size() == 1);
-  story.Says(Welcome{});
+  story.order.resume = LocalCheckpoint{"job-1", 3, 7, 30, {{100, 106}}, 9};
+  story.Attaches();
   story.Orders();
-  story.Prepares();
+  story.Wants<Prepare>();
+  story.Happens(Prepared{"job-1", {story.order.layers, 1000, 100, 7}});
+  const Reconfigure setup = story.Wants<Reconfigure>();
+  CHECK(setup.plan.number == 0);
+  CHECK(setup.resume == 9);
   CHECK(story.Idle<StartPull>());
-  SECTION("and pushes what the checkpoint holds with what follows") {
-    story.Adopts(7, AdoptMode::kResumeCheckpoint);
+  Reconfigured done{0, true, false};
+  SECTION("and pushes what the save holds with what follows") {
+    done.resumed = true;
+    story.Happens(done);
+    story.Pulls(7);
+    story.Adopts(7, AdoptMode::kKeep);
     story.leased = 106;
     story.Leases(20);
     story.Trains();
@@ -220,11 +230,8 @@ TEST_CASE("A restarted worker goes on from its checkpoint when it is told to") {
     CHECK(request.inner_steps == 4);
     CHECK(request.tokens == 80);
   }
-  SECTION("but pulls, and trains on the same sequences, if the checkpoint is damaged") {
-    story.Wants<AdoptPulled>();
-    story.Happens(CommandFailed{"layer 0: checksum"});
-    CHECK(story.Wants<WorkerLog>().text == "layer 0: checksum");
-    story.Passes(std::chrono::seconds(10));
+  SECTION("but trains on the same sequences from the committed version, if it is damaged") {
+    story.Happens(done);
     story.Pulls(7);
     story.Adopts(7, AdoptMode::kReplace);
     CHECK(story.Trains().ranges == Ranges{{100, 102}});
@@ -310,21 +317,23 @@ TEST_CASE("command_that_fails_for_good_is_refused_at_once_and_one_that_may_pass_
     const Instant end = story.now + std::chrono::minutes(10);
     while (story.now < end) {
       story.Passes(std::chrono::seconds(1));
+      story.IsSetUp(/*kept=*/true);
       if (!story.Next<TrainStep>()) continue;
       ++tries;
       story.Happens(CommandFailed{"t.bin: Input/output error"});
     }
-    CHECK(tries >= 10);
-    CHECK(tries <= 14);
+    CHECK(tries >= 20);
+    CHECK(tries <= 30);
     CHECK(story.Drop<WorkerLog>() == 1);
     CHECK(story.Idle<JobRefused>());
     story.Passes(std::chrono::minutes(1));
+    story.IsSetUp(/*kept=*/true);
     story.Trains();  // and on it goes
     story.Trains();
   }
 }
 
-TEST_CASE("SIGTERM: the step ends, a checkpoint is written, the worker takes its leave") {
+TEST_CASE("SIGTERM: the step ends, the state is saved, the worker takes its leave") {
   Story story;
   story.order.spec.schedule.checkpoint_every_steps = 100;
   story.Starts();
@@ -332,8 +341,9 @@ TEST_CASE("SIGTERM: the step ends, a checkpoint is written, the worker takes its
   story.Happens(ShutdownRequested{"SIGTERM"});
   CHECK(story.Idle<Stop>());
   story.Trains();
-  CHECK(story.Wants<WriteCheckpoint>().about.inner_step == 2);
-  SECTION("as it should") { story.Happens(CheckpointWritten{}); }
+  CHECK(story.Wants<SaveState>().about.inner_step == 2);
+  story.Happens(StateCopied{true});
+  SECTION("as it should") { story.Happens(StateSaved{{}, "", Tier::kDisk}); }
   SECTION("or, if the disk hangs, after a limit") { story.Passes(std::chrono::seconds(20)); }
   CHECK(story.Wants<Leaving>().reason == "SIGTERM");
   CHECK(story.Wants<Stop>().exit_code == 0);
@@ -399,8 +409,8 @@ TEST_CASE("The learning rate counts all islands' tokens, and one island's as the
   CHECK(story.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 40));
 }
 
-TEST_CASE("only_ForgetJob_deletes_a_checkpoint_and_the_hello_lists_what_is_held") {
-  Story story({{"job-1", 3, 0, 4, {}}, {"job-7", 0, 2, 9, {}}});
+TEST_CASE("only_ForgetJob_deletes_saved_states_and_the_hello_lists_what_is_held") {
+  Story story({"job-1", "job-7"});
   story.Happens(Connected{});
   CHECK(story.Wants<WorkerHello>().held == std::vector<JobId>{"job-1", "job-7"});
   story.Says(Welcome{});

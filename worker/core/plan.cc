@@ -30,7 +30,6 @@ void WorkerCore::Impl::PlanWork() {
   PlanLeases();
   PlanPushes();
   PlanPull();
-  PlanCheckpoint();
   PlanTrainer();
   PlanPull();  // an idle island may pull
   PlanValidationResult();
@@ -42,8 +41,8 @@ void WorkerCore::Impl::PlanLink() {
   if (!connected_) return;
   if (!welcomed_) {
     if (!Due(hello_at_)) return;
-    Emit(Send{WorkerHello{identity_.software_version, identity_.devices, checkpoints_,
-                          identity_.peer_endpoint, identity_.peer_public_key, identity_.site, mark_,
+    Emit(Send{WorkerHello{identity_.software_version, identity_.devices, identity_.peer_endpoint,
+                          identity_.peer_public_key, identity_.site, mark_,
                           std::vector<JobId>(held_.begin(), held_.end())}});
     hello_at_ = now_ + kRetryInterval;
     Due(hello_at_);
@@ -90,7 +89,7 @@ IslandProgress WorkerCore::Impl::Progress() const {
   p.unpushed_steps = local_.steps;
   p.steps_interrupted = steps_interrupted_;
   p.steps_redone = steps_redone_;
-  p.plan_number = order_->plan.number != 0 && SetUp() ? order_->plan.number : 0;
+  p.plan_number = SetUp() ? order_->plan.number : 0;
   if (p.plan_number != 0 && boundaries_.plan_number == p.plan_number) {
     p.plan_wanted = boundaries_.plan_wanted;
     p.boundaries = boundaries_.boundaries;
@@ -107,18 +106,12 @@ bool WorkerCore::Impl::PlanShutdown() {
   }
   doing_ = absl::StrCat("stopping: ", stop_reason_);
   if (!Due(stop_by_)) {
-    if (command_ != Command::kNone || writing_ || saving_tiers_.contains(Tier::kDisk)) return true;
+    if (command_ != Command::kNone || saving_tiers_.contains(Tier::kDisk)) return true;
     const bool worth_it = order_ && adopted_ && SetUp() && !step_failed_ && !in_flight_ &&
-                          spec().schedule.checkpoint_every_steps > 0;
-    const bool planned = order_ && order_->plan.number != 0;
-    const bool newer =
-        worth_it && inner_step_ > (planned ? saved_at_[Tier::kDisk] : checkpoint_step_);
-    if (newer && !std::exchange(last_checkpoint_asked_, true)) {
-      if (planned) {
-        Save(Tier::kDisk);
-      } else {
-        StartCheckpoint();
-      }
+                          spec().schedule.checkpoint_every_steps > 0 &&
+                          inner_step_ > saved_at_[Tier::kDisk];
+    if (worth_it && !std::exchange(last_checkpoint_asked_, true)) {
+      Save(Tier::kDisk);
       return true;
     }
   }
@@ -159,24 +152,6 @@ void WorkerCore::Impl::PlanPrepare() {
 
 // ----------------------------------------------------------------------------------- trainer ----
 
-void WorkerCore::Impl::PlanCheckpoint() {
-  const int64_t every = spec().schedule.checkpoint_every_steps;
-  if (order_->plan.number != 0) return;  // its owners save what they hold: StartSave
-  if (every <= 0 || !prepared_ || !adopted_ || in_flight_ || writing_) return;
-  if (!SetUp() || step_failed_) return;
-  if (command_ != Command::kNone || inner_step_ - checkpoint_step_ < every) return;
-  StartCheckpoint();
-}
-
-void WorkerCore::Impl::StartCheckpoint() {
-  held_.insert(order_->job);
-  checkpoint_step_ = inner_step_;
-  writing_ = true;
-  LocalCheckpoint about{order_->job, order_->island, base_version_, inner_step_, local_.consumed};
-  about.loss_times_tokens = local_.loss_times_tokens;
-  Emit(WriteCheckpoint{std::move(about)});
-}
-
 void WorkerCore::Impl::PlanGivenUp() {
   doing_ = absl::StrCat("has given the job up: ", given_up_->reason);
   if (!welcomed_ || !Due(give_up_at_)) return;
@@ -210,34 +185,28 @@ void WorkerCore::Impl::PlanTrainer() {
 }
 
 bool WorkerCore::Impl::StartAdopt() {
-  if (pulled_) {
-    const bool again = in_flight_ && order_->outcome && order_->outcome->warm_up_again &&
-                       order_->outcome->contribution == in_flight_->id;
-    if (resumed_ && pulling_version_ == resumed_->base_version) {
-      adopting_ = AdoptMode::kKeep;
-      doing_ = absl::StrCat("going on from the state saved at inner step ", resumed_->inner_step);
-      Start(Command::kAdopt,
-            AdoptPulled{pulling_version_, adopting_, false, false, resumed_->consumed});
-      return true;
-    }
-    // A later version is there: its base is none for what was trained since.
-    if (resumed_) leases_.PutBack(std::exchange(resumed_, std::nullopt)->consumed);
-    // Without steps of its own there is nothing to carry, and the result is exactly version v.
-    const bool carry = adopted_ && local_.steps > 0 && !diverged_ && !again;
-    adopting_ = carry ? AdoptMode::kCarry : AdoptMode::kReplace;
-    reset_moments_ = reset_moments_ || again;
-    doing_ = absl::StrCat("adopting version ", pulling_version_);
-    // A residual is owed as long as all that was pushed is in the model.
-    const bool accepted = !in_flight_ || (order_->outcome && order_->outcome->accepted &&
-                                          order_->outcome->contribution == in_flight_->id);
-    const bool keep = adopted_ && accepted && !diverged_ && !reset_moments_;
-    Start(Command::kAdopt, AdoptPulled{pulling_version_, adopting_, reset_moments_, keep});
+  if (!pulled_) return false;
+  const bool again = in_flight_ && order_->outcome && order_->outcome->warm_up_again &&
+                     order_->outcome->contribution == in_flight_->id;
+  if (resumed_ && pulling_version_ == resumed_->base_version) {
+    adopting_ = AdoptMode::kKeep;
+    doing_ = absl::StrCat("going on from the state saved at inner step ", resumed_->inner_step);
+    Start(Command::kAdopt,
+          AdoptPulled{pulling_version_, adopting_, false, false, resumed_->consumed});
     return true;
   }
-  const LocalCheckpoint* checkpoint = Resumable();
-  if (checkpoint == nullptr || pulling_) return false;
-  adopting_ = AdoptMode::kResumeCheckpoint;
-  Start(Command::kAdopt, AdoptPulled{checkpoint->base_version, adopting_, false});
+  // A later version is there: its base is none for what was trained since.
+  if (resumed_) leases_.PutBack(std::exchange(resumed_, std::nullopt)->consumed);
+  // Without steps of its own there is nothing to carry, and the result is exactly version v.
+  const bool carry = adopted_ && local_.steps > 0 && !diverged_ && !again;
+  adopting_ = carry ? AdoptMode::kCarry : AdoptMode::kReplace;
+  reset_moments_ = reset_moments_ || again;
+  doing_ = absl::StrCat("adopting version ", pulling_version_);
+  // A residual is owed as long as all that was pushed is in the model.
+  const bool accepted = !in_flight_ || (order_->outcome && order_->outcome->accepted &&
+                                        order_->outcome->contribution == in_flight_->id);
+  const bool keep = adopted_ && accepted && !diverged_ && !reset_moments_;
+  Start(Command::kAdopt, AdoptPulled{pulling_version_, adopting_, reset_moments_, keep});
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Saved states of an island of several workers: when to save, and going on from one.
+// Saved states of an island: when to save, and going on from one.
 
 #include <algorithm>
 #include <cmath>
@@ -38,8 +38,7 @@ int64_t WorkerCore::Impl::PeerEverySteps() const {
   return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(steps)), 1, kMostStepsBetween);
 }
 
-// Those of the island's owners, instead of the local checkpoint of a worker without a plan: when
-// nothing is in flight.
+// On disks and in the remote tier only when nothing is in flight.
 bool WorkerCore::Impl::SaveDue(Tier tier) {
   const CheckpointSpec& wanted = spec().checkpoint;
   const int64_t since = inner_step_ - saved_at_[tier];
@@ -53,7 +52,7 @@ bool WorkerCore::Impl::SaveDue(Tier tier) {
 }
 
 bool WorkerCore::Impl::StartSave() {
-  if (order_->plan.number == 0 || !adopted_ || diverged_) return false;
+  if (!adopted_ || diverged_) return false;
   for (const Tier tier : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
     if (saving_tiers_.contains(tier) || !SaveDue(tier)) continue;
     if (tier == Tier::kMemory) {
@@ -123,6 +122,7 @@ void WorkerCore::Impl::Resumed(bool resumed) {
   if (resumed) {
     resumed_ = order_->resume;
     inner_step_ = resumed_->inner_step;
+    tokens_ = inner_step_ * spec().inner.batch_sequences * spec().data.sequence_length;
     for (const Tier tier : {Tier::kDisk, Tier::kRemote}) saved_at_[tier] = inner_step_;
     return;
   }
@@ -145,7 +145,6 @@ void WorkerCore::Impl::AdoptResumed(const Adopted& event) {
   local_.loss_times_tokens = about.loss_times_tokens;
   carried_steps_ = 0;
   pulled_ = false;
-  UsedCheckpointOf(order_->job);
   Log(absl::StrCat("goes on from the state saved at inner step ", about.inner_step, ", of version ",
                    base_version_, " and ", local_.steps, " steps"));
 }

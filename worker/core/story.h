@@ -17,8 +17,8 @@ namespace atl::worker {
 
 class Story {
  public:
-  explicit Story(std::vector<LocalCheckpoint> checkpoints = {})
-      : core_({"w1", 5, "test", {{"cpu", 1 << 30, 1}}, std::move(checkpoints)}) {
+  explicit Story(std::vector<JobId> held = {})
+      : core_({"w1", 5, "test", {{"cpu", 1 << 30, 1}}, std::move(held)}) {
     order.job = "job-1";
     order.spec.name = "job";
     order.spec.inner.batch_sequences = 2;
@@ -98,6 +98,15 @@ class Story {
   void Prepares() {
     Wants<Prepare>();
     Happens(Prepared{order.job, {order.layers, 1000, 100, 7}});
+    if (order.plan.number == 0) IsSetUp();
+  }
+  // On its own device, or under its plan.
+  void IsSetUp(bool kept = false, bool step_taken = false) {
+    const std::optional<Reconfigure> setup = Next<Reconfigure>();
+    if (!setup) return;
+    Reconfigured done{setup->plan.number, kept, step_taken};
+    done.resumed = setup->resume != 0;
+    Happens(done);
   }
   void Pulls(Version version) {
     const StartPull pull = Wants<StartPull>();

@@ -12,12 +12,11 @@ namespace atl::worker {
 namespace {
 // Beside that a step has been made: what fails now and then floods a log, too.
 constexpr Duration kTellAgainAfter = std::chrono::minutes(1);
-constexpr Duration kTrainerRetry = std::chrono::seconds(5);
-constexpr Duration kIslandRetry = std::chrono::seconds(1);  // of what several devices do together
-// Each retry waits twice as long as the one before; of an island of several devices from the tenth
-// on, since a member that is gone is planned without after seconds.
+constexpr Duration kTrainerRetry = std::chrono::seconds(1);
+// From the tenth on each retry waits twice as long as the one before: a member that is gone is
+// planned without after seconds.
 constexpr Duration kRetryMax = std::chrono::minutes(1);
-constexpr int kIslandTriesAtOnce = 10;
+constexpr int kTriesAtOnce = 10;
 }  // namespace
 
 // The outstanding command has ended. kNone if nobody wants its result any more.
@@ -128,25 +127,6 @@ void WorkerCore::Impl::On(const Adopted& event) {
   diverged_ = false;
   save_due_ = true;
   if (adopting_ == AdoptMode::kKeep) return AdoptResumed(event);
-  if (adopting_ == AdoptMode::kResumeCheckpoint) {
-    const LocalCheckpoint* checkpoint = CheckpointOf(order_->job);
-    ATOLL_CHECK(checkpoint != nullptr, "a checkpoint was adopted that nobody had");
-    tokens_at_base_ = order_->tokens_committed;
-    local_ = Work();
-    local_.consumed = checkpoint->consumed;
-    const int64_t sequences = Sequences(local_.consumed);
-    const int64_t batch = spec().inner.batch_sequences;
-    local_.steps = (sequences + batch - 1) / batch;
-    carried_steps_ = 0;
-    local_.tokens = sequences * spec().data.sequence_length;
-    local_.masked_tokens = event.masked_tokens;
-    local_.loss_times_tokens = checkpoint->loss_times_tokens;
-    Log(absl::StrCat("goes on from its checkpoint of version ", base_version_, " and ",
-                     local_.steps, " steps"));
-    UsedCheckpointOf(order_->job);
-    return;
-  }
-  UsedCheckpointOf(order_->job);
   // What was trained since the push is kept by kCarry and trained again after kReplace.
   if (adopting_ == AdoptMode::kReplace) {
     leases_.PutBack(local_.consumed);
@@ -168,7 +148,7 @@ void WorkerCore::Impl::On(const ValidationDone& event) {
 }
 
 void WorkerCore::Impl::On(const CommandFailed& event) {
-  if (command_ != Command::kPrepare) configured_ = PlanName();  // means nothing without a plan
+  if (command_ != Command::kPrepare) configured_ = PlanName();
   const bool interrupted = std::exchange(interrupted_, false);
   const Command command = Finish();
   if (command == Command::kNone) return;
@@ -189,25 +169,17 @@ void WorkerCore::Impl::GiveUp(const std::string& reason) {
 void WorkerCore::Impl::TriesAgain(const std::string& reason) {
   LogOnce(reason);
   trainer_trouble_ = reason;
-  const bool planned = order_ && order_->plan.number != 0;
-  Duration retry = planned ? kIslandRetry : kTrainerRetry;
-  const int longer = planned ? trainer_failures_ - kIslandTriesAtOnce : trainer_failures_;
+  Duration retry = kTrainerRetry;
+  const int longer = trainer_failures_ - kTriesAtOnce;
   for (int i = 0; i < longer && retry < kRetryMax; ++i) retry *= 2;
   ++trainer_failures_;
   trainer_again_at_ = now_ + std::min(retry, kRetryMax);
 }
 
 void WorkerCore::Impl::OnFailure(Command command) {
-  const bool planned = order_ && order_->plan.number != 0;
   switch (command) {
     case Command::kStep:
-      if (planned) {
-        step_failed_ = true;
-        break;
-      }
-      ++steps_interrupted_;
-      leases_.PutBack(stepping_);
-      stepping_.clear();
+      step_failed_ = true;
       break;
     case Command::kCapture:
       CaptureFailed();
@@ -217,25 +189,12 @@ void WorkerCore::Impl::OnFailure(Command command) {
       break;
     case Command::kAdopt:
       // Some devices may have the new parameters and others not: there is nothing left to carry.
-      if (planned) DropLocalProgress();
-      if (adopting_ != AdoptMode::kResumeCheckpoint) {
-        pulled_ = false;
-        break;
-      }
-      // Its sequences are still leased to this island: they are trained on again.
-      if (const LocalCheckpoint* checkpoint = CheckpointOf(order_->job)) {
-        leases_.PutBack(checkpoint->consumed);
-      }
-      UsedCheckpointOf(order_->job);
+      DropLocalProgress();
+      pulled_ = false;
       break;
     default:
       break;
   }
-}
-
-void WorkerCore::Impl::On(const CheckpointWritten& event) {
-  writing_ = false;
-  if (!event.ok) Log(absl::StrCat("the local checkpoint was not written: ", event.reason));
 }
 
 }  // namespace atl::worker

@@ -255,9 +255,6 @@ absl::Status Follower::WorkOnOuter(const v1::OuterCall& call) {
                                  static_cast<OuterTarget>(call.target()));
     case v1::OuterCall::FINISH:
       return member_->FinishOuter(call.tag().base(), call.keep_residual());
-    case v1::OuterCall::TAG:
-      outer->set_tag(FromWire(call.tag()));
-      return absl::OkStatus();
     case v1::OuterCall::PUT_BASE_IN:
       return member_->PutBaseIn();
     case v1::OuterCall::PUT_BACK:

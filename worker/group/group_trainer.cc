@@ -76,7 +76,27 @@ std::vector<NodeId> GroupTrainer::Followers() const {
   return followers;
 }
 
+// A job's memory is taken when it is opened, and what does not fit is known then.
 absl::Status GroupTrainer::ConfigureAlone() {
+  plan_ = PlanOfOne();
+  alone_ = true;
+  fence_ = {};
+  staged_ = false;
+  member_->JoinAlone(fence_, plan_);
+  outer_expected_ = OuterTag();
+  ATOLL_RETURN_IF_ERROR(SetUp(&holdings_));
+  std::string lost;
+  ATOLL_RETURN_IF_ERROR(MoveOuter(&lost));
+  member_->DropSurplus();
+  member_->CommitOuterLayout();
+  configured_ = true;
+  failed_ = false;
+  return absl::OkStatus();
+}
+
+// Everything on the first device, the job's micro-batch (or the whole batch) at once, and nothing
+// recomputed.
+IslandPlan GroupTrainer::PlanOfOne() const {
   const GroupJob& job = *member_->job();
   const InnerSpec& inner = job.spec.inner;
   const int64_t rows =
@@ -97,21 +117,7 @@ absl::Status GroupTrainer::ConfigureAlone() {
     ops.push_back({PlanOpKind::kWeightGradient, 0, m});
   }
   plan.programs = {CompleteProgram(plan, device, ops)};
-  plan_ = plan;
-  alone_ = true;
-  fence_ = {};
-  staged_ = false;
-  member_->JoinAlone(plan);
-  const bool had = outer() != nullptr;
-  outer_expected_ = had ? outer()->tag() : OuterTag();
-  ATOLL_RETURN_IF_ERROR(SetUp(&holdings_));
-  std::string lost;  // another plan's: who gives up a plan pulls
-  ATOLL_RETURN_IF_ERROR(MoveOuter(&lost));
-  member_->DropSurplus();
-  member_->CommitOuterLayout();
-  configured_ = true;
-  failed_ = false;
-  return absl::OkStatus();
+  return plan;
 }
 
 // -------------------------------------------------------------------------- calls to others ----
@@ -197,21 +203,7 @@ void GroupTrainer::SayMemory() {
 
 absl::Status GroupTrainer::Ready() {
   if (configured_) return absl::OkStatus();
-  if (!alone_ || member_->job() == nullptr) {
-    return absl::FailedPreconditionError("the island is not set up");
-  }
-  const bool failed = failed_;
-  ATOLL_RETURN_IF_ERROR(ConfigureAlone());
-  // Nobody could be told that a step had been taken that failed, or half of one.
-  for (const HeldLayer& held : holdings_[member_->name()]) {
-    if (!failed || held.surplus || held.optimizer_step == steps_) continue;
-    Fail();
-    return absl::InternalError(absl::StrCat(
-        held.device, " failed while it took a step: ", ToString(held.shard), " is at step ",
-        held.optimizer_step, " and not ", steps_, "; restart this worker"));
-  }
-  if (std::exchange(base_is_in_, false)) return FetchTables();
-  return absl::OkStatus();
+  return absl::FailedPreconditionError("the island is not set up");
 }
 
 void GroupTrainer::Fail() {

@@ -1,9 +1,9 @@
 // The trainer of an island of several workers, at its leader: its own devices, and the followers'
-// by calls over the peer link. Without a plan it trains on this worker's first device alone.
+// by calls over the peer link. Without a plan it trains on this worker's first device alone, from
+// Prepare on.
 //
 // Whatever fails leaves the island to be configured again, with the same plan or a new one:
-// Configure finds out which steps were taken and moves layers. A worker alone does so by itself,
-// before the next command, which then has what there was before the one that failed.
+// Configure finds out which steps were taken and moves layers.
 //
 // Threads: as Trainer says. A member that is lost ends what goes on within moments.
 
@@ -70,12 +70,9 @@ class GroupTrainer final : public Trainer {
   absl::Status AdoptPulled(const worker::AdoptPulled& command) override;
   absl::StatusOr<MeanLoss> ValidateBase(int64_t sequences) override;
   absl::Status GatherOuter(OuterKind kind, int layer, std::span<float> out) override;
-  absl::Status ScatterOuter(OuterKind kind, int layer, std::span<const float> values) override;
-  absl::Status SetOuterTag(const OuterTag& tag) override;
 
   // These are of a worker alone: the layers of an island of several belong to its members.
   absl::Status GetParameters(int layer, std::span<float> out) override;
-  absl::StatusOr<Completion> CopyState(const StateBuffers& out) override;
   absl::Status SetParameters(int layer, std::span<const float> values) override;
   absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) override;
   absl::Status SetMoments(int layer, std::span<const float> first,
@@ -124,9 +121,8 @@ class GroupTrainer final : public Trainer {
     return [this] { return interrupted_.load(); };
   }
   std::vector<NodeId> Followers() const;
-  // The plan of a worker alone: everything on its first device, the job's micro-batch (or the whole
-  // batch) at once, and nothing recomputed.
   absl::Status ConfigureAlone();
+  IslandPlan PlanOfOne() const;  // of a worker without a plan
   // Whether a plan may need less of a device than that.
   bool PlanMayNeedLess(const JobSpec& spec) const;
   absl::Status SetUp(Holdings* holdings);
@@ -180,8 +176,6 @@ class GroupTrainer final : public Trainer {
   absl::Status GetParts(int layer, const ShardParts& out);
   absl::Status SetParts(int layer, const ShardParts& values);
 
-  // Alone, unless a plan was given: islands whose job has plans get one before anything else.
-  // Alone, what failed is over then: nobody else sets the devices up again.
   absl::Status Ready();
   void SayBoundaries();
   void SayMemory();

@@ -62,36 +62,6 @@ absl::Status GroupTrainer::SetMoments(int layer, std::span<const float> first,
   return status;
 }
 
-absl::StatusOr<Trainer::Completion> GroupTrainer::CopyState(const StateBuffers& out) {
-  ATOLL_RETURN_IF_ERROR(ReadyAlone());
-  staged_ = false;  // there is one piece of memory for all copies
-  const bool moments = out.first_moments != nullptr;
-  ATOLL_ASSIGN_OR_RETURN(const bool taken, member_->TakeSnapshot(moments));
-  const int layers = static_cast<int>(out.parameters->size());
-  // Memory is taken when it is filled: that takes its time, too.
-  const auto place = [this, out](int layer) {
-    const auto at = static_cast<size_t>(layer);
-    const auto sized = [&](LayerBuffers* buffers) -> std::span<float> {
-      if (buffers == nullptr) return {};
-      (*buffers)[at].resize(static_cast<size_t>(member_->job()->layouts[at].size));
-      return (*buffers)[at];
-    };
-    return ShardParts{sized(out.parameters), sized(out.first_moments), sized(out.second_moments)};
-  };
-  for (int layer = 0; layer < layers && !taken; ++layer) {
-    ATOLL_RETURN_IF_ERROR(GetParts(layer, place(layer)));
-  }
-  return [this, place, layers, taken](const std::atomic<bool>& cancelled) -> absl::Status {
-    for (int layer = 0; layer < layers && taken; ++layer) {
-      if (cancelled) return absl::AbortedError("interrupted");
-      const Range all{0, member_->job()->layouts[static_cast<size_t>(layer)].size};
-      ATOLL_RETURN_IF_ERROR(
-          member_->GetSnapshot(member_->name(), WholeLayer(layer), all, place(layer)));
-    }
-    return absl::OkStatus();
-  };
-}
-
 // ----------------------------------------------------------------------------- of all members ----
 
 absl::Status GroupTrainer::SetOptimizerSteps(int64_t steps) {

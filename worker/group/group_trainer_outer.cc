@@ -228,20 +228,6 @@ absl::Status GroupTrainer::GatherOuter(OuterKind kind, int layer, std::span<floa
   return member_->ReadOuterLayer(kind, layer, out);
 }
 
-absl::Status GroupTrainer::ScatterOuter(OuterKind kind, int layer, std::span<const float> values) {
-  ATOLL_RETURN_IF_ERROR(ReadyAlone());
-  return member_->outer()->Write(kind, layer, {0, std::ssize(values)}, values);
-}
-
-absl::Status GroupTrainer::SetOuterTag(const OuterTag& tag) {
-  v1::GroupFrame frame = FrameOf(v1::OuterCall::TAG);
-  ToWire(tag, frame.mutable_outer()->mutable_tag());
-  return AllDo(frame, [&] {
-    member_->outer()->set_tag(tag);
-    return absl::OkStatus();
-  });
-}
-
 // ---------------------------------------------------------------------------------- the plan ----
 
 // What each member of the plan is to keep, and from where it gets what is held; `lost` says of what

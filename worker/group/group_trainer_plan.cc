@@ -24,16 +24,11 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
   ForgetSaving();
   // The others may be at the end of the newest step. Whoever left them now would take away what
   // they still wait for.
-  if (configured_ && !alone_) (void)Settle();
+  if (configured_) (void)Settle();
   Fail();
   staged_ = false;
   shards_ = shards;
   if (on_settled_ != nullptr) on_settled_({generation, plan.number});
-  if (plan.number == 0) {
-    // What another plan left here does not count: who gives up a plan pulls.
-    ATOLL_RETURN_IF_ERROR(ConfigureAlone());
-    return PlanTaken{false, false, "the island has no plan any more"};
-  }
   const PeerFence fence{job, generation, plan.number};
   if (fence != fence_) epoch_ = 0;
   if (fence.job != fence_.job || fence.generation != fence_.generation) {
@@ -44,8 +39,8 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
   const bool led = known_steps_.has_value();
   outer_expected_ = led && outer() != nullptr ? outer()->tag() : OuterTag();
   fence_ = fence;
-  plan_ = plan;
-  alone_ = false;
+  alone_ = plan.number == 0;
+  plan_ = alone_ ? PlanOfOne() : plan;
   boundaries_.clear();
   memory_.clear();
   member_->SetHooks(
@@ -53,7 +48,11 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
                              const std::string& error) { member_->InterruptWork(error); },
        .save_done = [this](const NodeId& from,
                            const v1::SaveDone& done) { OnSaveDone(from, done); }});
-  ATOLL_RETURN_IF_ERROR(member_->Join(fence, plan));
+  if (alone_) {
+    member_->JoinAlone(fence, plan_);
+  } else {
+    ATOLL_RETURN_IF_ERROR(member_->Join(fence, plan_));
+  }
   Holdings holdings;
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings));
   if (!before.empty()) ATOLL_RETURN_IF_ERROR(Inherit(before, known));
@@ -61,7 +60,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
 }
 
 void GroupTrainer::Keep(Leadership known) {
-  if (configured_ && !alone_) (void)Settle();  // what it says of the newest step is in step_tried_
+  if (configured_) (void)Settle();  // what it says of the newest step is in step_tried_
   tracer_.Answer(absl::AbortedError("another worker leads the island now"));
   v1::Inheritance kept;
   ToWire(known, kept.mutable_leadership());

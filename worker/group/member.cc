@@ -150,7 +150,7 @@ absl::Status GroupMember::MeetToMeasure(const PeerFence& fence,
   const std::lock_guard meeting(meeting_mutex_);
   {
     const std::lock_guard lock(state_mutex_);
-    if (!fence_.job.empty() && plan_.number > 0) {
+    if (!fence_.job.empty() && fence_.plan > 0 && plan_.number > 0) {
       return absl::FailedPreconditionError(
           absl::StrCat("worker ", name(), " works in an island of ", fence_.job));
     }
@@ -158,10 +158,14 @@ absl::Status GroupMember::MeetToMeasure(const PeerFence& fence,
   return link_->SetPeers(fence, members);
 }
 
-void GroupMember::JoinAlone(const IslandPlan& plan) {
+void GroupMember::JoinAlone(const PeerFence& fence, const IslandPlan& plan) {
   Leave();
   const std::lock_guard lock(state_mutex_);
-  fence_ = PeerFence();
+  if (fence != fence_) {
+    epoch_ = 0;
+    interrupted_epoch_ = -1;
+  }
+  fence_ = fence;
   plan_ = plan;
   ForgetSeen();
 }

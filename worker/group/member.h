@@ -105,7 +105,7 @@ class GroupMember final : private PeerHandler {
   // Speaks under this plan from now on. Under the same one, only meets lost members again.
   absl::Status Join(const PeerFence& fence, const IslandPlan& plan);
   // A plan of this worker alone.
-  void JoinAlone(const IslandPlan& plan);
+  void JoinAlone(const PeerFence& fence, const IslandPlan& plan);
   void Leave();
   // Meets these workers so that links can be measured, while this worker is in no island; ends with
   // the next Join. FAILED_PRECONDITION where it is in one. For any thread.

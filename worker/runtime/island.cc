@@ -14,13 +14,6 @@ namespace {
 
 constexpr int kTrainerCopies = 4;  // see the header
 
-// Of a worker without a plan, while its local checkpoint is written: parameters, theta_base and two
-// moments; of quantised pushes a residual.
-int CheckpointCopies(const JobSpec& spec) {
-  if (spec.schedule.checkpoint_every_steps == 0) return 0;
-  return 4 + (IsQuantized(spec.outer.push_encoding) ? 1 : 0);
-}
-
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -44,18 +37,12 @@ CommandFailed ReadingFailed(const absl::Status& status) {
 
 }  // namespace
 
-Island::Island(Trainer* trainer, CheckpointStore* store, IslandOptions options, Hooks hooks)
-    : trainer_(trainer), store_(store), options_(options), hooks_(std::move(hooks)) {}
-
-// What a checkpoint is made of.
-struct Island::Snapshot {
-  CheckpointState state;
-  LayerBuffers theta, first_moments, second_moments;
-};
+Island::Island(Trainer* trainer, IslandOptions options, Hooks hooks)
+    : trainer_(trainer), options_(options), hooks_(std::move(hooks)) {}
 
 Island::~Island() {
   for (SideWork* work : {&capturer_, &stager_}) work->Cancel();
-  for (SideWork* work : {&capturer_, &stager_, &writer_}) work->Join();
+  for (SideWork* work : {&capturer_, &stager_}) work->Join();
 }
 
 void Island::Run(const Action& command) {
@@ -76,13 +63,13 @@ void Island::Run(const Action& command) {
 }
 
 void Island::Interrupt(const std::string& reason) {
-  for (SideWork* work : {&capturer_, &stager_, &writer_}) work->Cancel();
+  for (SideWork* work : {&capturer_, &stager_}) work->Cancel();
   interrupted_ = true;
   trainer_->Interrupt(reason);
 }
 
 void Island::ForgetInterrupts() {
-  for (SideWork* work : {&capturer_, &stager_, &writer_}) work->Revive();
+  for (SideWork* work : {&capturer_, &stager_}) work->Revive();
   interrupted_ = false;
   trainer_->ForgetInterrupts();
 }
@@ -143,7 +130,7 @@ absl::Status Island::CheckMemory(const IslandPlan* plan) const {
   const bool alone = plan == nullptr || plan->members.size() <= 1;
   int64_t bytes = 0;
   if (plan == nullptr) {
-    bytes = elements * (OuterCopies(spec_) + CheckpointCopies(spec_));
+    bytes = elements * (OuterCopies(spec_) + SaveCopies(spec_));
   } else {
     const NodeId& leader = plan->members.front().worker;
     const auto kept = [&](int32_t copies) {
@@ -229,7 +216,7 @@ void Island::Do(const CaptureDelta& command) {
 }
 
 void Island::AwaitSideWork() {
-  for (const SideWork* work : {&capturer_, &stager_, &writer_}) work->Await();
+  for (const SideWork* work : {&capturer_, &stager_}) work->Await();
 }
 
 int64_t Island::StagingTicket() const {
@@ -267,8 +254,7 @@ void Island::StagePulled(const PullDone& pulled, int64_t ticket) {
 }
 
 Event Island::Do(const AdoptPulled& command) {
-  const absl::Status status =
-      command.mode == AdoptMode::kResumeCheckpoint ? Resume(command) : Adopt(command);
+  const absl::Status status = Adopt(command);
   if (status.ok()) stepped_ = false;
   return Result(status, Adopted{command.version, std::exchange(masked_at_resume_, 0)});
 }
@@ -279,59 +265,7 @@ absl::Status Island::Adopt(const AdoptPulled& command) {
   }
   ATOLL_RETURN_IF_ERROR(trainer_->AdoptPulled(command));
   if (command.reset_moments) return trainer_->SetOptimizerSteps(0);
-  if (command.mode == AdoptMode::kReplace) return RestoreMoments();
   return absl::OkStatus();
-}
-
-// After a restart parameters come from the servers, but the moments are the worker's own.
-absl::Status Island::RestoreMoments() {
-  if (trainer_->optimizer_steps() > 0 || store_ == nullptr) return absl::OkStatus();
-  const absl::StatusOr<CheckpointState> state = store_->Read(job_);
-  if (absl::IsNotFound(state.status())) return absl::OkStatus();
-  if (!state.ok()) {
-    LogWarning("checkpoint", "ignored, the optimizer starts anew: ", state.status().message());
-    return absl::OkStatus();
-  }
-  return SetMoments(*state);
-}
-
-absl::Status Island::SetMoments(const CheckpointState& state) {
-  if (state.layers.size() != facts_.layers.size()) {
-    return absl::DataLossError("the local checkpoint is of another model");
-  }
-  for (size_t l = 0; l < state.layers.size(); ++l) {
-    if (static_cast<int64_t>(state.layers[l].theta.size()) != facts_.layers[l].elements) {
-      return absl::DataLossError("the local checkpoint is of another model");
-    }
-  }
-  ATOLL_RETURN_IF_ERROR(trainer_->SetOptimizerSteps(state.optimizer_steps));
-  for (size_t l = 0; l < state.layers.size(); ++l) {
-    ATOLL_RETURN_IF_ERROR(trainer_->SetMoments(static_cast<int>(l), state.layers[l].first_moment,
-                                               state.layers[l].second_moment));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Island::Resume(const AdoptPulled& command) {
-  if (store_ == nullptr) return absl::NotFoundError("this worker keeps no checkpoints");
-  ATOLL_ASSIGN_OR_RETURN(CheckpointState state, store_->Read(job_));
-  if (state.about.base_version != command.version) {
-    return absl::NotFoundError(absl::StrCat("the local checkpoint is of version ",
-                                            state.about.base_version, ", not ", command.version));
-  }
-  ATOLL_ASSIGN_OR_RETURN(masked_at_resume_, trainer_->CountMasked(state.about.consumed));
-  ATOLL_RETURN_IF_ERROR(SetMoments(state));
-  for (size_t l = 0; l < state.layers.size(); ++l) {
-    ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(static_cast<int>(l), state.layers[l].theta));
-    const std::vector<float>& base = state.layers[l].base;
-    ATOLL_RETURN_IF_ERROR(trainer_->ScatterOuter(OuterKind::kBase, static_cast<int>(l), base));
-    if (!IsQuantized(spec_.outer.push_encoding)) continue;
-    std::vector<float> residual = std::move(state.layers[l].residual);
-    residual.resize(base.size());  // zeroes, of a checkpoint without
-    ATOLL_RETURN_IF_ERROR(
-        trainer_->ScatterOuter(OuterKind::kResidual, static_cast<int>(l), residual));
-  }
-  return trainer_->SetOuterTag({command.version, std::nullopt});
 }
 
 Event Island::Do(const Validate& command) {
@@ -346,56 +280,12 @@ Event Island::Do(const SaveState& command) {
   return StateCopied{*kept};
 }
 
-void Island::Do(const WriteCheckpoint& command) {
-  writer_.Join();
-  if (store_ == nullptr || job_ != command.about.job) {
-    return hooks_.post(CheckpointWritten{false, "there is nothing to write, or nowhere"});
-  }
-  const auto snapshot = std::make_shared<Snapshot>();
-  snapshot->state.about = command.about;
-  snapshot->state.optimizer_steps = trainer_->optimizer_steps();
-  snapshot->state.layers.resize(facts_.layers.size());
-  for (LayerBuffers* buffers :
-       {&snapshot->theta, &snapshot->first_moments, &snapshot->second_moments}) {
-    buffers->resize(facts_.layers.size());
-  }
-  auto copy =
-      trainer_->CopyState({&snapshot->theta, &snapshot->first_moments, &snapshot->second_moments});
-  if (!copy.ok()) {
-    return hooks_.post(CheckpointWritten{false, std::string(copy.status().message())});
-  }
-  writer_.Start([this, snapshot, copy = *std::move(copy)] {
-    absl::Status status = Complete(*snapshot, copy);
-    writer_.Done();
-    if (status.ok()) status = store_->Write(snapshot->state);
-    hooks_.post(CheckpointWritten{status.ok(), std::string(status.message())});
-  });
-}
-
-absl::Status Island::Complete(Snapshot& snapshot, const Trainer::Completion& copy) {
-  ATOLL_RETURN_IF_ERROR(copy(writer_.cancelled()));
-  for (size_t l = 0; l < snapshot.state.layers.size(); ++l) {
-    CheckpointLayer& out = snapshot.state.layers[l];
-    out.theta = std::move(snapshot.theta[l]);
-    out.first_moment = std::move(snapshot.first_moments[l]);
-    out.second_moment = std::move(snapshot.second_moments[l]);
-    out.base.resize(out.theta.size());
-    ATOLL_RETURN_IF_ERROR(trainer_->GatherOuter(OuterKind::kBase, static_cast<int>(l), out.base));
-    if (!IsQuantized(spec_.outer.push_encoding)) continue;
-    out.residual.resize(out.theta.size());
-    ATOLL_RETURN_IF_ERROR(
-        trainer_->GatherOuter(OuterKind::kResidual, static_cast<int>(l), out.residual));
-  }
-  return absl::OkStatus();
-}
-
 void Island::Do(const ReleaseJob& command) {
-  writer_.Join();
   if (job_ == command.job) {
     trainer_->Release();
     job_.clear();
   }
-  if (command.removed && store_ != nullptr) store_->Remove(command.job);
+  if (command.removed) hooks_.remove(command.job);
 }
 
 }  // namespace atl::worker

@@ -4,13 +4,12 @@
 // host memory, of what this worker owns, theta_base, delta (being pushed) and pulled (being
 // filled): trainer()->outer(). theta at the push is not kept: it is theta_base - delta. Where
 // pushes are quantised there are the residual before and after the push, and the encoded delta, of
-// a quarter at most. While a checkpoint is written there are four copies of the whole model, and of
-// a residual a fifth.
+// a quarter at most.
 //
-// Three things are done on threads of their own while the trainer goes on: a captured delta and a
-// checkpoint are made of a copy of its state that it hands over, and what a pulled version is to
-// add to the parameters is brought to its devices. Every command but TrainStep waits for them
-// first, but not for a checkpoint's way to the disk.
+// Two things are done on threads of their own while the trainer goes on: a captured delta is made
+// of a copy of its state that it hands over, and what a pulled version is to add to the parameters
+// is brought to its devices. Every command but TrainStep waits for them first. (Saves are the
+// trainer's: worker/state.)
 //
 // Threads: Run and StagePulled are for the compute thread alone. pulled() and delta() are for
 // whoever starts transfers, in the order that the core prescribes: pulled() between Prepared (or
@@ -27,7 +26,6 @@
 #include <optional>
 #include <vector>
 
-#include "worker/checkpoint/checkpoint.h"
 #include "worker/core/actions.h"
 #include "worker/runtime/delta.h"
 #include "worker/runtime/side_work.h"
@@ -50,10 +48,12 @@ struct IslandOptions {
 
 class Island {
  public:
-  // `store` may be null: no checkpoints. `transfers_started` counts transfers ever begun and
+  // `transfers_started` counts transfers ever begun and
   // `transfers_running` those that go on now; both are called on the compute thread.
   struct Hooks {
     std::function<void(Event)> post;  // thread-safe
+    // Deletes what is on the disk of a job that has been removed.
+    std::function<void(const JobId&)> remove = [](const JobId&) {};
     std::function<int64_t()> transfers_started = [] { return 0; };
     std::function<int64_t()> transfers_running = [] { return 0; };
     // What this worker's devices take for the job that was just opened, where it is wanted: in any
@@ -63,10 +63,10 @@ class Island {
                                              const std::atomic<bool>& cancelled)>
         profiles = nullptr;
   };
-  Island(Trainer* trainer, CheckpointStore* store, IslandOptions options, Hooks hooks);
-  ~Island();  // waits for a checkpoint that is being written; what else is being made ends
+  Island(Trainer* trainer, IslandOptions options, Hooks hooks);
+  ~Island();  // what is being made ends
 
-  // Does what a trainer command, WriteCheckpoint or ReleaseJob asks, then posts its event.
+  // Does what a trainer command or ReleaseJob asks, then posts its event.
   void Run(const Action& command);
   // Instead of Run, for a command that was interrupted before it began; false: Run it.
   bool Refuse(const Action& command, const std::string& reason);
@@ -99,7 +99,6 @@ class Island {
   Event Do(const HandOver& command);
   Event Do(const SaveState& command);
   void Do(const CaptureDelta& command);
-  void Do(const WriteCheckpoint& command);
   void Do(const ReleaseJob& command);
 
   absl::StatusOr<JobFacts> Open(const Prepare& command);
@@ -107,14 +106,8 @@ class Island {
   void AwaitSideWork();
   bool StagingWanted(int64_t ticket) const;
   absl::Status Adopt(const AdoptPulled& command);
-  absl::Status Resume(const AdoptPulled& command);
-  absl::Status RestoreMoments();
-  absl::Status SetMoments(const CheckpointState& state);
-  struct Snapshot;
-  absl::Status Complete(Snapshot& snapshot, const Trainer::Completion& copy);
 
   Trainer* const trainer_;
-  CheckpointStore* const store_;
   const IslandOptions options_;
   const Hooks hooks_;
 
@@ -128,9 +121,9 @@ class Island {
   mutable std::mutex stage_mutex_;
   int64_t stagings_cancelled_ = 0;  // guarded by stage_mutex_
 
-  // They use the trainer's outer() while they go on: the capturer writes its delta; all of them
-  // read theta_base, the stager the pulled version and the delta, the writer the residual.
-  SideWork capturer_, stager_, writer_;
+  // They use the trainer's outer() while they go on: the capturer writes its delta; both read
+  // theta_base, the stager the pulled version and the delta.
+  SideWork capturer_, stager_;
 };
 
 }  // namespace atl::worker

@@ -50,12 +50,12 @@ JobSpec Spec(const Folder& folder) {
 // One island and a parameter server of one delta: theta <- theta - delta.
 class Bench {
  public:
-  explicit Bench(const Folder& folder, CheckpointStore* store = nullptr, IslandOptions options = {},
+  explicit Bench(const Folder& folder, IslandOptions options = {},
                  Encoding encoding = Encoding::kFloat32)
       : folder_(folder),
         encoding_(encoding),
         trainer_(NewModelTrainer(NewReferenceBackend())),
-        island_(trainer_.get(), store, options, {[this](Event e) { events_.Post(std::move(e)); }}) {
+        island_(trainer_.get(), options, {[this](Event e) { events_.Post(std::move(e)); }}) {
     JobSpec spec = Spec(folder);
     spec.outer.push_encoding = encoding;
     island_.Run(Prepare{"sea-1", spec});
@@ -223,36 +223,9 @@ TEST_CASE("A rejected push takes its steps with it, and carried ones stay") {
   CHECK(Difference(pushed, bench.Theta()) > 1e-3);
 }
 
-TEST_CASE("Killed and resumed from its checkpoint, the trajectory is the same bit for bit") {
-  Folder folder;
-  CheckpointStore store(folder.path + "/checkpoints");
-  Bench plain(folder);
-  plain.MakesWeights();
-  plain.Adopts(0, AdoptMode::kReplace);
-  plain.Steps(9, 0);
-  {
-    Bench killed(folder, &store);
-    killed.MakesWeights();
-    killed.Adopts(0, AdoptMode::kReplace);
-    killed.Steps(5, 0);
-    killed.island().Run(WriteCheckpoint{{"sea-1", 0, 0, 5, {{0, 10}}}});
-    killed.Steps(1, 5);  // lost with the process
-  }
-  std::vector<std::string> problems;
-  REQUIRE(store.List(&problems).size() == 1);
-  Bench resumed(folder, &store);
-  resumed.island().Run(AdoptPulled{0, AdoptMode::kResumeCheckpoint, false});
-  resumed.Last<Adopted>();
-  resumed.Steps(4, 5);
-  CHECK(resumed.Theta() == plain.Theta());
-  plain.Push(0);
-  resumed.Push(0);
-  CHECK(resumed.island().delta()->values == plain.island().delta()->values);
-}
-
 TEST_CASE("What quantising rounds away comes with the next push, unless it is to be forgotten") {
   Folder folder;
-  Bench bench(folder, nullptr, {}, Encoding::kInt4);
+  Bench bench(folder, {}, Encoding::kInt4);
   bench.MakesWeights();
   bench.Adopts(0, AdoptMode::kReplace);
   bench.Steps(3, 0);
@@ -279,9 +252,8 @@ TEST_CASE("What quantising rounds away comes with the next push, unless it is to
   }
 }
 
-TEST_CASE("A capture that fails leaves the residual as it was, and a checkpoint brings it back") {
+TEST_CASE("a_capture_that_fails_leaves_the_residual_as_it_was") {
   Folder folder;
-  CheckpointStore store(folder.path + "/checkpoints");
   const auto to_version_1 = [](Bench& bench) {
     bench.MakesWeights();
     bench.Adopts(0, AdoptMode::kReplace);
@@ -291,47 +263,17 @@ TEST_CASE("A capture that fails leaves the residual as it was, and a checkpoint 
     bench.Adopts(1, AdoptMode::kReplace, false, true);
     bench.Steps(2, 3);
   };
-  Bench plain(folder, nullptr, {}, Encoding::kInt8);
+  Bench plain(folder, {}, Encoding::kInt8), failed(folder, {}, Encoding::kInt8);
   to_version_1(plain);
-  {
-    Bench killed(folder, &store, {}, Encoding::kInt8);
-    to_version_1(killed);
-    CaptureDelta beyond{{0, 1, 1, 1}, Encoding::kInt8, killed.Shards()};
-    beyond.shards.back().elements += 1;
-    killed.island().Run(beyond);
-    CHECK(killed.Last<CommandFailed>().reason.find("does not lie within the model") !=
-          std::string::npos);
-    killed.island().Run(WriteCheckpoint{{"sea-1", 0, 1, 5, {{6, 10}}}});
-  }
-  Bench resumed(folder, &store, {}, Encoding::kInt8);
-  resumed.island().Run(AdoptPulled{1, AdoptMode::kResumeCheckpoint, false});
-  resumed.Last<Adopted>();
+  to_version_1(failed);
+  CaptureDelta beyond{{0, 1, 1, 1}, Encoding::kInt8, failed.Shards()};
+  beyond.shards.back().elements += 1;
+  failed.island().Run(beyond);
+  CHECK(failed.Last<CommandFailed>().reason.find("does not lie within the model") !=
+        std::string::npos);
   plain.Push(1);
-  resumed.Push(1);
-  CHECK(resumed.island().delta()->encoded == plain.island().delta()->encoded);
-}
-
-TEST_CASE("Moments come back even where the parameters must be pulled, unless warming up again") {
-  Folder folder;
-  CheckpointStore store(folder.path + "/checkpoints");
-  LayerBuffers server;
-  {
-    Bench killed(folder, &store);
-    killed.MakesWeights();
-    server = killed.server;
-    killed.Adopts(0, AdoptMode::kReplace);
-    killed.Steps(5, 0);
-    killed.island().Run(WriteCheckpoint{{"sea-1", 0, 0, 5, {{0, 10}}}});
-  }
-  Bench back(folder, &store);
-  back.server = server;
-  back.Adopts(3, AdoptMode::kReplace);
-  CHECK(back.trainer().optimizer_steps() == 5);
-  CHECK(back.Theta() == server);
-  back.Adopts(4, AdoptMode::kReplace, true);
-  CHECK(back.trainer().optimizer_steps() == 0);
-  back.island().Run(AdoptPulled{9, AdoptMode::kResumeCheckpoint, false});
-  CHECK(back.Last<CommandFailed>().reason == "the local checkpoint is of version 0, not 9");
+  failed.Push(1);
+  CHECK(failed.island().delta()->encoded == plain.island().delta()->encoded);
 }
 
 TEST_CASE("Validation looks at the base and leaves training alone") {
@@ -357,8 +299,7 @@ TEST_CASE("A job that does not fit or cannot be opened is refused with its reaso
   Folder folder;
   const auto trainer = NewModelTrainer(NewReferenceBackend());
   Event last;
-  Island island(trainer.get(), nullptr, {.host_bytes = 1000},
-                {[&](Event e) { last = std::move(e); }});
+  Island island(trainer.get(), {.host_bytes = 1000}, {[&](Event e) { last = std::move(e); }});
   JobSpec spec = Spec(folder);
   island.Run(Prepare{"sea-1", spec});
   CHECK(std::get<PrepareFailed>(last).reason.find("--memory-bytes") != std::string::npos);
@@ -372,8 +313,7 @@ TEST_CASE("A host whose devices have memory of their own needs room for its own 
   const auto trainer = NewModelTrainer(NewReferenceBackend());
   const auto reason = [&](int64_t host_bytes, bool trainer_on_host, Encoding encoding) {
     Event last;
-    Island island(trainer.get(), nullptr,
-                  {.host_bytes = host_bytes, .trainer_on_host = trainer_on_host},
+    Island island(trainer.get(), {.host_bytes = host_bytes, .trainer_on_host = trainer_on_host},
                   {[&](Event e) { last = std::move(e); }});
     JobSpec spec = Spec(folder);
     spec.outer.push_encoding = encoding;
@@ -384,13 +324,13 @@ TEST_CASE("A host whose devices have memory of their own needs room for its own 
   int64_t copy = 0;
   const auto facts = trainer->Prepare(Spec(folder));
   for (const LayerSize& layer : facts->layers) copy += layer.elements * 4;
-  CHECK(reason(11 * copy, true, Encoding::kFloat32) == "");
-  CHECK(reason(11 * copy - 1, true, Encoding::kFloat32) != "");
-  CHECK(reason(7 * copy, false, Encoding::kFloat32) == "");
-  CHECK(reason(7 * copy - 1, false, Encoding::kFloat32).find("of this worker's host") !=
+  CHECK(reason(10 * copy, true, Encoding::kFloat32) == "");
+  CHECK(reason(10 * copy - 1, true, Encoding::kFloat32) != "");
+  CHECK(reason(6 * copy, false, Encoding::kFloat32) == "");
+  CHECK(reason(6 * copy - 1, false, Encoding::kFloat32).find("of this worker's host") !=
         std::string::npos);
-  CHECK(reason(11 * copy, false, Encoding::kInt8) == "");
-  CHECK(reason(11 * copy - 1, false, Encoding::kInt8) != "");
+  CHECK(reason(9 * copy, false, Encoding::kInt8) == "");
+  CHECK(reason(9 * copy - 1, false, Encoding::kInt8) != "");
 }
 
 TEST_CASE("a_host_needs_room_for_what_it_owns_and_keeps_copies_of_and_for_saves_of_its_own") {
@@ -403,7 +343,7 @@ TEST_CASE("a_host_needs_room_for_what_it_owns_and_keeps_copies_of_and_for_saves_
   for (const LayerSize& layer : facts->layers) copy += layer.elements * 4;
   const auto reason = [&](int64_t host_bytes, size_t members) {
     Event last;
-    Island island(trainer.get(), nullptr, {.host_bytes = host_bytes},
+    Island island(trainer.get(), {.host_bytes = host_bytes},
                   {[&](Event e) { last = std::move(e); }});
     island.Run(Prepare{"sea-1", spec});
     Reconfigure command;
@@ -439,7 +379,7 @@ TEST_CASE("a_host_needs_room_for_what_it_owns_and_keeps_copies_of_and_for_saves_
 
 TEST_CASE("Emulated timing changes how long a step lasts and nothing else") {
   Folder folder;
-  Bench plain(folder), slow(folder, nullptr, {2.0, std::chrono::milliseconds(5), 0});
+  Bench plain(folder), slow(folder, {2.0, std::chrono::milliseconds(5), 0});
   for (Bench* bench : {&plain, &slow}) {
     bench->MakesWeights();
     bench->Adopts(0, AdoptMode::kReplace);

@@ -59,20 +59,12 @@ class ModelTrainer : public Trainer {
     const auto kept = static_cast<size_t>(state.second_owned().begin);
     return ToDevice(state.second_moment(), second.subspan(kept));
   }
-  absl::StatusOr<Completion> CopyState(const StateBuffers& out) override;
   std::shared_ptr<OuterState> outer() const override { return outer_; }
   absl::StatusOr<Completion> CaptureDelta(const worker::CaptureDelta& command) override;
   absl::Status AdoptPulled(const worker::AdoptPulled& command) override;
   absl::StatusOr<MeanLoss> ValidateBase(int64_t sequences) override;
   absl::Status GatherOuter(OuterKind kind, int layer, std::span<float> out) override {
     return outer_->Read(kind, layer, {0, std::ssize(out)}, out);
-  }
-  absl::Status ScatterOuter(OuterKind kind, int layer, std::span<const float> values) override {
-    return outer_->Write(kind, layer, {0, std::ssize(values)}, values);
-  }
-  absl::Status SetOuterTag(const OuterTag& tag) override {
-    outer_->set_tag(tag);
-    return absl::OkStatus();
   }
   int64_t optimizer_steps() const override { return job_->optimizer_steps; }
   absl::Status SetOptimizerSteps(int64_t steps) override;
@@ -190,19 +182,6 @@ absl::StatusOr<MeanLoss> ModelTrainer::Validate(int64_t sequences) {
     sum.hits += loss.hits;
   }
   return MeanLoss{sum.mean(), sum.tokens, sum.accuracy()};
-}
-
-absl::StatusOr<Trainer::Completion> ModelTrainer::CopyState(const StateBuffers& out) {
-  for (int l = 0; l < job_->layers(); ++l) {
-    const auto sized = [&](LayerBuffers* buffers) -> std::vector<float>& {
-      buffers->at(l).resize(static_cast<size_t>(job_->runner->params(l).size()));
-      return (*buffers)[l];
-    };
-    ATOLL_RETURN_IF_ERROR(GetParameters(l, sized(out.parameters)));
-    if (out.first_moments == nullptr) continue;
-    ATOLL_RETURN_IF_ERROR(GetMoments(l, sized(out.first_moments), sized(out.second_moments)));
-  }
-  return [](const std::atomic<bool>&) { return absl::OkStatus(); };
 }
 
 absl::StatusOr<Trainer::Completion> ModelTrainer::CaptureDelta(

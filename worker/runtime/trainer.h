@@ -2,8 +2,8 @@
 // around it, the shell and tests need not know what computes. A layer's parameters are one flat
 // vector; see common/model/layout.h.
 //
-// Used by one thread at a time, but for Interrupt, GatherOuter and what CopyState, CaptureDelta and
-// StageCarry return.
+// Used by one thread at a time, but for Interrupt, GatherOuter and what CaptureDelta and StageCarry
+// return.
 // Calls block until the work is done. Everything but Prepare, Release and the names REQUIRES a
 // prepared job.
 
@@ -44,12 +44,6 @@ struct PlanTaken {
   bool push_lost = false;  // parts of the pseudo-gradient that is being pushed are nowhere
 };
 
-// Of all layers: as many buffers as there are layers.
-struct StateBuffers {
-  LayerBuffers* parameters = nullptr;
-  LayerBuffers *first_moments = nullptr, *second_moments = nullptr;  // both or neither
-};
-
 class Trainer {
  public:
   virtual ~Trainer() = default;
@@ -85,11 +79,6 @@ class Trainer {
   // ABORTED if it is cancelled. ----
   using Completion = std::function<absl::Status(const std::atomic<bool>& cancelled)>;
 
-  // All layers' state as it is now, whatever steps change, into `out`, whose buffers get their
-  // sizes and must stay until the completion ends. Where it is in host memory all is copied at
-  // once.
-  virtual absl::StatusOr<Completion> CopyState(const StateBuffers& out) = 0;
-
   // ---- The exchange with the parameter servers, of all that is owned, here and at the island's
   // other workers. ----
   // What this worker owns; null: before Prepare, or the first plan where islands have plans.
@@ -106,8 +95,6 @@ class Trainer {
   virtual absl::StatusOr<MeanLoss> ValidateBase(int64_t sequences) = 0;
   // kBase or kResidual of a whole layer; reading goes on beside steps.
   virtual absl::Status GatherOuter(OuterKind kind, int layer, std::span<float> out) = 0;
-  virtual absl::Status ScatterOuter(OuterKind kind, int layer, std::span<const float> values) = 0;
-  virtual absl::Status SetOuterTag(const OuterTag& tag) = 0;
 
   virtual absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) = 0;
   virtual absl::Status SetMoments(int layer, std::span<const float> first,
@@ -117,10 +104,10 @@ class Trainer {
   virtual absl::Status SetOptimizerSteps(int64_t steps) = 0;
 
   // ---- Trainers of several devices. ----
-  // Lays the island out by this plan, of this generation of the job, with whatever parameters and
-  // moments its members hold. Also to go on after any call has failed, with the same plan.
-  // `shards`: the job's. `before`, a member that led until now in this generation, tells `known`;
-  // empty: nobody does.
+  // Lays the island out by this plan (number 0: all on the first device), of this generation of the
+  // job, with whatever parameters and moments its members hold. Also to go on after any call has
+  // failed, with the same plan. `shards`: the job's. `before`, a member that led until now in this
+  // generation, tells `known`; empty: nobody does.
   virtual absl::StatusOr<PlanTaken> Configure(const JobId& /*job*/, Generation /*generation*/,
                                               const IslandPlan& /*plan*/,
                                               const std::vector<ShardPlacement>& /*shards*/ = {},

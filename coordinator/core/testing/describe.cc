@@ -33,7 +33,6 @@ struct Describer {
     if (m.at_boundary) text += ", after the step under way";
     if (!m.takes_over_from.empty()) absl::StrAppend(&text, ", takes over from ", m.takes_over_from);
     if (m.initialize) text += ", initialize";
-    if (m.resume_checkpoint) text += ", resume the checkpoint";
     if (m.resume) absl::StrAppend(&text, ", resume the state of step ", m.resume->inner_step);
     if (m.validate_version != kNoVersion) {
       absl::StrAppend(&text, ", validate ", m.validate_version);

@@ -28,15 +28,6 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
   hello.peer_endpoint = absl::StrCat("tcp://", name, ":9");
   hello.site = command.Text("site");
   hello.devices.resize(command.Int("devices", 1), {"cpu", 1 << 30, 1});
-  if (!command.Text("checkpoint").empty()) {
-    LocalCheckpoint checkpoint;
-    checkpoint.job = before.job;
-    checkpoint.island = before.island;
-    checkpoint.base_version = command.Int("checkpoint", 0);
-    checkpoint.consumed = command.Ranges("consumed");
-    hello.checkpoints.push_back(checkpoint);
-    worker.held = {checkpoint.job};
-  }
   hello.mark = worker.mark;
   hello.held = worker.held;
   Step(FromWorker{name, worker.incarnation, std::move(hello)});
@@ -128,6 +119,7 @@ void World::Save(const NodeId& name, Worker& worker, const Command& command) {
                              {units}});
   }
   worker.saved = {state};
+  if (command.Has("disk")) worker.held = {state.about.job};
   Heartbeat(name, worker);
 }
 

@@ -24,8 +24,8 @@ class IslandEvents {
       ready_ = std::move(*ready);
     } else if (const PullDone* pulled = std::get_if<PullDone>(&event)) {
       pulled_ = *pulled;
-    } else if (CheckpointWritten* written = std::get_if<CheckpointWritten>(&event)) {
-      written_ = std::move(*written);
+    } else if (StateSaved* saved = std::get_if<StateSaved>(&event)) {
+      saved_ = std::move(*saved);
     } else if (std::holds_alternative<Tick>(event)) {
       tick_ = Tick{};
     } else {
@@ -44,7 +44,7 @@ class IslandEvents {
   // These wait for it, and take it.
   DeltaReady AwaitReady() { return Await(&ready_); }
   PullDone AwaitPulled() { return Await(&pulled_); }
-  CheckpointWritten AwaitWritten() { return Await(&written_); }
+  StateSaved AwaitSaved() { return Await(&saved_); }
   void AwaitStagingEnds() { Await(&tick_); }  // that was cancelled
 
  private:
@@ -62,7 +62,7 @@ class IslandEvents {
   Event last_;                       // guarded by mutex_
   std::optional<DeltaReady> ready_;  // all guarded by mutex_
   std::optional<PullDone> pulled_;
-  std::optional<CheckpointWritten> written_;
+  std::optional<StateSaved> saved_;
   std::optional<Tick> tick_;
 };
 

@@ -18,7 +18,7 @@ namespace {
 struct Place {
   explicit Place(const RoundsOptions& options)
       : trainer(options.trainer()),
-        island(trainer.get(), nullptr, {}, {[this](Event e) { events.Post(std::move(e)); }}) {
+        island(trainer.get(), {}, {[this](Event e) { events.Post(std::move(e)); }}) {
     island.Run(Prepare{"job-1", options.spec});
   }
   template <typename T>

@@ -1,0 +1,20 @@
+// Jobs of which a worker's disk holds saved states: one folder each in the tier's.
+
+#ifndef ATOLL_WORKER_STATE_SAVED_JOBS_H_
+#define ATOLL_WORKER_STATE_SAVED_JOBS_H_
+
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+
+namespace atl::worker {
+
+// In the order of names. What cannot be read is left out.
+std::vector<JobId> SavedJobs(const std::string& folder);
+// All that is saved of the job, in whatever state. Never fails: what stays is there at the next start.
+void RemoveSavedJob(const std::string& folder, const JobId& job);
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_STATE_SAVED_JOBS_H_
