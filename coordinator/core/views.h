@@ -44,7 +44,7 @@ struct OrphanView {
   JobId job;
   Version version = kNoVersion;  // newest that a server holds
   std::vector<NodeId> servers;
-  std::vector<NodeId> workers;  // with a local checkpoint
+  std::vector<NodeId> workers;  // with a saved state
   std::string missing;          // why it cannot be adopted; empty: it can
 };
 

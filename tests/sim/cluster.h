@@ -97,7 +97,6 @@ struct World {
   Checker checker;
   int64_t island_steps = 0;  // begun so far; names them
   int64_t saves = 0;         // likewise
-  int64_t resumed_from_disks = 0;
   uint64_t trace_hash = 1469598103934665603u;
   std::function<void(const std::string&)> print;  // every line of the trace, when set
 

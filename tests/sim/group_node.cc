@@ -198,7 +198,6 @@ void WorkerNode::MoveState() {
     done.resumed = true;
     done.step_taken = false;
     owners_.clear();
-    ++world_.resumed_from_disks;
   }
   done.kept = !state.empty();
   if (AnOwnerIsGone()) {

@@ -273,7 +273,6 @@ class WorkerNode : public Member {
     std::optional<ToyStep> stepping;
     std::map<NodeId, int64_t> owners;
   };
-  void LoseDisk() { disk_.clear(); }
   NodeId HolderOf(int32_t layer) const;
   WorkerNode* Partner(const NodeId& worker, std::string& why);
   std::string WhyNotTogether();

@@ -15,7 +15,10 @@ constexpr uint64_t kSeeds = 1000;
 constexpr double kSlowestStepSeconds = 0.1 * 2.5 * 1.2;  // see WorkerNode: slowness and jitter
 
 // What the histories must contain, or they prove nothing about it: words of the job's log.
-const char* const kWanted[] = {"goes on from its local checkpoint",
+const char* const kWanted[] = {"goes on from the state saved at inner step",
+                               ", from disks",
+                               "is not whole any more",
+                               "its disk is lost",
                                "is evicted",
                                "is dropped",
                                "the loss is not finite",

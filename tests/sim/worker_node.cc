@@ -69,7 +69,9 @@ void WorkerNode::Start() {
 }
 
 void WorkerNode::Crash() {
-  world_.Trace(absl::StrCat(name(), " crashes"));
+  const bool lost = world_.faulty() && !disk_.empty() && world_.rng.Chance(0.1);
+  if (lost) disk_.clear();
+  world_.Trace(absl::StrCat(name(), " crashes", lost ? ", and its disk is lost" : ""));
   EndLife();
   core_.reset();
   CloseByDeath();

@@ -19,12 +19,13 @@
 //  * Without a coordinator it trains until its leases are used up; it asks ahead for
 //    kLeasedRoundsAhead rounds.
 //  * A new generation forgets leases, contribution and local steps: they were fenced off.
-//  * A local checkpoint is written only when nothing is in flight, so that whoever resumes from it
-//    cannot push the same steps twice.
+//  * State is saved to disks and the remote tier only when nothing is in flight, so that who goes
+//  on
+//    from it cannot push the same steps twice.
 //  * Everything unanswered is sent again after kRetryInterval, and at once after a reconnect.
 //    Messages of an older epoch, generation or sequence, and repetitions, change nothing; nor do
 //    those of another cluster than the first that welcomed it.
-//  * A job that is stopped frees memory; only ForgetJob deletes its checkpoint.
+//  * A job that is stopped frees memory; only ForgetJob deletes what is saved of it.
 //  * A loss that is not finite is never pushed: back to the committed version, and again from
 //  there.
 //    After kNotFiniteTriesMax tries in a row, or when a command fails for good (CommandFailed), the
@@ -32,15 +33,20 @@
 //    What may pass is tried again, after ever longer times.
 //  * Whatever it waits for is said in IslandProgress::doing.
 //
-// An island of several workers (IslandOrder.plan, MemberOrder; group.cc):
-//  * Its leader does all of the above for it. Before anything else, and after any command that
-//    failed, the trainer is set up for the plan (Reconfigure). A larger plan number waits for the
-//    end of the command under way if the order says that it may (at_boundary); otherwise, and if
-//    the generation is another, what the devices do together is interrupted.
-//  * A plan within one generation keeps leases, base and local steps if the trainer kept the state.
-//    If it is lost, the island goes back to its local checkpoint, if that is of the same base and
-//    nothing was pushed since, else to the committed version, on the same sequences.
+// The island's plan (IslandOrder.plan; number 0: this worker's first device; group.cc):
+//  * Before anything else, and after any command that failed, the trainer is set up for the plan
+//    (Reconfigure). A larger plan number waits for the end of the command under way if the order
+//    says that it may (at_boundary); otherwise, and if the generation is another, what the devices
+//    do is interrupted.
+//  * A plan within one generation keeps leases, base and local steps if the trainer kept the state,
+//    on devices or in saves. If it is lost, the island goes back to the committed version, on the
+//    same sequences.
+//  * An order may name a saved state to go on from: it is set up with that, pulls its base and
+//  keeps
+//    what it has (kKeep).
 //  * A step that failed may have been taken by every device: it counts if Reconfigured says so.
+//
+// An island of several workers (MemberOrder): its leader does all of the above for it.
 //  * A follower opens the job, serves its leader (Follow), says so in MemberProgress, and has no
 //    leases, contributions or checkpoints.
 //  * When a worker that shares an island is to end it says Leaving and goes on leading or serving

@@ -149,6 +149,7 @@ void WorkerCore::Impl::PushLost(const std::string& reason) {
 void WorkerCore::Impl::StateLost(const std::string& reason) {
   if (std::exchange(step_failed_, false)) ++steps_interrupted_;
   initial_made_ = initial_made_ && in_flight_.has_value();
+  if (resumed_) leases_.PutBack(std::exchange(resumed_, std::nullopt)->consumed);
   if (!adopted_) return;
   Log(absl::StrCat("the state of ", local_.steps, " steps since version ", base_version_,
                    " is lost (", reason, "): back to the committed version"));
@@ -230,6 +231,7 @@ void WorkerCore::Impl::On(const HandedOver&) {
 
 void WorkerCore::Impl::TakeOver(const Leadership& known) {
   taken_over_ = known.generation;
+  resume_tried_ = true;  // by the leader before, or its data is leased like any other
   adopted_ = known.adopted;
   base_version_ = known.base_version;
   tokens_at_base_ = known.tokens_at_base;

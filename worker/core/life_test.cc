@@ -98,7 +98,7 @@ TEST_CASE("A stop drops the job, also while it is being opened") {
     story.Starts();
     story.order.run = RunState::kStop;
     story.Orders();
-    CHECK_FALSE(story.Wants<ReleaseJob>().removed);  // its checkpoint stays
+    CHECK_FALSE(story.Wants<ReleaseJob>().removed);  // what is saved stays
     story.Trains();
     CHECK(story.Idle<TrainStep>());
   }

@@ -17,7 +17,7 @@ const char* NotSaved(Tier tier) {
     case Tier::kMemory:
       return "copies of the island's state could not be kept: ";
     case Tier::kDisk:
-      return "the island's local checkpoint was not written: ";
+      return "the island's state was not saved on disk: ";
     case Tier::kRemote:
       return "the remote tier could not be written: ";
   }
@@ -111,7 +111,10 @@ void WorkerCore::Impl::On(const StateSaved& event) {
 // ---------------------------------------------------------------------------------- resuming ----
 
 int64_t WorkerCore::Impl::ResumeSave() const {
-  const bool wanted = order_->resume && !adopted_ && !in_flight_ && !resume_tried_;
+  // Again where the devices have it and its base is not there yet: some of them may be gone. Who
+  // takes over goes on with what the leader before had, and that one has gone on from it.
+  const bool tried = resume_tried_ && !(resumed_ && resumed_->save != 0);
+  const bool wanted = order_->resume && !adopted_ && !in_flight_ && !tried && !TakingOver();
   return wanted ? order_->resume->save : 0;
 }
 
@@ -127,6 +130,7 @@ void WorkerCore::Impl::Resumed(bool resumed) {
     return;
   }
   // Its data is leased to this island: it is trained on again.
+  resumed_.reset();
   leases_.PutBack(order_->resume->consumed);
   Log(absl::StrCat("the saved state of inner step ", order_->resume->inner_step,
                    " is not whole any more"));

@@ -94,7 +94,7 @@ TEST_CASE("disks_and_the_remote_tier_are_written_every_so_many_steps_beside_copi
   story.Happens(StateCopied{true});
   story.Happens(StateSaved{{}, "w2: no space left", Tier::kDisk});
   CHECK(story.Wants<WorkerLog>().text ==
-        "the island's local checkpoint was not written: w2: no space left");
+        "the island's state was not saved on disk: w2: no space left");
   story.TrainsSteps(2);
   CHECK(story.Idle<SaveState>());
   story.Trains();

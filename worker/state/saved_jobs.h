@@ -12,7 +12,8 @@ namespace atl::worker {
 
 // In the order of names. What cannot be read is left out.
 std::vector<JobId> SavedJobs(const std::string& folder);
-// All that is saved of the job, in whatever state. Never fails: what stays is there at the next start.
+// All that is saved of the job, in whatever state. Never fails: what stays is there at the next
+// start.
 void RemoveSavedJob(const std::string& folder, const JobId& job);
 
 }  // namespace atl::worker
