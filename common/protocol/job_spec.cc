@@ -144,7 +144,13 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(InRange("outer.learning_rate", o.learning_rate, 0, 100));
   ATOLL_RETURN_IF_ERROR(InRange("outer.momentum", o.momentum, 0, 1));
   ATOLL_RETURN_IF_ERROR(InRange("outer.clip_norm", o.clip_norm, 0, kInfinity));
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.steps_min", o.steps_min, 1, 1 << 20));
   ATOLL_RETURN_IF_ERROR(InRange("outer.grace_seconds", o.grace_seconds, 0, 86400));
+  if (o.adaptive_grace && (o.overlap != Overlap::kCarry || o.wait_for_all)) {
+    return absl::InvalidArgumentError(
+        "outer.adaptive_grace = true: islands must train on while a round waits; set "
+        "outer.overlap = \"carry\" and outer.wait_for_all = false");
+  }
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.min_islands", o.min_islands, 1, 4096));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.max_islands", o.max_islands, o.min_islands, 4096));
   ATOLL_RETURN_IF_ERROR(ValidateOuterChoice(o));

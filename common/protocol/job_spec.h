@@ -117,11 +117,13 @@ enum class Overlap {
 struct OuterSpec {
   int64_t steps_per_round = 64;  // H of the fastest island
   bool balance_steps = true;     // slower islands make proportionally fewer steps a round
+  int64_t steps_min = 1;         // and not fewer than these, or all
   double learning_rate = 0.7;
   double momentum = 0.8;
-  double clip_norm = 1.0;     // of the averaged pseudo-gradient (phi); 0: no clipping
-  double grace_seconds = 10;  // from the first complete arrival of a round
-  bool wait_for_all = false;  // synchronous: the grace time does not end a round
+  double clip_norm = 1.0;       // of the averaged pseudo-gradient (phi); 0: no clipping
+  double grace_seconds = 10;    // from the first complete arrival of a round
+  bool adaptive_grace = false;  // as long as that holds up nobody, at most grace_seconds
+  bool wait_for_all = false;    // synchronous: the grace time does not end a round
   Overlap overlap = Overlap::kCarry;
   Encoding push_encoding = Encoding::kFloat32;
   Encoding pull_encoding = Encoding::kFloat32;  // of a version's step; fp32: versions in full

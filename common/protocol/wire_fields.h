@@ -80,6 +80,8 @@ void Fields(V& v, Plain<V, OuterSpec>& s, v1::OuterSpec& m) {
   ATOLL_WIRE_OPTIONAL(merge);
   ATOLL_WIRE_OPTIONAL(parameters);
   ATOLL_WIRE_OPTIONAL(shard_copies);
+  ATOLL_WIRE_OPTIONAL(steps_min);
+  ATOLL_WIRE_OPTIONAL(adaptive_grace);
 }
 
 template <class V>

@@ -363,6 +363,38 @@ TEST_CASE("steps are balanced by measured speed") {
   CHECK(w.Order("b").steps_this_round == 9);
 }
 
+TEST_CASE("a_slow_island_makes_no_fewer_steps_than_steps_min") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "steps=16 steps-min=8");
+  w.Tell({"worker a ready speed=200", "worker b ready speed=20"});
+  w.Contribute("a", 4);
+  w.Contribute("b", 4);
+  w.Do("servers answer");
+  CHECK(w.Order("b").steps_this_round == 8);
+}
+
+// Version after so many seconds for which only a, that makes 4 steps of 10 tokens a round, has
+// pushed.
+Version VersionAfter(int seconds, const std::string& speed, const std::string& submit) {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "steps=4 grace=10 " + submit);
+  w.Do("worker a ready speed=" + speed);
+  w.Contribute("a", 4);
+  w.Tell({absl::StrCat("wait ", seconds), "servers answer"});
+  return w.Job().summary.version;
+}
+
+TEST_CASE("adaptive_grace_waits_as_long_as_the_first_island_has_something_to_do") {
+  CHECK(VersionAfter(9, "8", "") == 0);
+  CHECK(VersionAfter(11, "8", "") == 1);
+  // Its next round takes 5 s: four of them.
+  CHECK(VersionAfter(3, "8", "adaptive-grace") == 0);
+  CHECK(VersionAfter(5, "8", "adaptive-grace") == 1);
+  // 40 s, and 10 at most.
+  CHECK(VersionAfter(9, "1", "adaptive-grace") == 0);
+  CHECK(VersionAfter(11, "1", "adaptive-grace") == 1);
+}
+
 TEST_CASE("the fastest island validates every few rounds, version 0 and the last") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "validate=2 tokens=200");

@@ -447,16 +447,12 @@ int64_t ActiveIslands(const Job& job) {
                        [&](const auto& entry) { return IsActive(job, entry.second); });
 }
 
-namespace {
-
-double Speed(const State& s, const IslandRecord& island) {
+double SpeedOf(const State& s, const IslandRecord& island) {
   const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
   if (worker == nullptr || !worker->attached || !worker->progress) return 0;
   const double speed = worker->progress->tokens_per_s;
   return std::isfinite(speed) && speed > 0 ? speed : 0;
 }
-
-}  // namespace
 
 void ChooseValidator(State& s, Job& job) {
   ProgressRecord& progress = job.EditProgress();
@@ -466,7 +462,7 @@ void ChooseValidator(State& s, Job& job) {
     if (island.incarnation == 0) continue;
     // A ready island before any that is not, and one that makes progress before any other.
     const double value =
-        (island.ready ? 1e18 : 0) - (IsStalled(job, id) ? 2e18 : 0) + Speed(s, island);
+        (island.ready ? 1e18 : 0) - (IsStalled(job, id) ? 2e18 : 0) + SpeedOf(s, island);
     if (value > best) {
       best = value;
       progress.validator = id;
@@ -478,14 +474,15 @@ void BalanceSteps(State& s, Job& job) {
   const int64_t most = job.spec().outer.steps_per_round;
   double fastest = 0;
   for (const auto& [id, island] : job.islands) {
-    if (island.incarnation != 0) fastest = std::max(fastest, Speed(s, island));
+    if (island.incarnation != 0) fastest = std::max(fastest, SpeedOf(s, island));
   }
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) continue;
-    const double speed = Speed(s, island);
+    const double speed = SpeedOf(s, island);
     int64_t steps = most;
     if (job.spec().outer.balance_steps && speed > 0) {
-      steps = std::max<int64_t>(1, std::llround(static_cast<double>(most) * speed / fastest));
+      steps = std::clamp<int64_t>(std::llround(static_cast<double>(most) * speed / fastest),
+                                  std::min(most, job.spec().outer.steps_min), most);
     }
     if (steps != island.steps_this_round) job.EditIsland(id).steps_this_round = steps;
   }

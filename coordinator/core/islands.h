@@ -72,6 +72,8 @@ int64_t ActiveIslands(const Job& job);
 
 // Steps of each island's next round, by measured speeds.
 void BalanceSteps(State& s, Job& job);
+// Tokens a second while it trains, by its newest heartbeat; 0: not known.
+double SpeedOf(const State& s, const IslandRecord& island);
 
 }  // namespace atl::coord
 

@@ -303,6 +303,7 @@ void FinishRound(State& s, Job& job) {
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat("version ", version, " is committed: ", progress.tokens_committed,
                      " tokens so far"));
+  if (job.round_closed_at) job.round_took = s.now - *std::exchange(job.round_closed_at, {});
   if (job.ended()) return;
   BalanceSteps(s, job);
   const int64_t every = job.spec().schedule.validate_every_rounds;

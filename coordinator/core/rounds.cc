@@ -215,7 +215,22 @@ std::vector<IslandId> MissingIslands(const Job& job) {
   return missing;
 }
 
-Duration Grace(const Job& job) { return FromSeconds(job.spec().outer.grace_seconds); }
+// Four fifths of the time until the island that came first has its next contribution, less what it
+// takes to commit this one and to pull it: so long, waiting for the others holds up nobody.
+Duration GraceFor(const State& s, const Job& job, IslandId first) {
+  constexpr double kSafety = 0.8;
+  const OuterSpec& outer = job.spec().outer;
+  const Duration most = FromSeconds(outer.grace_seconds);
+  const auto island = job.islands.find(first);
+  if (!outer.adaptive_grace || island == job.islands.end()) return most;
+  const double speed = SpeedOf(s, island->second);
+  if (speed <= 0) return most;
+  const double tokens = static_cast<double>(island->second.steps_this_round) *
+                        static_cast<double>(job.spec().inner.batch_sequences) *
+                        static_cast<double>(job.spec().data.sequence_length);
+  const double free = kSafety * (tokens / speed - 2 * Seconds(job.round_took));
+  return std::clamp(FromSeconds(free), Duration(0), most);
+}
 
 // Why the window is to be closed now; "" if it is not.
 std::string WhyClose(const State& s, const Job& job) {
@@ -234,8 +249,8 @@ std::string WhyClose(const State& s, const Job& job) {
   const bool no_room = std::all_of(missing.begin(), missing.end(),
                                    [&](IslandId id) { return job.waits_for_room.contains(id); });
   if (no_room) return "the servers have no room for the other islands' pushes";
-  if (!job.spec().outer.wait_for_all && s.now - job.window->opened_at >= Grace(job)) {
-    return absl::StrCat("the grace time of ", job.spec().outer.grace_seconds,
+  if (!job.spec().outer.wait_for_all && s.now - job.window->opened_at >= job.window->grace) {
+    return absl::StrCat("the grace time of ", Seconds(job.window->grace),
                         " s is over without island ", absl::StrJoin(missing, ", "));
   }
   return "";
@@ -253,7 +268,8 @@ bool AdvanceWindow(State& s, Job& job) {
   }
   bool opened = false;
   if (!job.window) {
-    job.window = Window{job.complete.front().island, s.now};
+    const IslandId first = job.complete.front().island;
+    job.window = Window{first, s.now, GraceFor(s, job, first)};
     opened = true;
   }
   const std::string why = WhyClose(s, job);
@@ -275,6 +291,7 @@ bool AdvanceWindow(State& s, Job& job) {
   collecting.closed_because = why;
   job.collecting = std::move(collecting);
   job.window.reset();
+  job.round_closed_at = s.now;
   AskServersNow(s, job);
   return true;
 }
@@ -308,7 +325,7 @@ bool AdvanceRound(State& s, Job& job) {
 
 Instant WindowDeadline(const Job& job) {
   if (!job.window || job.spec().outer.wait_for_all) return kNever;
-  return job.window->opened_at + Grace(job);
+  return job.window->opened_at + job.window->grace;
 }
 
 RoundPhase PhaseOf(const Job& job) {

@@ -520,6 +520,8 @@ void World::Submit(const Command& command) {
   spec.outer.shard_copies = static_cast<int>(command.Int("copies", 1));
   spec.outer.steps_per_round = command.Int("steps", 4);
   spec.outer.grace_seconds = command.Real("grace", 10);
+  spec.outer.steps_min = command.Int("steps-min", 1);
+  spec.outer.adaptive_grace = command.Has("adaptive-grace");
   spec.outer.clip_norm = command.Real("clip", 0);
   spec.outer.wait_for_all = command.Has("wait-for-all");
   const std::string island = command.Text("island");

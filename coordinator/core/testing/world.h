@@ -16,8 +16,8 @@
 //   servers answer [once]                    to all that they were asked; till all is quiet
 //   servers snapshot
 //   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
-//          [validate=] [clip=] [copies=2] [island=site|all|auto] [per-island=N]    sequences are of
-//          10 tokens
+//          [steps-min=N] [adaptive-grace] [validate=] [clip=] [copies=2] [island=site|all|auto]
+//          [per-island=N] sequences are of 10 tokens
 //   pause | resume | cancel | remove | adopt JOB;  refill JOB server=ps-0
 //   wait SECONDS                             heartbeats of all that are neither dead nor silent
 //   worker a beats [measuring=TEXT]          a heartbeat: under a new order, it has stopped
