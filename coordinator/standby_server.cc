@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/http/http_server.h"
+#include "common/net/leader.h"
 #include "coordinator/leading_server.h"
 
 namespace atl {
@@ -41,8 +42,8 @@ class Signpost {
 };
 
 std::string Refusal(const std::string& leader) {
-  if (leader.empty()) return "this coordinator is a standby, and none leads yet; try again";
-  return absl::StrCat("this coordinator is a standby; the leader is ", leader);
+  if (leader.empty()) return absl::StrCat(kStandbyText, ", and none leads yet; try again");
+  return absl::StrCat(kStandbyText, "; the leader is ", leader);
 }
 
 class RefusingService : public grpc::CallbackGenericService {

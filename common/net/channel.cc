@@ -14,12 +14,13 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const TlsOptions& tls
 }
 
 std::shared_ptr<grpc::Channel> OpenChannelWith(
-    const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& address) {
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& address,
+    const Keepalive& keepalive) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive.time_ms);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive.timeout_ms);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // A channel that shared its connection would also share an earlier one's backoff.
