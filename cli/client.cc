@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -21,9 +20,7 @@ namespace atl::cli {
 namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(15);
-constexpr auto kLeaderLimit = std::chrono::seconds(2);
 constexpr auto kLeaderPatience = std::chrono::seconds(8);  // a lease ends and another one leads
-constexpr auto kTryAgain = std::chrono::milliseconds(200);
 
 absl::Status FromGrpc(const grpc::Status& status, const Connection& to) {
   if (status.ok()) return absl::OkStatus();
@@ -115,15 +112,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Dial(const TlsOptions& tls,
                                                      const std::string& address) {
   // What a user reads of a connection is ExplainConnection's, not gRPC's own log.
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
-  const auto limit = std::chrono::steady_clock::now() + kLeaderPatience;
-  auto leader = OpenLeaderChannel(tls, address, kLeaderLimit);
-  while (absl::IsUnavailable(leader.status()) && std::chrono::steady_clock::now() < limit) {
-    std::this_thread::sleep_for(kTryAgain);
-    leader = OpenLeaderChannel(tls, address, kLeaderLimit);
-  }
-  ATOLL_RETURN_IF_ERROR(leader.status());
-  return std::unique_ptr<Client>(new Client({leader->address, !tls.cert_path.empty()},
-                                            std::make_unique<Stubs>(leader->channel)));
+  ATOLL_ASSIGN_OR_RETURN(const LeaderChannel leader,
+                         OpenLeaderChannel(tls, address, kLeaderPatience));
+  return std::unique_ptr<Client>(new Client({leader.address, !tls.cert_path.empty()},
+                                            std::make_unique<Stubs>(leader.channel)));
 }
 
 absl::StatusOr<v1::SubmitReply> Client::Submit(const v1::SubmitRequest& request) {

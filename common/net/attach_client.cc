@@ -17,7 +17,7 @@ namespace atl {
 namespace {
 
 constexpr auto kConnectLimit = std::chrono::seconds(10);
-constexpr auto kLeaderLimit = std::chrono::seconds(2);
+constexpr auto kLeaderLimit = std::chrono::seconds(5);
 constexpr Duration kLeaderBackoffMax = std::chrono::seconds(1);  // one takes over soon
 
 struct WorkerSide {

@@ -21,9 +21,10 @@ inline constexpr int kKeepaliveTimeoutMs = 5000;
 inline constexpr int kShortKeepaliveMs = 1500;
 inline constexpr int kShortKeepaliveTimeoutMs = 1500;
 
-struct Keepalive {
-  int time_ms = kKeepaliveMs;
-  int timeout_ms = kKeepaliveTimeoutMs;
+struct ChannelTimes {
+  int keepalive_ms = kKeepaliveMs;
+  int keepalive_timeout_ms = kKeepaliveTimeoutMs;
+  int reconnect_ms = 0;  // the longest time between two attempts to connect; 0: gRPC's own
 };
 
 // A channel of its own connection, which takes messages of up to kMaxMessageBytes, notices dead
@@ -34,7 +35,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const TlsOptions& tls
 // The same with these credentials.
 std::shared_ptr<grpc::Channel> OpenChannelWith(
     const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& address,
-    const Keepalive& keepalive = {});
+    const ChannelTimes& times = {});
 
 }  // namespace atl
 

@@ -29,11 +29,11 @@ struct LeaderChannel {
   std::shared_ptr<grpc::Channel> channel;
 };
 
-// A channel to the coordinator that leads: the first of the list that answers a health check, all
-// of which are asked at once; of a list of one, that one, unasked. A channel from a longer list
-// notices a dead peer within kShortKeepaliveMs + kShortKeepaliveTimeoutMs. Unavailable, with what
-// each one says: none leads, as far as is known within `limit`; or `stop`, which is asked several
-// times a second, was true.
+// A channel to the coordinator that leads: the first of the list that answers a health check. All
+// are asked at once, and again and again within `limit`, as one may be about to take over; of a
+// list of one, it is that one, unasked. A channel from a longer list notices a dead peer within
+// kShortKeepaliveMs + kShortKeepaliveTimeoutMs. Unavailable, with what each one says: none led
+// within `limit`, or `stop`, which is asked several times a second, was true.
 absl::StatusOr<LeaderChannel> OpenLeaderChannel(
     const TlsOptions& tls, const std::string& list, Duration limit,
     const std::function<bool()>& stop = [] { return false; });

@@ -20,7 +20,7 @@ namespace atl {
 namespace {
 
 constexpr auto kCallLimit = std::chrono::seconds(10);
-constexpr auto kLeaderLimit = std::chrono::seconds(2);
+constexpr auto kLeaderLimit = std::chrono::seconds(5);
 constexpr auto kTryAgain = std::chrono::seconds(1);
 constexpr Duration kJoinPatience = std::chrono::seconds(60);
 constexpr int64_t kRenewLatestS = 3600;  // between two tries

@@ -20,6 +20,7 @@ namespace atl {
 namespace {
 
 constexpr auto kAttempt = std::chrono::milliseconds(750);
+constexpr auto kKeepAlive = std::chrono::milliseconds(500);
 constexpr auto kConnect = std::chrono::milliseconds(300);
 constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr int kReconnectMs = 500;
@@ -204,6 +205,7 @@ absl::Status EtcdClient::KeepAlive(int64_t lease) {
   etcdserverpb::LeaseKeepAliveResponse reply;
   ATOLL_RETURN_IF_ERROR(Attempt(
       [&](Endpoint& endpoint, grpc::ClientContext* context) {
+        context->set_deadline(std::chrono::system_clock::now() + kKeepAlive);
         const auto stream = endpoint.lease->LeaseKeepAlive(context);
         const bool answered = stream->Write(request) && stream->Read(&reply);
         if (answered) context->TryCancel();  // one answer is all; etcd ends no stream by itself

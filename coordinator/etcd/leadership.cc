@@ -9,9 +9,12 @@ namespace atl {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(200);
-constexpr auto kBetweenKeepAlives = std::chrono::milliseconds(700);
+constexpr auto kBetweenKeepAlives = std::chrono::milliseconds(500);
 constexpr auto kBetweenRetries = std::chrono::milliseconds(100);
-constexpr Duration kHeld = std::chrono::seconds(kLeaseTtlS);
+// Longer than the lease, so that etcd may elect a leader of its own meanwhile, which prolongs all
+// leases. Nothing is written after the lease, however long this is: transactions compare.
+constexpr int64_t kHeldS = kLeaseTtlS + 1;
+constexpr Duration kHeld = std::chrono::seconds(kHeldS);
 
 struct Taken {
   int64_t create_revision = 0;  // of our key; 0: another has it
@@ -131,7 +134,7 @@ absl::Status Leadership::Check() const {
   }
   if (SteadyNow() < held_until_.load()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("the lease of the leader was not renewed for ", kLeaseTtlS,
+      absl::StrCat("the lease of the leader was not renewed for ", kHeldS,
                    " s (etcd does not answer, or this process stood still), so another "
                    "coordinator may lead; start this one again"));
 }

@@ -19,8 +19,9 @@
 
 namespace atl {
 
-// The time after which a leader that says nothing is succeeded.
-inline constexpr int64_t kLeaseTtlS = 3;
+// The time after which a leader that says nothing is succeeded: the shortest that etcd grants with
+// its usual election timeout.
+inline constexpr int64_t kLeaseTtlS = 2;
 
 class Leadership {
  public:
