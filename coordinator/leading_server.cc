@@ -53,6 +53,9 @@ class LeadingServer::Impl {
 
   absl::Status Listen(const ServerOptions& options) {
     ATOLL_ASSIGN_OR_RETURN(const auto credentials, ServerCredentials(access_, options.listen));
+    if (!access_->tls().cert_path.empty()) {
+      credentials->SetAuthMetadataProcessor(NewAuthorizer(access_));
+    }
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -212,22 +215,16 @@ class LeadingServer::Impl {
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
     AccessControl* access, const std::string& listen) {
-  const auto make = [&] {
-    if (!access->has_authority()) return ListenCredentials(access->tls(), listen);
-    return ListenCredentials(access->tls(), [access](const std::string& certificate) {
-      return access->Admit(certificate);
-    });
-  };
-  ATOLL_ASSIGN_OR_RETURN(const auto credentials, make());
-  if (!access->tls().cert_path.empty()) {
-    credentials->SetAuthMetadataProcessor(NewAuthorizer(access));
-  }
-  return credentials;
+  if (!access->has_authority()) return ListenCredentials(access->tls(), listen);
+  return ListenCredentials(access->tls(), [access](const std::string& certificate) {
+    return access->Admit(certificate);
+  });
 }
 
 absl::StatusOr<std::unique_ptr<LeadingServer>> LeadingServer::Start(const ServerOptions& options,
                                                                     AccessControl* access,
                                                                     std::unique_ptr<Store> store) {
+  if (store->registry() != nullptr) ATOLL_RETURN_IF_ERROR(access->Share(store->registry()));
   ATOLL_ASSIGN_OR_RETURN(auto loop,
                          CoordinatorLoop::Open(std::move(store), options.state_dir, options.cluster,
                                                access->cluster(), options.core));

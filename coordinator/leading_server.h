@@ -13,7 +13,7 @@
 
 namespace atl {
 
-// To listen, for those that `access` admits; their calls are authorized one by one.
+// To listen, for those that `access` admits. Calls are not authorized by it.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
     AccessControl* access, const std::string& listen);
 

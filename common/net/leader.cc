@@ -135,16 +135,18 @@ absl::StatusOr<LeaderChannel> OpenLeaderChannel(const TlsOptions& tls, const std
     ATOLL_ASSIGN_OR_RETURN(const auto credentials, ClientCredentials(tls, address));
     probes.Add(address, OpenChannelWith(credentials, address, times));
   }
+  LeaderChannel refusing;  // one that does not allow this end anything says so best by its call
   while (Clock::now() < until && !stop()) {
     const Probe* const probe = probes.Next();
     if (probe == nullptr) continue;
+    if (probe->status.ok()) return LeaderChannel{probe->address, probe->channel};
     const grpc::StatusCode code = probe->status.error_code();
-    // One that does not admit this end says so best by the call itself.
-    if (probe->status.ok() || code == grpc::StatusCode::PERMISSION_DENIED ||
+    if (code == grpc::StatusCode::PERMISSION_DENIED ||
         code == grpc::StatusCode::UNAUTHENTICATED) {
-      return LeaderChannel{probe->address, probe->channel};
+      refusing = {probe->address, probe->channel};
     }
   }
+  if (refusing.channel != nullptr) return refusing;
   return absl::UnavailableError(absl::StrCat("no coordinator leads: ", probes.Said()));
 }
 

@@ -13,6 +13,7 @@
 #include "coordinator/etcd/journal.h"
 #include "coordinator/etcd/leadership.h"
 #include "coordinator/etcd/log_lines.h"
+#include "coordinator/etcd/registry_value.h"
 #include "coordinator/store_backup.h"
 #include "coordinator/wire.h"
 
@@ -76,7 +77,8 @@ class EtcdStore : public Store {
         prefix_(std::move(prefix)),
         client_(std::move(client)),
         leadership_(std::move(leadership)),
-        journal_(client_.get(), leadership_.get(), prefix_) {}
+        journal_(client_.get(), leadership_.get(), prefix_),
+        registry_(client_.get(), leadership_.get(), prefix_) {}
 
   // Reads everything.
   absl::Status Open() {
@@ -164,6 +166,8 @@ class EtcdStore : public Store {
     ATOLL_RETURN_IF_ERROR(MakeBackup(contents, to));
     return snapshot->totals.sequence;
   }
+
+  SharedValue* registry() override { return &registry_; }
 
   void WatchOwnership(std::function<void(const absl::Status&)> on_lost) override {
     leadership_->WatchLoss(std::move(on_lost));
@@ -278,6 +282,7 @@ class EtcdStore : public Store {
   const std::unique_ptr<EtcdClient> client_;
   const std::unique_ptr<Leadership> leadership_;
   Journal journal_;
+  RegistryValue registry_;
   absl::Status failure_;  // of an Apply: what is known here is ahead of what is stored
   StoreTotals totals_;
   std::map<std::string, Known> records_;

@@ -5,6 +5,7 @@
 //   totals            number of the newest step, count and digest of all records (journal.h)
 //   record/KEY        a record, under its KeyOf
 //   log/NUMBER        the log's lines of one step, under the first one's number
+//   trust/...         the registry of who may be in the cluster, likewise (registry_value.h)
 //   staged/NUMBER     a step that is too large for one transaction, on its way
 //
 // What of store_seal.h is not here is the file with the newest step's number: etcd's members keep

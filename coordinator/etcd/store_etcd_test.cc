@@ -4,6 +4,7 @@
 #include "coordinator/etcd/store_etcd.h"
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <future>
 #include <thread>
 
@@ -14,6 +15,7 @@
 #include "coordinator/etcd/journal.h"
 #include "coordinator/etcd/testing/etcd_server.h"
 #include "coordinator/store_testing.h"
+#include "coordinator/trust/access_control.h"
 #include "coordinator/wire.h"
 
 namespace atl {
@@ -241,6 +243,48 @@ TEST_CASE("large_step_that_was_left_under_way_is_carried_out_by_the_next_leader"
     const auto store = keys.Open();
     CHECK(store->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{1}});
     CHECK(store->sequence() == 1);
+  }
+}
+
+TEST_CASE("registry_of_members_is_the_next_leaders_too") {
+  Keys keys;
+  Folder folder;
+  const std::string one = folder.path + "-1", other = folder.path + "-2";
+  REQUIRE(AuthorityFolder(one)
+              .Make("0123456789abcdef", {"localhost"}, absl::ToUnixSeconds(absl::Now()))
+              .ok());
+  std::filesystem::copy(one, other, std::filesystem::copy_options::recursive);
+  const Caller person{Identity{Role::kOperator, "me"}};
+  v1::CreateTokenRequest request;
+  request.set_key_digest(std::string(64, 'a'));
+  request.add_roles("worker");
+  request.set_uses(1);
+  request.set_ttl_s(3600);
+  auto first = AccessControl::Open(one, {}, 3600).value();
+  auto store = keys.Open();
+  REQUIRE(store->Apply({{EpochRecord{1}}}, 0).ok());
+  REQUIRE(first->Share(store->registry()).ok());
+  const auto made = first->CreateToken(person, request);
+  INFO(made.status().ToString());
+  REQUIRE(made.ok());
+  SECTION("after the one before has ended") {
+    store.reset();
+    const auto next = keys.Open();
+    auto second = AccessControl::Open(other, {}, 3600).value();
+    CHECK(second->records().tokens_size() == 0);
+    REQUIRE(second->Share(next->registry()).ok());
+    REQUIRE(second->records().tokens_size() == 1);
+    CHECK(second->records().tokens(0).id() == made->token().id());
+    CHECK(next->ReadAll().value().size() == 1);
+  }
+  SECTION("who has lost the lead changes nothing") {
+    keys.Erase(keys.prefix + "/leader");
+    CHECK_FALSE(first->DeleteToken(person, made->token().id()).ok());
+    CHECK(first->records().tokens_size() == 1);
+    const auto next = keys.TryOpen("127.0.0.1:7001").value();
+    auto second = AccessControl::Open(other, {}, 3600).value();
+    REQUIRE(second->Share(next->registry()).ok());
+    CHECK(second->records().tokens_size() == 1);
   }
 }
 
