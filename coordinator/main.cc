@@ -41,17 +41,7 @@ int main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "HOST:PORT for members and the command line")
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "folder of the durable state")->required();
-  app.add_option("--store", options.store,
-                 "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]: keeps the records in etcd; of all "
-                 "coordinators with the same one leads; default: in --state-dir");
-  app.add_option("--store-tls-ca", options.store_tls.ca_path,
-                 "PEM file: authority that signed etcd's certificates");
-  app.add_option("--store-tls-cert", options.store_tls.cert_path,
-                 "PEM file: certificate of this end for etcd");
-  app.add_option("--store-tls-key", options.store_tls.key_path,
-                 "PEM file: private key of this end for etcd");
-  app.add_option("--advertise", options.advertise,
-                 "HOST:PORT by which others reach --listen; standby coordinators name it");
+  atl::AddStoreFlags(app, &options);
   app.add_option("--cluster", options.cluster,
                  "id of the cluster whose state folder was lost, for an empty --state-dir: its "
                  "members then obey, and atoll adopt takes their jobs over");

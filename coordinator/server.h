@@ -29,6 +29,22 @@ struct ServerOptions {
   CoordinatorOptions core;
 };
 
+// `App` is CLI::App.
+template <class App>
+void AddStoreFlags(App& app, ServerOptions* options) {
+  app.add_option("--store", options->store,
+                 "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]: keeps the records in etcd; of all "
+                 "coordinators with the same one leads; default: in --state-dir");
+  app.add_option("--store-tls-ca", options->store_tls.ca_path,
+                 "PEM file: authority that signed etcd's certificates");
+  app.add_option("--store-tls-cert", options->store_tls.cert_path,
+                 "PEM file: certificate of this end for etcd");
+  app.add_option("--store-tls-key", options->store_tls.key_path,
+                 "PEM file: private key of this end for etcd");
+  app.add_option("--advertise", options->advertise,
+                 "HOST:PORT by which others reach --listen; standby coordinators name it");
+}
+
 class CoordinatorServer {
  public:
   // Listens and, with the store in its state folder, recovers; nothing is answered before Run, but

@@ -73,8 +73,9 @@ class Store {
   // up. On an error nothing is left at `to`. Any thread.
   virtual absl::StatusOr<int64_t> BackUp(const std::string& to) const = 0;
 
-  // Where the registry of who may be in the cluster belongs; null: in the state folder, as this store
-  // does. It lives as long as the store, whose other calls may come from another thread meanwhile.
+  // Where the registry of who may be in the cluster belongs; null: in the state folder, as this
+  // store does. It lives as long as the store, whose other calls may come from another thread
+  // meanwhile.
   virtual SharedValue* registry() { return nullptr; }
 
   // Calls `on_lost`, at most once and on any thread, when this process ceases to own the store.

@@ -141,8 +141,7 @@ absl::StatusOr<LeaderChannel> OpenLeaderChannel(const TlsOptions& tls, const std
     if (probe == nullptr) continue;
     if (probe->status.ok()) return LeaderChannel{probe->address, probe->channel};
     const grpc::StatusCode code = probe->status.error_code();
-    if (code == grpc::StatusCode::PERMISSION_DENIED ||
-        code == grpc::StatusCode::UNAUTHENTICATED) {
+    if (code == grpc::StatusCode::PERMISSION_DENIED || code == grpc::StatusCode::UNAUTHENTICATED) {
       refusing = {probe->address, probe->channel};
     }
   }

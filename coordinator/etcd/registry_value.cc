@@ -29,8 +29,9 @@ absl::StatusOr<std::optional<std::string>> RegistryValue::Read() {
       }));
   if (!found || !found->whole || found->key != kKey || found->checksum != totals_.digest) {
     return absl::DataLossError(absl::StrCat(
-        folder_, kKey, ": is damaged or missing; restore a snapshot of etcd, or delete the keys of ",
-        folder_, " and beside: tokens, revocations and the list of CURVE keys are then lost"));
+        folder_, kKey,
+        ": is damaged or missing; restore a snapshot of etcd, or delete the keys of ", folder_,
+        " and beside: tokens, revocations and the list of CURVE keys are then lost"));
   }
   parts_ = found->parts;
   return std::move(found->bytes);

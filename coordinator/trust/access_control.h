@@ -1,6 +1,7 @@
 // Decides of every handshake and every call who the caller is and whether he may, and keeps what it
-// decides by: the registry in STATE_DIR/trust/registry, or where coordinators share it, the authority in that
-// folder, if there is one, and the audit log. Thread-safe; changes are durable before a call returns.
+// decides by: the registry in STATE_DIR/trust/registry, or where coordinators share it, the
+// authority in that folder, if there is one, and the audit log. Thread-safe; changes are durable
+// before a call returns.
 
 #ifndef ATOLL_COORDINATOR_TRUST_ACCESS_CONTROL_H_
 #define ATOLL_COORDINATOR_TRUST_ACCESS_CONTROL_H_
