@@ -3,18 +3,23 @@
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/http/http_get.h"
 #include "common/net/attach_client.h"
 #include "common/net/leader.h"
+#include "common/trust/authority.h"
 #include "coordinator/etcd/testing/etcd_server.h"
 #include "coordinator/server.h"
 #include "proto/coordinator.grpc.pb.h"
+#include "proto/trust.grpc.pb.h"
 
 namespace atl {
 namespace {
@@ -29,13 +34,18 @@ EtcdServer& Server() {
 // A coordinator in this process.
 class Coordinator {
  public:
-  explicit Coordinator(const std::string& url) {
+  // `trust`: a folder of an authority, of which it gets a copy; empty: none.
+  explicit Coordinator(const std::string& url, const std::string& trust = "") {
     ServerOptions options;
     options.listen = "127.0.0.1:0";
     options.http_listen = "127.0.0.1:0";
     options.state_dir = absl::StrCat(std::getenv("TEST_TMPDIR"), "/standby-XXXXXX");
     REQUIRE(mkdtemp(options.state_dir.data()) != nullptr);
     options.store = url;
+    if (!trust.empty()) {
+      std::filesystem::copy(trust, options.state_dir + "/trust",
+                            std::filesystem::copy_options::recursive);
+    }
     auto server = CoordinatorServer::Start(options);
     INFO(server.status().ToString());
     REQUIRE(server.ok());
@@ -85,10 +95,10 @@ class Coordinator {
 };
 
 // The address in the list that leads, and its epoch.
-std::pair<std::string, int64_t> Leader(const std::string& list) {
+std::pair<std::string, int64_t> Leader(const std::string& list, const TlsOptions& tls = {}) {
   const auto until = std::chrono::steady_clock::now() + kLong;
   while (std::chrono::steady_clock::now() < until) {
-    const auto leader = OpenLeaderChannel({}, list, std::chrono::seconds(2));
+    const auto leader = OpenLeaderChannel(tls, list, std::chrono::seconds(2));
     if (!leader.ok()) continue;
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kLong);
@@ -112,6 +122,48 @@ TEST_CASE("standby_names_the_leader_and_takes_over_with_a_higher_epoch") {
   REQUIRE(first.End().ok());
   CHECK(Leader(list) == std::pair(second.address, int64_t{2}));
   CHECK(second.End().ok());
+}
+
+TEST_CASE("over_tls_a_revocation_holds_whoever_leads") {
+  std::string folder = absl::StrCat(std::getenv("TEST_TMPDIR"), "/trust-XXXXXX");
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  const AuthorityFolder authority(folder + "/authority");
+  const int64_t now = absl::ToUnixSeconds(absl::Now());
+  REQUIRE(authority.Make("0123456789abcdef", {"127.0.0.1"}, now).ok());
+  const auto person = [&](const std::string& name) {
+    const IdentityFolder own(folder + "/" + name);
+    REQUIRE(authority.Issue({Role::kOperator, name}, own, now, 3600).ok());
+    return own.tls();
+  };
+  const TlsOptions me = person("me"), other = person("other");
+  const std::string url = Server().FreshUrl();
+  Coordinator first(url, authority.path());
+  Leader(first.address, me);
+  Coordinator second(url, authority.path());
+  const std::string list = absl::StrCat(second.address, ",", first.address);
+  REQUIRE(Leader(list, me).first == first.address);
+  REQUIRE(Leader(list, other).first == first.address);
+  {
+    const auto leader = OpenLeaderChannel(me, list, kLong).value();
+    grpc::ClientContext context;
+    v1::RevokeRequest request;
+    request.set_name("other");
+    request.set_role("operator");
+    v1::RevokeReply reply;
+    const grpc::Status status =
+        v1::Trust::NewStub(leader.channel)->Revoke(&context, request, &reply);
+    INFO(status.error_message());
+    REQUIRE(status.ok());
+  }
+  REQUIRE(first.End().ok());
+  REQUIRE(Leader(list, me).first == second.address);
+  const auto denied = OpenLeaderChannel(other, list, std::chrono::seconds(2));
+  REQUIRE(denied.ok());
+  grpc::ClientContext context;
+  v1::ClusterStatus reply;
+  CHECK(v1::Status::NewStub(denied->channel)
+            ->Get(&context, v1::StatusRequest(), &reply)
+            .error_code() == grpc::StatusCode::PERMISSION_DENIED);
 }
 
 TEST_CASE("standby_can_be_ended") {
