@@ -27,6 +27,12 @@ constexpr int kReconnectMs = 500;
 constexpr int kConnectLimitMs = 3000;
 constexpr int kMaxAnswerBytes = 512 << 20;  // a page of the largest values
 
+absl::StatusOr<std::string> ReadFile(absl::string_view flag, const std::string& path) {
+  auto text = ReadPemFile(path);
+  if (text.ok()) return text;
+  return absl::InvalidArgumentError(absl::StrCat(flag, " ", text.status().message()));
+}
+
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
     const TlsOptions& tls, const std::vector<std::string>& endpoints) {
   if (tls.ca_path.empty() && tls.cert_path.empty() && tls.key_path.empty()) {
@@ -44,11 +50,11 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
         "--store-tls-cert and --store-tls-key must be given together, and with --store-tls-ca");
   }
   grpc::SslCredentialsOptions options;
-  ATOLL_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPemFile(tls.ca_path));
+  ATOLL_ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile("--store-tls-ca", tls.ca_path));
   if (!tls.cert_path.empty()) {
     ATOLL_RETURN_IF_ERROR(CheckKeyFile("--store-tls-key", tls.key_path));
-    ATOLL_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadPemFile(tls.cert_path));
-    ATOLL_ASSIGN_OR_RETURN(options.pem_private_key, ReadPemFile(tls.key_path));
+    ATOLL_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadFile("--store-tls-cert", tls.cert_path));
+    ATOLL_ASSIGN_OR_RETURN(options.pem_private_key, ReadFile("--store-tls-key", tls.key_path));
   }
   return grpc::SslCredentials(options);
 }

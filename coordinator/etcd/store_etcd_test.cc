@@ -302,6 +302,9 @@ TEST_CASE("over_tls_a_client_needs_a_certificate_of_the_authority") {
   TlsOptions half = own;
   half.key_path.clear();
   CHECK(absl::IsInvalidArgument(EtcdClient::Open({server.endpoint()}, half).status()));
+  TlsOptions missing = own;
+  missing.ca_path += "-missing";
+  CHECK(absl::IsInvalidArgument(EtcdClient::Open({server.endpoint()}, missing).status()));
   for (TlsOptions wrong : {other, TlsOptions()}) {
     const auto client = EtcdClient::Open({server.endpoint()}, wrong).value();
     CHECK(absl::IsUnavailable(client->GrantLease(2).status()));
