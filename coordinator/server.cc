@@ -15,6 +15,16 @@
 #include "coordinator/trust/access_control.h"
 
 namespace atl {
+namespace {
+
+// The page as others reach it: at the host that is advertised, if any is.
+std::string PageFor(const std::string& url, const std::string& advertise) {
+  if (url.empty() || advertise.empty()) return url;
+  return absl::StrCat(url.substr(0, url.find("://") + 3), advertise.substr(0, advertise.rfind(':')),
+                      url.substr(url.rfind(':')));
+}
+
+}  // namespace
 
 class CoordinatorServer::Impl {
  public:
@@ -74,7 +84,7 @@ class CoordinatorServer::Impl {
     }
     ATOLL_ASSIGN_OR_RETURN(standby_, StandbyServer::Start(options_, access_.get()));
     store_.self.set_address(options_.advertise.empty() ? address() : options_.advertise);
-    store_.self.set_page_url(standby_->page_url());
+    store_.self.set_page_url(PageFor(standby_->page_url(), options_.advertise));
     return absl::OkStatus();
   }
 

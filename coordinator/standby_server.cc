@@ -110,9 +110,10 @@ class StandbyServer::Impl {
  private:
   HttpReply Page() const {
     HttpReply reply;
-    reply.status = 503;
-    reply.type = "text/html; charset=utf-8";
     const std::string url = signpost_.page_url();
+    reply.status = url.empty() ? 503 : 307;
+    if (!url.empty()) reply.location = url + "/";
+    reply.type = "text/html; charset=utf-8";
     reply.body = absl::StrCat("<!doctype html><title>Atoll</title><p>",
                               Refusal(signpost_.address()), ".</p>");
     if (!url.empty()) {

@@ -1,5 +1,5 @@
 // What a coordinator that does not lead answers: every call gets UNAVAILABLE with the leader's
-// address, every page a link to the leader's.
+// address, every page a redirection to the leader's.
 
 #ifndef ATOLL_COORDINATOR_STANDBY_SERVER_H_
 #define ATOLL_COORDINATOR_STANDBY_SERVER_H_

@@ -117,7 +117,9 @@ TEST_CASE("standby_names_the_leader_and_takes_over_with_a_higher_epoch") {
   Coordinator second(url);
   const std::string list = absl::StrCat(second.address, ",", first.address);
   CHECK(second.Says(absl::StrCat("the leader is ", first.address)));
-  CHECK(absl::StrContains(HttpGet(second.page_url + "/").body, first.page_url));
+  const HttpAnswer page = HttpGet(second.page_url + "/");
+  CHECK(page.status == 307);
+  CHECK(absl::StrContains(page.body, first.page_url));
   CHECK(Leader(list).first == first.address);
   REQUIRE(first.End().ok());
   CHECK(Leader(list) == std::pair(second.address, int64_t{2}));
