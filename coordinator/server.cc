@@ -17,6 +17,12 @@
 namespace atl {
 namespace {
 
+// "host:port" with this port.
+template <class Port>
+std::string WithPort(const std::string& address, const Port& port) {
+  return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+}
+
 // The page as others reach it: at the host that is advertised, if any is.
 std::string PageFor(const std::string& url, const std::string& advertise) {
   if (url.empty() || advertise.empty()) return url;
@@ -43,13 +49,9 @@ class CoordinatorServer::Impl {
     return Lead(std::move(store));
   }
 
-  int port() const { return standby_ != nullptr ? standby_->port() : leading_->port(); }
-  std::string address() const {
-    return absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", port());
-  }
-  std::string page_url() const {
-    return standby_ != nullptr ? standby_->page_url() : leading_->page_url();
-  }
+  int port() const { return port_; }
+  std::string address() const { return WithPort(options_.listen, port_); }
+  std::string page_url() const { return page_url_; }
   std::string metrics_url() const { return leading_ == nullptr ? "" : leading_->metrics_url(); }
 
   absl::Status Run() {
@@ -83,8 +85,16 @@ class CoordinatorServer::Impl {
           restored_, ReadBackup(options_.restore_from, options_.state_dir + "/restore.tmp"));
     }
     ATOLL_ASSIGN_OR_RETURN(standby_, StandbyServer::Start(options_, access_.get()));
+    // The leader keeps a standby's ports.
+    port_ = standby_->port();
+    page_url_ = standby_->page_url();
+    options_.listen = address();
+    if (!page_url_.empty()) {
+      options_.http_listen = WithPort(
+          options_.http_listen, absl::string_view(page_url_).substr(page_url_.rfind(':') + 1));
+    }
     store_.self.set_address(options_.advertise.empty() ? address() : options_.advertise);
-    store_.self.set_page_url(PageFor(standby_->page_url(), options_.advertise));
+    store_.self.set_page_url(PageFor(page_url_, options_.advertise));
     return absl::OkStatus();
   }
 
@@ -113,12 +123,13 @@ class CoordinatorServer::Impl {
   }
 
   absl::Status Lead(std::unique_ptr<Store> store) {
-    if (standby_ != nullptr) {
-      options_.listen = address();
-      standby_.reset();  // its ports are free
-    }
+    standby_.reset();  // its ports are free
     ATOLL_ASSIGN_OR_RETURN(auto leading,
                            LeadingServer::Start(options_, access_.get(), std::move(store)));
+    if (options_.store.empty()) {
+      port_ = leading->port();
+      page_url_ = leading->page_url();
+    }
     const std::lock_guard lock(mutex_);
     leading_ = std::move(leading);
     if (stopped_) leading_->Stop();
@@ -134,6 +145,8 @@ class CoordinatorServer::Impl {
   std::mutex mutex_;
   std::atomic<bool> stopped_{false};
   std::unique_ptr<LeadingServer> leading_;  // set under mutex_
+  int port_ = 0;                            // does not change once it is set, as below
+  std::string page_url_;
 };
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(ServerOptions options) {

@@ -123,6 +123,7 @@ TEST_CASE("standby_names_the_leader_and_takes_over_with_a_higher_epoch") {
   CHECK(Leader(list).first == first.address);
   REQUIRE(first.End().ok());
   CHECK(Leader(list) == std::pair(second.address, int64_t{2}));
+  CHECK(HttpGet(second.page_url + "/").status == 200);
   CHECK(second.End().ok());
 }
 
