@@ -213,27 +213,55 @@ TEST_CASE("damaged_line_of_the_log_is_marked_and_stops_nothing_in_etcd") {
   CHECK(keys.Open()->ReadLog({.job = "a"}, 10).value().empty());
 }
 
+// What the totals' key holds after a step.
+std::string TotalsBytes(const StoreTotals& totals, int staged_batches) {
+  etcd::Totals wire;
+  wire.set_schema_version(kEtcdSchemaVersion);
+  wire.set_sequence(totals.sequence);
+  wire.set_records(totals.records);
+  wire.set_digest(totals.digest);
+  wire.set_checksum(ChecksumOf(totals));
+  wire.set_staged_batches(staged_batches);
+  return wire.SerializeAsString();
+}
+
+// As if etcd had carried out the first attempt of the step, whose answer was lost.
+TEST_CASE("step_whose_first_attempt_was_carried_out_is_stored_once") {
+  Keys keys;
+  auto store = keys.Open();
+  REQUIRE(store->Apply({{EpochRecord{1}}}, 0).ok());
+  const std::string bytes = EncodeRecord(EpochRecord{2});
+  EtcdOperations operations;
+  PutValue(keys.prefix + "/record/", "epoch", bytes, 0, &operations);
+  keys.Put(operations[0].request_put().key(), operations[0].request_put().value());
+  SECTION("the same step") {
+    keys.Put(keys.prefix + "/totals", TotalsBytes({2, 1, ChecksumOfRecord("epoch", bytes)}, 0));
+    REQUIRE(store->Apply({{EpochRecord{2}}}, 0).ok());
+    REQUIRE(store->Apply({{EpochRecord{3}}}, 0).ok());
+    CHECK(store->sequence() == 3);
+    store.reset();
+    CHECK(keys.Open()->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{3}});
+  }
+  SECTION("another change, of somebody else") {
+    keys.Put(keys.prefix + "/totals", TotalsBytes({2, 1, 7}, 0));
+    CHECK(absl::IsDataLoss(store->Apply({{EpochRecord{2}}}, 0)));
+  }
+}
+
 // The leader ends between the transaction that makes a large step durable and its batches.
 TEST_CASE("large_step_that_was_left_under_way_is_carried_out_by_the_next_leader") {
   Keys keys;
   REQUIRE(keys.Open()->Apply({{EpochRecord{1}}}, 0).ok());
   const StoreRecord next = EpochRecord{2};
   const std::string bytes = EncodeRecord(next);
-  StoreTotals totals{2, 1, ChecksumOfRecord("epoch", bytes)};
+  const StoreTotals totals{2, 1, ChecksumOfRecord("epoch", bytes)};
   EtcdOperations operations;
   PutValue(keys.prefix + "/record/", "epoch", bytes, 0, &operations);
   etcd::Batch batch;
   *batch.add_operations() = operations[0];
   keys.Put(keys.prefix + "/staged/0000000", batch.SerializeAsString());
   SECTION("durable") {
-    etcd::Totals wire;
-    wire.set_schema_version(kEtcdSchemaVersion);
-    wire.set_sequence(totals.sequence);
-    wire.set_records(totals.records);
-    wire.set_digest(totals.digest);
-    wire.set_checksum(ChecksumOf(totals));
-    wire.set_staged_batches(1);
-    keys.Put(keys.prefix + "/totals", wire.SerializeAsString());
+    keys.Put(keys.prefix + "/totals", TotalsBytes(totals, 1));
     const auto store = keys.Open();
     CHECK(store->ReadAll().value() == std::vector<StoreRecord>{next});
     CHECK(store->sequence() == 2);
