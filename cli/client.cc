@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/connection.h"
-#include "common/net/channel.h"
+#include "common/net/leader.h"
 #include "proto/backup.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/trust.grpc.pb.h"
@@ -20,6 +20,7 @@ namespace atl::cli {
 namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(15);
+constexpr auto kLeaderPatience = std::chrono::seconds(8);  // a lease ends and another one leads
 
 absl::Status FromGrpc(const grpc::Status& status, const Connection& to) {
   if (status.ok()) return absl::OkStatus();
@@ -28,6 +29,10 @@ absl::Status FromGrpc(const grpc::Status& status, const Connection& to) {
       status.error_code() == grpc::StatusCode::PERMISSION_DENIED) {
     return absl::Status(code, absl::StrCat("the coordinator at ", to.address,
                                            " does not allow this: ", status.error_message()));
+  }
+  if (absl::StartsWith(status.error_message(), kStandbyText)) {
+    return absl::Status(code, absl::StrCat(to.address, ": ", status.error_message(),
+                                           "; give --coordinator all addresses, with commas"));
   }
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
@@ -107,9 +112,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Dial(const TlsOptions& tls,
                                                      const std::string& address) {
   // What a user reads of a connection is ExplainConnection's, not gRPC's own log.
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
-  ATOLL_ASSIGN_OR_RETURN(const auto channel, OpenChannel(tls, address));
-  return std::unique_ptr<Client>(
-      new Client({address, !tls.cert_path.empty()}, std::make_unique<Stubs>(channel)));
+  ATOLL_ASSIGN_OR_RETURN(const LeaderChannel leader,
+                         OpenLeaderChannel(tls, address, kLeaderPatience));
+  return std::unique_ptr<Client>(new Client({leader.address, !tls.cert_path.empty()},
+                                            std::make_unique<Stubs>(leader.channel)));
 }
 
 absl::StatusOr<v1::SubmitReply> Client::Submit(const v1::SubmitRequest& request) {

@@ -21,6 +21,7 @@ namespace atl::cli {
 
 class Client {
  public:
+  // `address`: "host:port", or a list of them, of which one leads, or will in some seconds.
   static absl::StatusOr<std::unique_ptr<Client>> Dial(const TlsOptions& tls,
                                                       const std::string& address);
   ~Client();

@@ -42,9 +42,9 @@ class CommandLine {
   CommandLine() {
     app_.require_subcommand(1);
     app_.fallthrough();
-    coordinator_ =
-        app_.add_option("--coordinator", global_.coordinator, "HOST:PORT of the coordinator")
-            ->capture_default_str();
+    coordinator_ = app_.add_option("--coordinator", global_.coordinator,
+                                   "HOST:PORT of the coordinator; of several, all, with commas")
+                       ->capture_default_str();
     app_.add_option("--context", context_,
                     "name of a cluster in ~/.config/atoll/config.toml; default: the one in use");
     app_.add_flag("--json", global_.json, "print JSON on standard output");

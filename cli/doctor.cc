@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cli/client.h"
+#include "common/net/leader.h"
 #include "common/version.h"
 
 namespace atl::cli {
@@ -27,8 +28,13 @@ const char* LevelName(Level level) {
 
 // The coordinator, its version, and the ways to the parameter servers that it knows.
 void CheckCluster(const Global& global, std::vector<Finding>* findings) {
-  findings->push_back(CheckRoute("coordinator", global.coordinator));
-  if (findings->back().level == Level::kProblem) return;
+  const std::vector<std::string> addresses = SplitAddresses(global.coordinator);
+  size_t unreachable = 0;
+  for (const std::string& address : addresses) {
+    findings->push_back(CheckRoute("coordinator", address));
+    if (findings->back().level == Level::kProblem) ++unreachable;
+  }
+  if (unreachable == addresses.size()) return;
   const auto client = Client::Dial(global.tls, global.coordinator);
   absl::StatusOr<v1::ClusterStatus> status = client.status();
   if (client.ok()) status = (*client)->Status();
@@ -73,7 +79,7 @@ int Doctor(const Global& global, const DoctorFlags& flags) {
   std::vector<Finding> findings = {CheckCpu(), CheckMemory(), CheckFileLimit(), CheckGpu(),
                                    CheckFolder(flags.state_dir)};
   for (const std::string& address : flags.listen) findings.push_back(CheckListen(address));
-  findings.push_back(CheckTls(global.tls, global.coordinator));
+  findings.push_back(CheckTls(global.tls, SplitAddresses(global.coordinator)[0]));
   if (findings.back().level != Level::kProblem) CheckCluster(global, &findings);
   if (global.json) {
     auto list = nlohmann::json::array();

@@ -12,7 +12,6 @@
 
 #include "common/files.h"
 #include "common/status.h"
-#include "coordinator/store_backup.h"
 #include "proto/backup.grpc.pb.h"
 
 namespace atl {
@@ -28,8 +27,8 @@ grpc::Status ToGrpc(const absl::Status& status) {
 class BackupStream : public grpc::ServerWriteReactor<v1::BackupPart> {
  public:
   // `busy` is false again when the stream is gone.
-  BackupStream(const std::string& database, std::atomic<bool>* busy)
-      : database_(database), copy_(database + ".backup"), busy_(busy) {
+  BackupStream(const Store* store, const std::string& copy, std::atomic<bool>* busy)
+      : store_(store), copy_(copy), busy_(busy) {
     std::thread([this] { Begin(); }).detach();  // ends with what may delete this, and no sooner
   }
   ~BackupStream() override {
@@ -48,7 +47,7 @@ class BackupStream : public grpc::ServerWriteReactor<v1::BackupPart> {
  private:
   void Begin() {
     std::remove(copy_.c_str());  // of a coordinator that was killed
-    const auto sequence = BackUpStore(database_, copy_);
+    const auto sequence = store_->BackUp(copy_);
     if (!sequence.ok()) return Finish(ToGrpc(sequence.status()));
     sequence_ = *sequence;
     auto file = InputFile::Open(copy_);
@@ -78,7 +77,8 @@ class BackupStream : public grpc::ServerWriteReactor<v1::BackupPart> {
     StartWrite(&part_);
   }
 
-  const std::string database_, copy_;
+  const Store* const store_;
+  const std::string copy_;
   std::atomic<bool>* const busy_;
   std::atomic<bool> cancelled_ = false;
   std::optional<InputFile> file_;
@@ -98,7 +98,7 @@ class Refusal : public grpc::ServerWriteReactor<v1::BackupPart> {
 
 class BackupService::Impl : public v1::Backups::CallbackService {
  public:
-  explicit Impl(std::string database) : database_(std::move(database)) {}
+  Impl(const Store* store, std::string copy) : store_(store), copy_(std::move(copy)) {}
 
   grpc::ServerWriteReactor<v1::BackupPart>* Make(grpc::CallbackServerContext*,
                                                  const v1::BackupRequest*) override {
@@ -106,16 +106,17 @@ class BackupService::Impl : public v1::Backups::CallbackService {
       return new Refusal(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
                                       "another backup is being made; try again when it is done"));
     }
-    return new BackupStream(database_, &busy_);
+    return new BackupStream(store_, copy_, &busy_);
   }
 
  private:
-  const std::string database_;
+  const Store* const store_;
+  const std::string copy_;
   std::atomic<bool> busy_ = false;
 };
 
-BackupService::BackupService(std::string database)
-    : impl_(std::make_unique<Impl>(std::move(database))) {}
+BackupService::BackupService(const Store* store, std::string copy)
+    : impl_(std::make_unique<Impl>(store, std::move(copy))) {}
 BackupService::~BackupService() = default;
 
 grpc::Service* BackupService::service() { return impl_.get(); }

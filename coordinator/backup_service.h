@@ -8,13 +8,14 @@
 #include <memory>
 #include <string>
 
+#include "coordinator/store.h"
+
 namespace atl {
 
 class BackupService {
  public:
-  // `database`: Store::path of the store that is open as long as this serves. The copy that is sent
-  // lies beside it meanwhile.
-  explicit BackupService(std::string database);
+  // `store` outlives this. The copy that is sent lies at `copy` meanwhile.
+  BackupService(const Store* store, std::string copy);
   ~BackupService();
 
   grpc::Service* service();

@@ -31,7 +31,7 @@ absl::Status ChooseCluster(const ClusterId& asked, const ClusterId& proposed, Cl
   }
   if (!asked.empty() && !own.empty() && asked != own) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the --state-dir is of cluster ", own, ", not ", asked));
+        absl::StrCat("the stored state is of cluster ", own, ", not ", asked));
   }
   if (!own.empty()) return absl::OkStatus();
   own = !asked.empty() ? asked : !proposed.empty() ? proposed : NewClusterId();
@@ -51,11 +51,12 @@ void LogEvents(const std::vector<StoreWrite>& writes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std::string& state_dir,
+absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(std::unique_ptr<Store> store,
+                                                                       const std::string& state_dir,
                                                                        const ClusterId& lost,
                                                                        const ClusterId& authority,
                                                                        CoordinatorOptions options) {
-  ATOLL_ASSIGN_OR_RETURN(auto store, Store::Open(state_dir));
+  const std::string where = store->name();
   ATOLL_ASSIGN_OR_RETURN(const std::vector<StoreRecord> records, store->ReadAll());
   EpochRecord own;
   for (const StoreRecord& record : records) {
@@ -75,8 +76,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std
   ATOLL_RETURN_IF_ERROR(store->Apply({{own}}, UnixTimeMs()));
   auto loop = std::unique_ptr<CoordinatorLoop>(
       new CoordinatorLoop(std::move(store), std::move(options), own));
-  ATOLL_RETURN_IF_ERROR(Annotate(loop->core_.Recover(SteadyNow(), records),
-                                 absl::StrCat("--state-dir ", state_dir, ": is damaged")));
+  ATOLL_RETURN_IF_ERROR(
+      Annotate(loop->core_.Recover(SteadyNow(), records), absl::StrCat(where, ": is damaged")));
   ATOLL_ASSIGN_OR_RETURN(const auto otlp, ReadOtlpSettings(std::getenv, "atoll-coordinator"));
   loop->observations_ = std::make_unique<Observations>(state_dir, records, otlp);
   for (const MemberView& member : loop->core_.Members(SteadyNow())) {
@@ -85,7 +86,14 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std
   for (const StoreRecord& record : records) {
     loop->planner_.Remember(SteadyNow(), UnixTimeMs(), record);
   }
-  LogInfo("store", state_dir, ": ", records.size(), " records, cluster ", own.cluster, ", epoch ",
+  // One that finds no room in the queue changes nothing: the store takes no writes any more.
+  loop->store_->WatchOwnership([raw = loop.get()](const absl::Status& lost_lead) {
+    raw->Post([raw, lost_lead](Instant) {
+      if (raw->failure_.ok()) raw->failure_ = lost_lead;
+      raw->queue_.Stop();
+    });
+  });
+  LogInfo("store", where, ": ", records.size(), " records, cluster ", own.cluster, ", epoch ",
           own.epoch);
   return loop;
 }

@@ -25,10 +25,12 @@ class CoordinatorLoop {
  public:
   using Task = std::function<void(Instant now)>;
 
-  // Takes the next epoch (durable before this returns) and recovers the core from the store.
-  // `lost`: the cluster of a store that was lost, for an empty one. `authority`: the cluster of the
-  // authority, which a new store takes and every other one must have. Either may be empty.
-  static absl::StatusOr<std::unique_ptr<CoordinatorLoop>> Open(const std::string& state_dir,
+  // Takes the next epoch (durable before this returns) and recovers the core from the store. What
+  // is remembered beside goes to `state_dir`. `lost`: the cluster of a store that was lost, for an
+  // empty one. `authority`: the cluster of the authority, which a new store takes and every other
+  // one must have. Either may be empty.
+  static absl::StatusOr<std::unique_ptr<CoordinatorLoop>> Open(std::unique_ptr<Store> store,
+                                                               const std::string& state_dir,
                                                                const ClusterId& lost,
                                                                const ClusterId& authority,
                                                                CoordinatorOptions options);
@@ -40,7 +42,7 @@ class CoordinatorLoop {
   // state has changed since the last call.
   std::function<Instant(Instant now, bool changed)> between_tasks;
 
-  // Runs tasks until Stop or until the store fails; says which.
+  // Runs tasks until Stop, or until the store fails or is another process's; says which.
   absl::Status Run();
   void Stop() { queue_.Stop(); }  // any thread
 

@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "HOST:PORT for members and the command line")
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "folder of the durable state")->required();
+  atl::AddStoreFlags(app, &options);
   app.add_option("--cluster", options.cluster,
                  "id of the cluster whose state folder was lost, for an empty --state-dir: its "
                  "members then obey, and atoll adopt takes their jobs over");

@@ -1,244 +1,160 @@
 #include "coordinator/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/resource_quota.h>
-#include <grpcpp/server_builder.h>
+#include <atomic>
+#include <mutex>
 
-#include <chrono>
-#include <functional>
-#include <future>
-
-#include "common/http/http_server.h"
 #include "common/logging.h"
-#include "common/metrics/metrics_server.h"
-#include "common/metrics/names.h"
-#include "common/net/channel.h"
-#include "common/protocol/wire.h"
-#include "coordinator/authorization.h"
-#include "coordinator/backup_service.h"
-#include "coordinator/http/gateway.h"
-#include "coordinator/loop.h"
-#include "coordinator/member_service.h"
-#include "coordinator/monitoring/cluster_metrics.h"
-#include "coordinator/people_service.h"
+#include "common/service_manager.h"
+#include "common/state_folder.h"
+#include "common/status.h"
+#include "coordinator/etcd/store_etcd.h"
+#include "coordinator/leading_server.h"
+#include "coordinator/standby_server.h"
 #include "coordinator/store_backup.h"
-#include "coordinator/trust/authorizer.h"
-#include "coordinator/trust/trust_service.h"
+#include "coordinator/store_sqlite.h"
+#include "coordinator/trust/access_control.h"
 
 namespace atl {
 namespace {
 
-constexpr int kMaxThreads = 16;
-constexpr size_t kMaxBufferBytes = size_t{512} << 20;
-constexpr int kPageThreads = 40;
-constexpr int kPageStreams = 32;
-constexpr auto kLoopLimit = std::chrono::seconds(5);
+// "host:port" with this port.
+template <class Port>
+std::string WithPort(const std::string& address, const Port& port) {
+  return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+}
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(AccessControl& access,
-                                                                     const std::string& listen) {
-  if (!access.has_authority()) return ListenCredentials(access.tls(), listen);
-  return ListenCredentials(access.tls(), [&access](const std::string& certificate) {
-    return access.Admit(certificate);
-  });
+// The page as others reach it: at the host that is advertised, if any is.
+std::string PageFor(const std::string& url, const std::string& advertise) {
+  if (url.empty() || advertise.empty()) return url;
+  return absl::StrCat(url.substr(0, url.find("://") + 3), advertise.substr(0, advertise.rfind(':')),
+                      url.substr(url.rfind(':')));
 }
 
 }  // namespace
 
 class CoordinatorServer::Impl {
  public:
-  Impl(std::unique_ptr<AccessControl> access, std::unique_ptr<CoordinatorLoop> loop)
-      : access_(std::move(access)),
-        loop_(std::move(loop)),
-        members_(loop_.get(), access_.get()),
-        people_(loop_.get(), access_.get()),
-        trust_(access_.get()),
-        backups_(loop_->store().path()) {
-    access_->on_revoked = [this] {
-      members_.EndRevoked();
-      trust_.EndRevoked();
-    };
-  }
+  Impl(ServerOptions options, std::unique_ptr<AccessControl> access)
+      : options_(std::move(options)), access_(std::move(access)) {}
 
-  absl::Status Listen(const ServerOptions& options) {
-    ATOLL_ASSIGN_OR_RETURN(const auto credentials, Credentials(*access_, options.listen));
-    if (!access_->tls().cert_path.empty()) {
-      credentials->SetAuthMetadataProcessor(NewAuthorizer(access_.get()));
+  absl::Status Start() {
+    ATOLL_RETURN_IF_ERROR(
+        Annotate(ListenCredentials(access_->tls(), options_.listen).status(), "--listen"));
+    if (!options_.store.empty()) return StandBy();
+    if (!options_.restore_from.empty()) {
+      ATOLL_RETURN_IF_ERROR(RestoreStore(options_.restore_from, options_.state_dir));
+      LogInfo("store", options_.state_dir, ": restored from ", options_.restore_from);
     }
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort(options.listen, credentials, &port_);
-    for (grpc::Service* service : members_.services()) builder.RegisterService(service);
-    for (grpc::Service* service : people_.services()) builder.RegisterService(service);
-    builder.RegisterService(backups_.service());
-    builder.RegisterService(trust_.service());
-    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    builder.SetMaxSendMessageSize(kMaxMessageBytes);
-    builder.SetResourceQuota(
-        grpc::ResourceQuota("coordinator").Resize(kMaxBufferBytes).SetMaxThreads(kMaxThreads));
-    // Two coordinators on one port would each get half of the members.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                               kKeepaliveMs / 2);
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("--listen ", options.listen, ": cannot listen there; is the port taken?"));
-    }
-    host_ = options.listen.substr(0, options.listen.rfind(':'));
-    state_dir_ = options.state_dir;
-    ATOLL_RETURN_IF_ERROR(ServePage(options));
-    ATOLL_ASSIGN_OR_RETURN(monitor_,
-                           ServeMetrics(options.metrics_listen, access_->tls(), Monitor()));
-    return absl::OkStatus();
+    ATOLL_ASSIGN_OR_RETURN(auto store, OpenSqliteStore(options_.state_dir));
+    return Lead(std::move(store));
   }
 
   int port() const { return port_; }
-  std::string address() const { return absl::StrCat(host_, ":", port_); }
-  std::string page_url() const { return page_ == nullptr ? "" : page_->url(); }
-  std::string metrics_url() const { return monitor_ == nullptr ? "" : monitor_->url(); }
-  void Stop() { loop_->Stop(); }
+  std::string address() const { return WithPort(options_.listen, port_); }
+  std::string page_url() const { return page_url_; }
+  std::string metrics_url() const { return leading_ == nullptr ? "" : leading_->metrics_url(); }
 
   absl::Status Run() {
-    const absl::Status status = loop_->Run();
-    server_->Shutdown(std::chrono::system_clock::now());
-    return status;
+    if (standby_ != nullptr) {
+      auto store = WaitToLead();
+      if (absl::IsCancelled(store.status())) return absl::OkStatus();
+      ATOLL_RETURN_IF_ERROR(store.status());
+      ATOLL_RETURN_IF_ERROR(Lead(*std::move(store)));
+    }
+    return leading_->Run();
   }
 
-  ~Impl() {
-    loop_->Stop();  // drops tasks, which ends their calls
-    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
-    page_.reset();
-    monitor_.reset();
+  void Stop() {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    if (leading_ != nullptr) leading_->Stop();
   }
 
  private:
-  absl::Status ServePage(const ServerOptions& options) {
-    if (options.http_listen.empty()) return absl::OkStatus();
-    HttpOptions http;
-    http.flag = "--http-listen";
-    http.listen = options.http_listen;
-    http.tls = access_->tls();
-    http.threads = kPageThreads;
-    http.max_streams = kPageStreams;
-    const std::shared_ptr<grpc::Channel> here = server_->InProcessChannel(PageChannel());
-    gateway_ = std::make_unique<Gateway>(
-        here, [this, loopback = IsLoopbackAddress(options.http_listen)](
-                  const HttpRequest& request, const std::string& call, bool try_only) {
-          return Permit(request, call, loopback, try_only);
-        });
-    ATOLL_ASSIGN_OR_RETURN(page_, HttpServer::Start(http, [this](const HttpRequest& request) {
-                             return gateway_->Answer(request);
-                           }));
-    LogInfo("http", "the web page is at ", page_->url(), "/");
+  absl::Status StandBy() {
+    store_.url = options_.store;
+    store_.tls = options_.store_tls;
+    store_.tls.insecure = options_.tls.insecure;
+    ATOLL_RETURN_IF_ERROR(CheckEtcdOptions(store_));
+    if (!options_.advertise.empty()) {
+      ATOLL_RETURN_IF_ERROR(Annotate(CheckAddress(options_.advertise), "--advertise"));
+    }
+    ATOLL_ASSIGN_OR_RETURN(folder_, StateFolder::Open(options_.state_dir));
+    if (!options_.restore_from.empty()) {
+      ATOLL_ASSIGN_OR_RETURN(
+          restored_, ReadBackup(options_.restore_from, options_.state_dir + "/restore.tmp"));
+    }
+    ATOLL_ASSIGN_OR_RETURN(standby_, StandbyServer::Start(options_, access_.get()));
+    // The leader keeps a standby's ports.
+    port_ = standby_->port();
+    page_url_ = standby_->page_url();
+    options_.listen = address();
+    if (!page_url_.empty()) {
+      options_.http_listen = WithPort(
+          options_.http_listen, absl::string_view(page_url_).substr(page_url_.rfind(':') + 1));
+    }
+    store_.self.set_address(options_.advertise.empty() ? address() : options_.advertise);
+    store_.self.set_page_url(PageFor(page_url_, options_.advertise));
     return absl::OkStatus();
   }
 
-  // On a page over TLS, what the certificate allows. In plaintext anybody may look, and act where
-  // that is somebody on this machine, of a cluster without roles.
-  Gateway::User Permit(const HttpRequest& request, const std::string& call, bool loopback,
-                       bool try_only) {
-    if (!request.peer_certificate.empty()) {
-      if (try_only) {
-        const Caller caller = access_->WhoIs(request.peer_certificate, request.from);
-        const bool may = access_->StillAllowed(request.peer_certificate).ok() &&
-                         Authorize(*caller.identity, call).ok();
-        return {may ? absl::OkStatus() : absl::PermissionDeniedError("not any more"), ""};
-      }
-      Caller caller;
-      const absl::Status allowed =
-          access_->CheckCall(request.peer_certificate, request.from, call, &caller);
-      return {allowed, caller.text()};
+  absl::StatusOr<std::unique_ptr<Store>> WaitToLead() {
+    ServiceManager service;
+    service.NotifyReady();
+    LogInfo("store", options_.store, ": standing by");
+    ATOLL_ASSIGN_OR_RETURN(auto store, OpenEtcdStore(
+                                           store_,
+                                           [&] {
+                                             service.KeepAlive(SteadyNow());
+                                             return stopped_.load();
+                                           },
+                                           [&](const etcd::Leader& leader) {
+                                             LogInfo("store", "the leader is ", leader.address());
+                                             standby_->SetLeader(leader.address(),
+                                                                 leader.page_url());
+                                           }));
+    LogInfo("store", options_.store, ": this coordinator leads");
+    if (!options_.restore_from.empty()) {
+      ATOLL_RETURN_IF_ERROR(
+          Annotate(store->Fill(restored_), absl::StrCat("--restore ", options_.restore_from)));
+      LogInfo("store", options_.store, ": restored from ", options_.restore_from);
     }
-    const std::string name = absl::StrCat("page/", request.from);
-    const bool has_roles = !access_->tls().cert_path.empty();
-    if (Authorize({Role::kViewer, ""}, call).ok() || (loopback && !has_roles)) {
-      return {absl::OkStatus(), name};
+    return store;
+  }
+
+  absl::Status Lead(std::unique_ptr<Store> store) {
+    standby_.reset();  // its ports are free
+    ATOLL_ASSIGN_OR_RETURN(auto leading,
+                           LeadingServer::Start(options_, access_.get(), std::move(store)));
+    if (options_.store.empty()) {
+      port_ = leading->port();
+      page_url_ = leading->page_url();
     }
-    if (loopback) {
-      return {absl::PermissionDeniedError(
-                  "this cluster has roles, and a page in plaintext shows none: use the command "
-                  "line, or a page over TLS with an operator's certificate"),
-              name};
-    }
-    return {absl::PermissionDeniedError("actions are for loopback addresses, or over TLS"), name};
+    const std::lock_guard lock(mutex_);
+    leading_ = std::move(leading);
+    if (stopped_) leading_->Stop();
+    return absl::OkStatus();
   }
 
-  static grpc::ChannelArguments PageChannel() {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    return arguments;
-  }
-
-  // Runs `task` on the loop's thread and waits for it; false when it does not come to it.
-  bool OnLoop(std::function<void(Instant)> task) {
-    auto done = std::make_shared<std::promise<void>>();
-    std::future<void> waiting = done->get_future();
-    const bool posted = loop_->Post([done, task = std::move(task)](Instant now) {
-      task(now);
-      done->set_value();
-    });
-    return posted && waiting.wait_for(kLoopLimit) == std::future_status::ready;
-  }
-
-  Monitored Monitor() {
-    Monitored monitored;
-    monitored.collect = [this](MetricsWriter& writer) {
-      writer.AddDisk(state_dir_);
-      writer.Add(kEventQueue, static_cast<double>(loop_->queued()));
-      for (const auto& [denial, count] : access_->audit().denials()) {
-        writer.Add(kDeniedCalls, static_cast<double>(count), {{"reason", DenialWord(denial)}});
-      }
-      // Of its own: the task may run after this call has given up.
-      auto cluster = std::make_shared<MetricsWriter>();
-      const bool there = OnLoop([loop = loop_.get(), cluster](Instant now) {
-        cluster->Add(kEpoch, static_cast<double>(loop->core().epoch()));
-        cluster->Add(kDrifts, static_cast<double>(loop->measurements().Troubles(now).size()));
-        AddClusterMetrics(now, loop->core(), loop->observations().counters(),
-                          loop->observations().progress(), *cluster);
-      });
-      if (there) writer.Take(*cluster);
-    };
-    monitored.healthy = [this] { return OnLoop([](Instant) {}); };
-    monitored.why_not_ready = [this] {
-      return std::string(OnLoop([](Instant) {}) ? "" : "the main loop does not turn");
-    };
-    return monitored;
-  }
-
+  ServerOptions options_;
   const std::unique_ptr<AccessControl> access_;
-  const std::unique_ptr<CoordinatorLoop> loop_;
-  MemberService members_;
-  PeopleService people_;
-  TrustService trust_;
-  BackupService backups_;
-  std::string host_;
-  int port_ = 0;
-  std::string state_dir_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<Gateway> gateway_;
-  std::unique_ptr<HttpServer> page_;
-  std::unique_ptr<HttpServer> monitor_;
+  EtcdStoreOptions store_;
+  StoreContents restored_;
+  std::unique_ptr<StateFolder> folder_;  // without a store in it
+  std::unique_ptr<StandbyServer> standby_;
+  std::mutex mutex_;
+  std::atomic<bool> stopped_{false};
+  std::unique_ptr<LeadingServer> leading_;  // set under mutex_
+  int port_ = 0;                            // does not change once it is set, as below
+  std::string page_url_;
 };
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(ServerOptions options) {
   // Flags first: a wrong one must not take an epoch.
   ATOLL_ASSIGN_OR_RETURN(auto access, AccessControl::Open(options.state_dir + "/trust", options.tls,
                                                           options.certificate_lifetime_s));
-  ATOLL_RETURN_IF_ERROR(
-      Annotate(ListenCredentials(access->tls(), options.listen).status(), "--listen"));
-  if (!options.restore_from.empty()) {
-    ATOLL_RETURN_IF_ERROR(RestoreStore(options.restore_from, options.state_dir));
-    LogInfo("store", options.state_dir, ": restored from ", options.restore_from);
-  }
-  ATOLL_ASSIGN_OR_RETURN(auto loop, CoordinatorLoop::Open(options.state_dir, options.cluster,
-                                                          access->cluster(), options.core));
-  auto impl = std::make_unique<Impl>(std::move(access), std::move(loop));
-  ATOLL_RETURN_IF_ERROR(impl->Listen(options));
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(access));
+  ATOLL_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<CoordinatorServer>(new CoordinatorServer(std::move(impl)));
 }
 

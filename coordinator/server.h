@@ -1,5 +1,6 @@
-// The coordinator as a server: store, core and gRPC services together. Health checking and
-// reflection are on, so that usual tools can look at it.
+// The coordinator as a server. With the store in its state folder it leads alone. With --store
+// etcd://... it is a standby (standby_server.h) until no other coordinator of that etcd leads, then
+// it leads (leading_server.h), until it ends or loses its lease.
 
 #ifndef ATOLL_COORDINATOR_SERVER_H_
 #define ATOLL_COORDINATOR_SERVER_H_
@@ -15,8 +16,11 @@ namespace atl {
 struct ServerOptions {
   std::string listen = "127.0.0.1:7000";  // port 0: any
   std::string state_dir;
+  std::string store;         // "etcd://..."; empty: in state_dir
+  TlsOptions store_tls;      // of this end of the connections to etcd
+  std::string advertise;     // "host:port" by which clients reach `listen`; empty: the same
   ClusterId cluster;         // of a lost store, for an empty one; empty: the store's, or a new one
-  std::string restore_from;  // a backup: state_dir is made of it first; empty: it is there
+  std::string restore_from;  // a backup: the store, which is empty, is made of it first
   std::string metrics_listen;  // "host:port" for monitors; empty: none
   std::string http_listen;     // "host:port" of the web page; empty: none
   // Empty: those of `atoll init` in state_dir, if there are any.
@@ -25,9 +29,26 @@ struct ServerOptions {
   CoordinatorOptions core;
 };
 
+// `App` is CLI::App.
+template <class App>
+void AddStoreFlags(App& app, ServerOptions* options) {
+  app.add_option("--store", options->store,
+                 "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]: keeps the records in etcd; of all "
+                 "coordinators with the same one leads; default: in --state-dir");
+  app.add_option("--store-tls-ca", options->store_tls.ca_path,
+                 "PEM file: authority that signed etcd's certificates");
+  app.add_option("--store-tls-cert", options->store_tls.cert_path,
+                 "PEM file: certificate of this end for etcd");
+  app.add_option("--store-tls-key", options->store_tls.key_path,
+                 "PEM file: private key of this end for etcd");
+  app.add_option("--advertise", options->advertise,
+                 "HOST:PORT by which others reach --listen; standby coordinators name it");
+}
+
 class CoordinatorServer {
  public:
-  // Recovers and listens; nothing is answered before Run. The error names the flag or file.
+  // Listens and, with the store in its state folder, recovers; nothing is answered before Run, but
+  // by a standby. The error names the flag or file.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(ServerOptions options);
   ~CoordinatorServer();
 
@@ -36,7 +57,8 @@ class CoordinatorServer {
   std::string page_url() const;     // of the web page; empty: none
   std::string metrics_url() const;  // without "/metrics"; empty: none
 
-  // Serves until Stop (OK) or until the store fails, and then hangs up on everybody. Once.
+  // Serves until Stop (OK), or until the store fails or is another coordinator's, and then ends all
+  // connections. Once.
   absl::Status Run();
   void Stop();  // any thread
 

@@ -14,7 +14,7 @@
 #include "common/net/attach_client.h"
 #include "common/net/channel.h"
 #include "common/protocol/wire.h"
-#include "coordinator/store.h"
+#include "coordinator/store_sqlite.h"
 #include "proto/backup.grpc.pb.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -244,7 +244,7 @@ TEST_CASE("a log of many pages comes whole and in order") {
   constexpr int kLines = 3500;
   const std::string folder = FreshFolder();
   {
-    auto store = Store::Open(folder).value();
+    auto store = OpenSqliteStore(folder).value();
     std::vector<StoreWrite> writes;
     for (int i = 1; i <= kLines; ++i) {
       writes.push_back({EventRecord{i, "", Severity::kInfo, absl::StrCat("line ", i)}});

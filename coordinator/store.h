@@ -1,15 +1,11 @@
-// The coordinator's durable state: records under keys, and the log, in one SQLite file of a state
-// directory. Write-ahead log and synchronous=FULL: what Apply has returned OK for survives a power
-// cut.
-//
-// One process at a time owns a state directory (a lock file says so). Files that are not ours,
-// are damaged or were written by a newer Atoll are refused and left as they are; store_seal.h says
-// how damage is found. Not thread-safe.
+// The coordinator's durable state: records under keys, and the log. Two stores keep it: one SQLite
+// file of a state directory (store_sqlite.h), or etcd, which outlives the coordinator's machine
+// (etcd/store_etcd.h). Not thread-safe.
 
 #ifndef ATOLL_COORDINATOR_STORE_H_
 #define ATOLL_COORDINATOR_STORE_H_
 
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,12 +14,18 @@
 
 namespace atl {
 
-inline constexpr int kStoreSchemaVersion = 2;
 inline constexpr int64_t kLogLinesKept = 100'000;
+inline constexpr int64_t kMaxRecordBytes = int64_t{256} << 20;
 
 struct LogEntry {
   EventRecord event;
   int64_t unix_time_ms = 0;
+};
+
+// All that a store has.
+struct StoreContents {
+  std::vector<StoreRecord> records;
+  std::vector<LogEntry> lines;
 };
 
 // Which lines of the log.
@@ -35,41 +37,50 @@ struct LogQuery {
   std::string contains;                 // in any case of ASCII letters; empty: any text
 };
 
+class SharedValue;
+
 class Store {
  public:
-  // Makes the directory (not its parents) and the file if they are missing. Reads everything:
-  // DataLoss, naming the file, the row and the remedy, where any byte differs from what was
-  // written, or changes that had been made are missing. A damaged line of the log is only warned
-  // of. `max_pages` limits the file (0: only the disk does); tests fill it.
-  static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& directory,
-                                                     int64_t max_pages = 0);
-  ~Store();
+  Store() = default;
+  virtual ~Store() = default;
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
   // Number of the newest change: grows with every Apply that writes anything, over restarts too.
-  int64_t sequence() const;
-  // Of the database.
-  const std::string& path() const;
+  virtual int64_t sequence() const = 0;
+  // Where it is, for messages.
+  virtual const std::string& name() const = 0;
 
   // Everything but the log, in the order of keys. DataLoss, naming the key, if a record is damaged.
-  absl::StatusOr<std::vector<StoreRecord>> ReadAll();
+  virtual absl::StatusOr<std::vector<StoreRecord>> ReadAll() = 0;
 
-  // Applies all writes, in order, in one transaction: durable when it returns OK, and nothing of it
-  // happened otherwise. EventRecords go to the log with `unix_time_ms`. ResourceExhausted: the disk
-  // is full.
-  absl::Status Apply(const std::vector<StoreWrite>& writes, int64_t unix_time_ms);
+  // Applies all writes, in order, in one transaction: durable when it returns OK, and all of it or
+  // nothing happened otherwise; which of both is certain only for ResourceExhausted: nothing, for
+  // lack of room. FailedPrecondition: another process owns the store now, and nothing happened.
+  // EventRecords go to the log with `unix_time_ms`.
+  virtual absl::Status Apply(const std::vector<StoreWrite>& writes, int64_t unix_time_ms) = 0;
+
+  // The same with these contents. FailedPrecondition: the store has records.
+  virtual absl::Status Fill(const StoreContents& contents) = 0;
 
   // Such lines, oldest first, at most `limit`: fewer than that only if there are no more.
-  absl::StatusOr<std::vector<LogEntry>> ReadLog(const LogQuery& query, int64_t limit);
+  virtual absl::StatusOr<std::vector<LogEntry>> ReadLog(const LogQuery& query, int64_t limit) = 0;
   // The `after_sequence` with which the query yields the newest `count` of its lines.
-  absl::StatusOr<int64_t> TailOfLog(const LogQuery& query, int64_t count);
+  virtual absl::StatusOr<int64_t> TailOfLog(const LogQuery& query, int64_t count) = 0;
 
- private:
-  class Impl;
-  explicit Store(std::unique_ptr<Impl> impl);
+  // Copies everything, as it is between two changes, to the new file `to`, which RestoreStore
+  // (store_backup.h) takes, and returns the number of the newest change. Its own thread is not held
+  // up. On an error nothing is left at `to`. Any thread.
+  virtual absl::StatusOr<int64_t> BackUp(const std::string& to) const = 0;
 
-  std::unique_ptr<Impl> impl_;
+  // Where the registry of who may be in the cluster belongs; null: in the state folder, as this
+  // store does. It lives as long as the store, whose other calls may come from another thread
+  // meanwhile.
+  virtual SharedValue* registry() { return nullptr; }
+
+  // Calls `on_lost`, at most once and on any thread, when this process ceases to own the store.
+  // Once; ends with the store.
+  virtual void WatchOwnership(std::function<void(const absl::Status&)> /*on_lost*/) {}
 };
 
 }  // namespace atl

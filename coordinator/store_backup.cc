@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,7 @@
 #include "common/state_folder.h"
 #include "common/status.h"
 #include "coordinator/sqlite.h"
-#include "coordinator/store.h"
+#include "coordinator/store_sqlite.h"
 
 namespace atl {
 namespace {
@@ -74,7 +75,7 @@ absl::Status CopyFile(const std::string& from, const std::string& to) {
 
 // Opens the copy, which checks it, and gives it an epoch of its own.
 absl::Status Renew(const std::string& folder) {
-  ATOLL_ASSIGN_OR_RETURN(const auto store, Store::Open(folder));
+  ATOLL_ASSIGN_OR_RETURN(const auto store, OpenSqliteStore(folder));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<StoreRecord> records, store->ReadAll());
   for (const StoreRecord& record : records) {
     if (const auto* found = std::get_if<EpochRecord>(&record)) {
@@ -97,12 +98,43 @@ void RemoveFolder(const std::string& folder) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> BackUpStore(const std::string& database, const std::string& to) {
+absl::StatusOr<int64_t> CopyDatabase(const std::string& database, const std::string& to) {
   const auto sequence = Copy(database, to);
   if (!sequence.ok()) {
     for (const char* end : {"", "-journal", "-wal"}) std::remove(absl::StrCat(to, end).c_str());
   }
   return sequence;
+}
+
+absl::Status MakeBackup(const StoreContents& contents, const std::string& to) {
+  const std::string beside = absl::StrCat(to, ".made");
+  RemoveFolder(beside);
+  const auto make = [&]() -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(beside));
+    ATOLL_ASSIGN_OR_RETURN(const auto store, OpenSqliteStore(beside));
+    ATOLL_RETURN_IF_ERROR(store->Fill(contents));
+    return store->BackUp(to).status();
+  };
+  const absl::Status made = make();
+  RemoveFolder(beside);
+  return made;
+}
+
+absl::StatusOr<StoreContents> ReadBackup(const std::string& backup, const std::string& scratch) {
+  const auto read = [&]() -> absl::StatusOr<StoreContents> {
+    ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(scratch));
+    ATOLL_RETURN_IF_ERROR(CopyFile(backup, absl::StrCat(scratch, "/", kDatabase)));
+    ATOLL_RETURN_IF_ERROR(Renew(scratch));
+    ATOLL_ASSIGN_OR_RETURN(const auto store, OpenSqliteStore(scratch));
+    StoreContents contents;
+    ATOLL_ASSIGN_OR_RETURN(contents.records, store->ReadAll());
+    ATOLL_ASSIGN_OR_RETURN(contents.lines, store->ReadLog({}, std::numeric_limits<int64_t>::max()));
+    return contents;
+  };
+  auto contents = read();
+  RemoveFolder(scratch);
+  if (!contents.ok()) return Annotate(contents.status(), absl::StrCat("--restore ", backup));
+  return contents;
 }
 
 absl::Status RestoreStore(const std::string& backup, const std::string& directory) {

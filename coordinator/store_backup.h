@@ -8,17 +8,23 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/store.h"
 
 namespace atl {
 
-// Copies the database that a running Store has open (Store::path) to the new file `to`, as it is
-// between two changes, and returns the number of the newest one. The store's own thread is not held
-// up. On an error nothing is left at `to`. Any thread.
-absl::StatusOr<int64_t> BackUpStore(const std::string& database, const std::string& to);
+// Copies the database that a running SQLite store has open to the new file `to` (Store::BackUp).
+absl::StatusOr<int64_t> CopyDatabase(const std::string& database, const std::string& to);
 
-// Makes the state directory of `backup`: checks every byte of it, and takes an epoch that no
-// coordinator has had since it was made, so that members listen to the restored one. The directory
-// must hold no coordinator's state; on an error it is as it was.
+// Makes such a file of these contents, at `to`.
+absl::Status MakeBackup(const StoreContents& contents, const std::string& to);
+
+// What a restored store has: checks every byte of `backup`, and takes an epoch that no coordinator
+// has had since it was made, so that members listen to the restored one. `scratch` is a folder that
+// does not exist; it does not exist afterwards.
+absl::StatusOr<StoreContents> ReadBackup(const std::string& backup, const std::string& scratch);
+
+// Makes the state directory of `backup`, whose contents are as ReadBackup says. The directory must
+// hold no coordinator's state; on an error it is as it was.
 absl::Status RestoreStore(const std::string& backup, const std::string& directory);
 
 }  // namespace atl

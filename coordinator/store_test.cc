@@ -1,387 +1,176 @@
+// What every store does, on each of them: SQLite's in a fresh folder, etcd's below a fresh prefix
+// of a real etcd.
+
 #include "coordinator/store.h"
 
-#include <sqlite3.h>
-
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
-#include "absl/strings/str_cat.h"
+#include "coordinator/etcd/store_etcd.h"
+#include "coordinator/etcd/testing/etcd_server.h"
 #include "coordinator/store_backup.h"
-#include "coordinator/wire.h"
+#include "coordinator/store_sqlite.h"
+#include "coordinator/store_testing.h"
 
 namespace atl {
 namespace {
 
-// A fresh folder that goes with the test.
-class Folder {
+class OnSqlite {
  public:
-  Folder() {
-    std::string name = absl::StrCat(std::getenv("TEST_TMPDIR"), "/store-XXXXXX");
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name + "/state";
+  std::unique_ptr<Store> Open() {
+    auto store = OpenSqliteStore(folder_.path);
+    INFO(store.status().ToString());
+    REQUIRE(store.ok());
+    return *std::move(store);
   }
-  std::string path;
+
+ private:
+  Folder folder_;
 };
 
-std::unique_ptr<Store> MustOpen(const std::string& path) {
-  auto store = Store::Open(path);
-  INFO(store.status().ToString());
-  REQUIRE(store.ok());
-  return *std::move(store);
+class OnEtcd {
+ public:
+  std::unique_ptr<Store> Open() {
+    EtcdStoreOptions options;
+    options.url = url_;
+    options.self.set_address("127.0.0.1:7000");
+    auto store = OpenEtcdStore(
+        options, [] { return false; }, [](const etcd::Leader&) {});
+    INFO(store.status().ToString());
+    REQUIRE(store.ok());
+    return *std::move(store);
+  }
+
+ private:
+  static EtcdServer& Server() {
+    static EtcdServer server;
+    return server;
+  }
+  const std::string url_ = Server().FreshUrl();
+};
+
+// A record of about this many bytes.
+DecisionRecord Long(size_t bytes) {
+  DecisionRecord record;
+  record.job = "long";
+  record.gram.assign(bytes / sizeof(double), 1.25);
+  return record;
 }
 
-std::string OpenFault(const std::string& path) {
-  return std::string(Store::Open(path).status().message());
+TEMPLATE_TEST_CASE("what is applied is there after the store is opened again", "", OnSqlite,
+                   OnEtcd) {
+  TestType on;
+  const auto records = OneOfEach();
+  REQUIRE(on.Open()->Apply(Puts(records), 0).ok());
+  const auto store = on.Open();
+  REQUIRE(store->ReadAll().value() == Sorted(records));
+  CHECK(store->sequence() == 1);
 }
 
-void Sql(const std::string& path, const std::string& sql) {
-  sqlite3* db = nullptr;
-  REQUIRE(sqlite3_open((path + "/coordinator.db").c_str(), &db) == SQLITE_OK);
-  REQUIRE(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK);
-  sqlite3_close(db);
-}
-
-std::string Bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void Flip(const std::string& path, size_t at) {
-  std::string bytes = Bytes(path);
-  bytes[at] = static_cast<char>(bytes[at] ^ 0x10);
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
-// One record of every kind, no field at its default.
-std::vector<StoreRecord> OneOfEach() {
-  const ContributionId id{1, 2, 3, 4};
-  JobRecord job{"lm-1", 1, {}, JobFacts{{{"embedding", 64}}, 10, 2, 99}, {{0, 1, 2, 3, "p1", "e"}}};
-  job.spec.name = "lm";
-  job.spec.outer.momentum = 0.25;
-  IslandRecord island;
-  island.job = "lm-1";
-  island.island = 1;
-  island.generation = 2;
-  island.worker = "w1";
-  island.incarnation = 3;
-  island.ready = true;
-  island.resume = LocalCheckpoint{"lm-1", 1, 4, 70, {{7, 8}}, 21, 1.5};
-  island.saved = {{*island.resume, {{2, 1, {1, 2}, 3, 9}}, {{"w2", 4, Tier::kRemote, {5}}}}};
-  island.steps_this_round = 64;
-  island.reason = "joined";
-  island.last_push_base = 5;
-  island.lease_request = 6;
-  island.lease_ranges = {{7, 8}};
-  island.rounds_accepted = 9;
-  island.rounds_rejected = 10;
-  island.tokens_committed = 11;
-  island.evictions = 12;
-  island.followers = {{"w2", 4, "tcp://w2:1", "key"}};
-  island.plan_number = 5;
-  island.author = 13;
-  island.takes_over_from = "w3";
-  island.steps_redone = 14;
-  island.steps_interrupted = 15;
-  island.outcome = ContributionOutcome{id, 5, true, true, "fine"};
-  DecisionRecord decision{
-      "lm-1", 3,      2,           1,  {{id, "w1", 64, 512, 2.5, 1.5, .5, 3, .9, .8, true, "ok"}},
-      {id},   {1.25}, 1.5,         .7, 512,
-      1024,   1,      "all are in"};
-  return {
-      EpochRecord{7},
-      MemberRecord{MemberKind::kServer, "p1", 3, "", ""},
-      MemberRecord{MemberKind::kWorker, "w1", 4, "site-w1", "measured: alone"},
-      job,
-      ProgressRecord{"lm-1", JobState::kFinishing, "why", 2, 3, 4, 5, 1, 6, 1, 7, 2.5, 5.5, true},
-      island,
-      ContributionRecord{"lm-1", id, 64, 512, 2.5, {{0, 8}}, true, "fenced"},
-      decision,
-      PenaltyRecord{"lm-1", 1, {10, 1.5, .1, {.5, 1.5}, 2}},
-      LedgerRecord{"lm-1", {0, 8}, LedgerUse::kPushed, 1, id},
-      PlanRecord{
-          "lm-1",
-          1,
-          {5,
-           {{"w1", 3, "tcp://w1:1", ""}},
-           {{{{0, 3, {"w1/0"}, {1}}}, 2, 4}},
-           {{"w1/0", {{PlanOpKind::kSend, 0, 1, 0, true}, {PlanOpKind::kSync, 0, 0, 2, false}}, 6}},
-           {2, 1},
-           {{"a", "b", {{0, 0, 1, false}, {0, 1, 0, true}}}},
-           2,
-           7,
-           8,
-           "1f1b",
-           "best"}},
-      LinkRecord{{"a", "b", 20'000'000, 1.5e7, 0.02, 20}, 1'700'000'000'123},
-      DeviceRecord{"a/1", 0xff00ff00ff00ff00, 1.9, 1'700'000'000'124}};
-}
-
-std::vector<StoreWrite> Puts(const std::vector<StoreRecord>& records) {
-  std::vector<StoreWrite> writes;
-  for (const StoreRecord& record : records) writes.push_back({record});
-  return writes;
-}
-
-TEST_CASE("what is applied is there after the store is opened again") {
-  Folder folder;
-  auto records = OneOfEach();
-  REQUIRE(MustOpen(folder.path)->Apply(Puts(records), 0).ok());
-  std::sort(records.begin(), records.end(),
-            [](const auto& a, const auto& b) { return KeyOf(a) < KeyOf(b); });
-  REQUIRE(MustOpen(folder.path)->ReadAll().value() == records);
-}
-
-TEST_CASE("a record replaces the one under its key, and can be deleted") {
-  Folder folder;
-  auto store = MustOpen(folder.path);
+TEMPLATE_TEST_CASE("a record replaces the one under its key, and can be deleted", "", OnSqlite,
+                   OnEtcd) {
+  TestType on;
+  auto store = on.Open();
   REQUIRE(store->Apply({{EpochRecord{1}}, {EpochRecord{2}}}, 0).ok());
   REQUIRE(store->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{2}});
-  REQUIRE(store->Apply({{EpochRecord{}, true}}, 0).ok());
+  REQUIRE(store->Apply({{EpochRecord{3}}, {EpochRecord{}, true}}, 0).ok());
   REQUIRE(store->ReadAll().value().empty());
+  REQUIRE(store->Apply({{EpochRecord{}, true}}, 0).ok());
+  CHECK(store->sequence() == 3);
+  store.reset();
+  CHECK(on.Open()->sequence() == 3);
 }
 
-TEST_CASE("the log keeps lines by job with the wall time") {
-  Folder folder;
-  auto store = MustOpen(folder.path);
+TEMPLATE_TEST_CASE("the log keeps lines by job with the wall time", "", OnSqlite, OnEtcd) {
+  TestType on;
+  auto store = on.Open();
   REQUIRE(store
               ->Apply({{EventRecord{1, "a", Severity::kWarning, "one"}},
                        {EventRecord{2, "b", Severity::kInfo, "two"}},
                        {EventRecord{5, "a", Severity::kError, "three"}}},
                       1234)
               .ok());
+  REQUIRE(store->Apply({{EventRecord{7, "b", Severity::kError, "Seven"}}}, 1235).ok());
+  if (GENERATE(false, true)) {
+    store.reset();
+    store = on.Open();
+  }
   const auto lines = store->ReadLog({"a"}, 10).value();
   REQUIRE(lines.size() == 2);
   REQUIRE(lines[0].event == EventRecord{1, "a", Severity::kWarning, "one"});
   REQUIRE(lines[1].event == EventRecord{5, "a", Severity::kError, "three"});
   REQUIRE(lines[1].unix_time_ms == 1234);
-  REQUIRE(store->ReadLog({"", 1}, 10).value().size() == 2);
-  REQUIRE(store->ReadLog({}, 1).value()[0].event.sequence == 1);
-  REQUIRE(store->ReadLog({"", 1}, 1).value()[0].event.sequence == 2);
-  REQUIRE(store->ReadAll().value().empty());
+  CHECK(store->ReadLog({"", 1}, 10).value().size() == 3);
+  CHECK(store->ReadLog({}, 1).value()[0].event.sequence == 1);
+  CHECK(store->ReadLog({"", 1}, 1).value()[0].event.sequence == 2);
+  CHECK(store->ReadLog({"", 0, 1235}, 10).value().size() == 1);
+  CHECK(store->ReadLog({"", 0, 0, Severity::kWarning}, 10).value().size() == 3);
+  CHECK(store->ReadLog({"", 0, 0, Severity::kInfo, "sEVEN"}, 10).value().size() == 1);
+  CHECK(store->TailOfLog({"a"}, 1).value() == 4);
+  CHECK(store->TailOfLog({}, 3).value() == 1);
+  CHECK(store->TailOfLog({"", 1}, 9).value() == 1);
+  CHECK(store->ReadAll().value().empty());
 }
 
-TEST_CASE("a second coordinator on the same folder is refused") {
-  Folder folder;
-  const auto first = MustOpen(folder.path);
-  REQUIRE(OpenFault(folder.path).find("runs on it; give every daemon") != std::string::npos);
-}
-
-TEST_CASE("foreign, newer and damaged files are refused and left as they are") {
-  Folder folder;
-  SECTION("not a database") {
-    MustOpen(folder.path).reset();
-    std::ofstream(folder.path + "/coordinator.db") << std::string(8192, 'x');
-    REQUIRE(OpenFault(folder.path).find("is not an Atoll coordinator's database") !=
-            std::string::npos);
+TEMPLATE_TEST_CASE("step_of_many_and_of_long_records_is_stored_whole", "", OnSqlite, OnEtcd) {
+  TestType on;
+  auto store = on.Open();
+  std::vector<StoreRecord> records{Long(3'000'000)};
+  for (int64_t i = 0; i < 1000; ++i) {
+    records.push_back(LedgerRecord{"lm-1", {i * 8, i * 8 + 8}, LedgerUse::kLeased, 1, {}});
   }
-  SECTION("somebody else's database") {
-    MustOpen(folder.path).reset();
-    Sql(folder.path, "PRAGMA application_id=5");
-    REQUIRE(OpenFault(folder.path).find("is not an Atoll coordinator's database") !=
-            std::string::npos);
-  }
-  SECTION("a newer Atoll's") {
-    MustOpen(folder.path).reset();
-    Sql(folder.path, "PRAGMA user_version=3");
-    REQUIRE(OpenFault(folder.path).find("has schema version 3, this coordinator knows 2") !=
-            std::string::npos);
-  }
-  SECTION("a damaged record") {
-    REQUIRE(MustOpen(folder.path)->Apply(Puts(OneOfEach()), 0).ok());
-    Sql(folder.path, "UPDATE records SET value=x'ffffff' WHERE key='epoch'");
-    REQUIRE(OpenFault(folder.path).find("the record \"epoch\" fails its checksum") !=
-            std::string::npos);
-  }
-}
-
-// A copy of a store as a power cut would leave it, with one byte changed.
-std::string Copy(const Folder& folder, const std::string& file, size_t at) {
-  const std::string copy = folder.path + "-copy";
-  std::filesystem::remove_all(copy);
-  std::filesystem::copy(folder.path, copy);
-  std::filesystem::remove(copy + "/coordinator.db-shm");  // memory only
-  if (!file.empty()) Flip(copy + "/" + file, at);
-  return copy;
-}
-
-TEST_CASE("flipped_byte_in_any_file_is_refused_by_name_or_changes_no_record") {
-  Folder folder;
-  auto records = OneOfEach();
-  std::sort(records.begin(), records.end(),
-            [](const auto& a, const auto& b) { return KeyOf(a) < KeyOf(b); });
-  const std::string file =
-      GENERATE(std::string("coordinator.db"), std::string("coordinator.db-wal"));
-  auto store = MustOpen(folder.path);
-  // Several changes: the loss of the newest must be seen, too.
-  for (const StoreWrite& write : Puts(records)) REQUIRE(store->Apply({write}, 0).ok());
-  if (file == "coordinator.db") store.reset();  // moves everything there
-  const size_t bytes = std::filesystem::file_size(folder.path + "/" + file);
-  REQUIRE(bytes > 8192);
-  int refused = 0;
-  for (size_t at = 0; at < bytes; at += 389) {
-    const std::string copy = Copy(folder, file, at);
-    const auto opened = Store::Open(copy);
-    INFO(file << " at " << at << ": " << opened.status().ToString());
-    if (opened.ok()) {
-      REQUIRE((*opened)->ReadAll().value() == records);
-      continue;
-    }
-    ++refused;
-    REQUIRE(opened.status().message().find(copy) != absl::string_view::npos);
-  }
-  CHECK(refused > 3);
-}
-
-TEST_CASE("refused_write_ahead_log_stays_as_it_is") {
-  Folder folder;
-  const auto store = MustOpen(folder.path);
-  for (int64_t epoch = 1; epoch < 9; ++epoch) REQUIRE(store->Apply({{EpochRecord{epoch}}}, 0).ok());
-  const std::string copy = Copy(folder, "coordinator.db-wal", 5000);
-  const std::string before = Bytes(copy + "/coordinator.db-wal");
-  for (int i = 0; i < 2; ++i) {
-    const auto opened = Store::Open(copy);
-    REQUIRE(absl::IsDataLoss(opened.status()));
-    REQUIRE(opened.status().message().find("--restore FILE") != absl::string_view::npos);
-  }
-  CHECK(Bytes(copy + "/coordinator.db-wal") == before);
-}
-
-TEST_CASE("lost_or_older_database_is_noticed") {
-  Folder folder;
-  auto store = MustOpen(folder.path);
-  REQUIRE(store->Apply({{EpochRecord{1}}}, 0).ok());
-  const std::string older = Copy(folder, "", 0);
-  REQUIRE(store->Apply({{EpochRecord{2}}}, 0).ok());
-  CHECK(store->sequence() == 2);
-  store.reset();
-  SECTION("deleted") { std::filesystem::remove(folder.path + "/coordinator.db"); }
-  SECTION("replaced by an older one") {
-    for (const char* file : {"/coordinator.db", "/coordinator.db-wal"}) {
-      std::filesystem::copy_file(older + file, folder.path + file,
-                                 std::filesystem::copy_options::overwrite_existing);
-    }
-  }
-  CHECK(absl::IsDataLoss(Store::Open(folder.path).status()));
-}
-
-TEST_CASE("damaged_line_of_the_log_is_marked_and_stops_nothing") {
-  Folder folder;
-  REQUIRE(MustOpen(folder.path)->Apply({{EventRecord{1, "a", Severity::kInfo, "one"}}}, 7).ok());
-  Sql(folder.path, "UPDATE log SET text='two'");
-  CHECK(MustOpen(folder.path)->ReadLog({.job = "a"}, 10).value()[0].event.text ==
-        "(this line is damaged) two");
-}
-
-TEST_CASE("store_of_the_version_before_is_taken_over") {
-  Folder folder;
-  REQUIRE(MustOpen(folder.path)
-              ->Apply({{EpochRecord{4}}, {EventRecord{1, "a", Severity::kInfo, "one"}}}, 7)
-              .ok());
-  Sql(folder.path,
-      "DROP TABLE totals; ALTER TABLE records DROP COLUMN checksum;"
-      "ALTER TABLE log DROP COLUMN checksum; PRAGMA user_version=1;");
-  std::filesystem::remove(folder.path + "/sequence");
-  for (int i = 0; i < 2; ++i) {
-    auto store = MustOpen(folder.path);
-    CHECK(store->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{4}});
-    CHECK(store->ReadLog({.job = "a"}, 10).value()[0].event.text == "one");
-  }
-}
-
-TEST_CASE("database_that_was_deleted_under_the_store_takes_no_changes") {
-  Folder folder;
-  auto store = MustOpen(folder.path);
-  REQUIRE(store->Apply({{EpochRecord{1}}}, 0).ok());
-  std::filesystem::remove(folder.path + "/coordinator.db");
-  CHECK(absl::IsFailedPrecondition(store->Apply({{EpochRecord{2}}}, 0)));
-}
-
-TEST_CASE("backup_of_a_running_store_is_restored_with_an_epoch_of_its_own") {
-  Folder folder;
-  auto store = MustOpen(folder.path);
-  auto records = OneOfEach();
   REQUIRE(store->Apply(Puts(records), 0).ok());
-  const std::string backup = folder.path + "/backup", restored = folder.path + "-restored";
-  CHECK(BackUpStore(store->path(), backup).value() == store->sequence());
-  REQUIRE(store->Apply({{EpochRecord{1000}}}, 0).ok());  // later
-  SECTION("into an empty folder, twice") {
-    int64_t epoch = 1000;
-    for (int i = 0; i < 2; ++i) {
-      std::filesystem::remove_all(restored);
-      const absl::Status status = RestoreStore(backup, restored);
-      INFO(status.ToString());
-      REQUIRE(status.ok());
-      auto read = MustOpen(restored)->ReadAll().value();
-      REQUIRE(read.size() == records.size());
-      for (const StoreRecord& record : read) {
-        if (const auto* own = std::get_if<EpochRecord>(&record)) {
-          CHECK(own->epoch > epoch);
-          CHECK(own->epoch < int64_t{1} << 30);
-          continue;
-        }
-        CHECK(std::find(records.begin(), records.end(), record) != records.end());
-      }
-    }
-    CHECK(absl::IsFailedPrecondition(RestoreStore(backup, restored)));
-    CHECK_FALSE(std::filesystem::exists(restored + "/restore.tmp"));
-  }
-  SECTION("a damaged one, an empty one and a foreign file are refused, and nothing is made") {
-    const size_t bytes = std::filesystem::file_size(backup);
-    int refused = 0;
-    for (size_t at = 101; at < bytes; at += 997) {
-      Flip(backup, at);
-      if (!RestoreStore(backup, restored).ok()) {
-        ++refused;
-        CHECK_FALSE(std::filesystem::exists(restored + "/coordinator.db"));
-      }
-      Flip(backup, at);
-      std::filesystem::remove_all(restored);
-    }
-    CHECK(refused > 3);
-    for (const char* text : {"", "no database"}) {
-      std::ofstream(backup, std::ios::binary) << text;
-      CHECK_FALSE(RestoreStore(backup, restored).ok());
-      CHECK_FALSE(std::filesystem::exists(restored + "/coordinator.db"));
-    }
-  }
+  store.reset();
+  store = on.Open();
+  REQUIRE((store->ReadAll().value() == Sorted(records)));
+  // The long one shortens, and most of the others go.
+  std::vector<StoreWrite> writes{{Long(10)}};
+  for (size_t i = 1; i < 900; ++i) writes.push_back({records[i], true});
+  REQUIRE(store->Apply(writes, 0).ok());
+  records.erase(records.begin() + 1, records.begin() + 900);
+  records[0] = Long(10);
+  store.reset();
+  store = on.Open();
+  REQUIRE((store->ReadAll().value() == Sorted(records)));
+  REQUIRE(store->Apply({{Long(2'000'000)}}, 0).ok());
+  REQUIRE(store->Apply({{Long(0), true}}, 0).ok());
+  store.reset();
+  CHECK(on.Open()->ReadAll().value().size() == records.size() - 1);
 }
 
-TEST_CASE("a full disk is said clearly, and nothing of the transaction happened") {
+TEMPLATE_TEST_CASE("backup_fills_a_store_of_either_kind_with_an_epoch_of_its_own", "", OnSqlite,
+                   OnEtcd) {
+  TestType on;
   Folder folder;
-  auto store = Store::Open(folder.path, /*max_pages=*/20).value();
-  REQUIRE(store->Apply({{EpochRecord{1}}}, 0).ok());
-  const std::string big(200'000, 'x');
-  const auto status =
-      store->Apply({{EpochRecord{2}}, {EventRecord{1, "a", Severity::kInfo, big}}}, 0);
-  REQUIRE(status.code() == absl::StatusCode::kResourceExhausted);
-  REQUIRE(status.message().find("free space there") != absl::string_view::npos);
-  REQUIRE(store->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{1}});
-}
-
-TEST_CASE("whatever text is written can be read again") {
-  for (const std::string& text : {std::string("caf\xe9"), std::string(100'000, 'x')}) {
-    ProgressRecord progress;
-    progress.job = "lm-1";
-    progress.reason = text;
-    const auto read = DecodeRecord(EncodeRecord(progress));
-    REQUIRE(read.ok());
-    CHECK(std::get<ProgressRecord>(*read).reason.substr(0, 3) == text.substr(0, 3));
-  }
-}
-
-TEST_CASE("no damaged bytes crash the record decoder") {
-  for (const StoreRecord& record : OneOfEach()) {
-    const std::string bytes = EncodeRecord(record);
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      std::string damaged = bytes;
-      damaged[i] = static_cast<char>(damaged[i] ^ 0x55);
-      (void)DecodeRecord(damaged);
-      REQUIRE(!DecodeRecord(bytes.substr(0, 1)).ok());
+  const std::string file = folder.path + "-backup", scratch = folder.path + "-scratch";
+  auto store = on.Open();
+  const auto records = OneOfEach();
+  REQUIRE(store->Apply(Puts(records), 0).ok());
+  REQUIRE(store->Apply({{EventRecord{1, "a", Severity::kInfo, "one"}}}, 7).ok());
+  REQUIRE(store->Apply({{EventRecord{2, "a", Severity::kInfo, "two"}}}, 8).ok());
+  REQUIRE(store->BackUp(file).value() == 3);
+  const auto contents = ReadBackup(file, scratch);
+  INFO(contents.status().ToString());
+  REQUIRE(contents.ok());
+  CHECK(absl::IsFailedPrecondition(store->Fill(*contents)));
+  const auto check = [&](Store& filled) {
+    REQUIRE(filled.Fill(*contents).ok());
+    const auto read = filled.ReadAll().value();
+    REQUIRE(read.size() == records.size());
+    for (const StoreRecord& record : read) {
+      if (const auto* own = std::get_if<EpochRecord>(&record)) {
+        CHECK(own->epoch > 1000);
+        CHECK(own->restored);
+        continue;
+      }
+      CHECK(std::find(records.begin(), records.end(), record) != records.end());
     }
-  }
+    const auto lines = filled.ReadLog({}, 10).value();
+    REQUIRE(lines.size() == 2);
+    CHECK(lines[0].unix_time_ms == 7);
+    CHECK(lines[1].event == EventRecord{2, "a", Severity::kInfo, "two"});
+  };
+  check(*OnSqlite().Open());
+  check(*OnEtcd().Open());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "common/flag_sources.h"
 #include "common/logging.h"
 #include "common/metrics/metrics_server.h"
+#include "common/net/leader.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/parse_bytes.h"
 #include "common/protocol/wire.h"
@@ -35,7 +36,7 @@ absl::Status Check(const DaemonOptions& options, int64_t memory_bytes, bool join
   if (memory_bytes == 0) return absl::InvalidArgumentError("--memory-bytes must not be 0");
   ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.name), "--name"));
   if (!joins || !options.coordinator.empty()) {
-    ATOLL_RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator), "--coordinator"));
+    ATOLL_RETURN_IF_ERROR(Annotate(CheckAddresses(options.coordinator), "--coordinator"));
   }
   ATOLL_RETURN_IF_ERROR(Annotate(CheckTcpEndpoint(options.listen), "--listen"));
   if (options.advertise.empty()) return absl::OkStatus();
@@ -51,7 +52,7 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
   std::string memory = "4GiB", curve_key, curve_clients, log_level = "info", join;
   app.add_option("--coordinator", options.coordinator,
-                 "its address, HOST:PORT; --join says it too");
+                 "its address, HOST:PORT; of several, all, with commas; --join says it too");
   app.add_option("--name", options.name, "unique among the parameter servers")->required();
   app.add_option("--state-dir", options.state_folder, "folder of logs and snapshots")->required();
   app.add_option("--listen", options.listen,

@@ -14,6 +14,7 @@
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "common/net/attach_client.h"
+#include "common/net/leader.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/net/tls.h"
 #include "common/protocol/mark_file.h"
@@ -56,7 +57,7 @@ absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOption
 // What an operator can get wrong, before anything is touched.
 absl::Status CheckOptions(const DaemonOptions& options) {
   if (options.join.empty() || !options.coordinator.empty()) {
-    ATOLL_RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator), "--coordinator"));
+    ATOLL_RETURN_IF_ERROR(Annotate(CheckAddresses(options.coordinator), "--coordinator"));
   }
   ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.name), "--name"));
   ATOLL_RETURN_IF_ERROR(CheckRoots(options.roots));
@@ -99,7 +100,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
 // An island of several workers needs every member within the others' reach.
 void WarnIfOutOfReach(const DaemonOptions& options) {
   if (!IsLoopback(options.peer_endpoint) ||
-      IsLoopback(absl::StrCat("tcp://", options.coordinator))) {
+      IsLoopback(absl::StrCat("tcp://", SplitAddresses(options.coordinator)[0]))) {
     return;
   }
   LogWarning("worker", "workers of other machines cannot reach this one at ", options.peer_endpoint,

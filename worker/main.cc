@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   CLI::App app("atoll-worker trains one island's model on this machine.", "atoll-worker");
   atl::worker::DaemonOptions options;
   std::string memory = "0", log_level = "info";
-  app.add_option("--coordinator", options.coordinator, "host:port of the coordinator");
+  app.add_option("--coordinator", options.coordinator, "HOST:PORT[,...] of the coordinators");
   app.add_option("--name", options.name, "unique among workers: a-z, 0-9 and '-'")->required();
   app.add_option("--state-dir", options.state_dir, "this worker's own folder")->required();
   app.add_option("--backend", options.backend, "cpu, cuda, or reference (slow, for tests)")

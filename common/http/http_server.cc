@@ -204,6 +204,7 @@ class HttpServer::Impl {
     response.set_header("Cache-Control", reply.cacheable ? "max-age=3600" : "no-store");
     response.set_header("X-Content-Type-Options", "nosniff");
     response.set_header("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'");
+    if (!reply.location.empty()) response.set_header("Location", reply.location);
     if (!reply.next) return response.set_content(reply.body, reply.type);
     if (++streams_ > options_.max_streams) {
       --streams_;

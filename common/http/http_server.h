@@ -48,6 +48,7 @@ struct HttpReply {
   std::string type = "text/plain; charset=utf-8";
   std::string body;
   bool cacheable = false;
+  std::string location;  // of a redirection (status 307); empty: none
   // A stream of events instead of a body: fills `chunk` with what is to be sent next, waiting for
   // at most some seconds (an empty one only checks the connection); false at the end.
   std::function<bool(std::string* chunk)> next;

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "common/event_loop.h"
-#include "common/net/channel.h"
+#include "common/net/leader.h"
 #include "common/protocol/wire.h"
 #include "common/rng.h"
 #include "proto/control.grpc.pb.h"
@@ -17,6 +17,8 @@ namespace atl {
 namespace {
 
 constexpr auto kConnectLimit = std::chrono::seconds(10);
+constexpr auto kLeaderLimit = std::chrono::seconds(5);
+constexpr Duration kLeaderBackoffMax = std::chrono::seconds(1);  // one takes over soon
 
 struct WorkerSide {
   using Service = v1::WorkerControl;
@@ -49,7 +51,7 @@ class AttachClient<Up, Down>::Impl {
   using Stream = grpc::ClientReaderWriter<typename Side::WireUp, typename Side::WireDown>;
 
   Impl(AttachOptions options, std::function<void(Event)> on_event)
-      : options_(std::move(options)),
+      : options_(WithBackoff(std::move(options))),
         on_event_(std::move(on_event)),
         jitter_(std::hash<std::string>{}(options_.name), options_.incarnation),
         thread_([this] { Run(); }) {}
@@ -75,6 +77,13 @@ class AttachClient<Up, Down>::Impl {
   }
 
  private:
+  static AttachOptions WithBackoff(AttachOptions options) {
+    if (SplitAddresses(options.coordinator).size() > 1) {
+      options.backoff_max = std::min(options.backoff_max, kLeaderBackoffMax);
+    }
+    return options;
+  }
+
   // The reading thread: connection after connection.
   void Run() {
     Duration backoff = options_.backoff_min;
@@ -97,12 +106,13 @@ class AttachClient<Up, Down>::Impl {
   // One connection from opening to end; says why it ended. `served`: the coordinator said
   // something.
   std::string Serve(bool* served) {
-    const auto channel = OpenChannel(options_.tls, options_.coordinator);
-    if (!channel.ok()) return std::string(channel.status().message());
-    if (!WaitForConnection(channel->get())) {
-      return absl::StrCat(options_.coordinator, ": no coordinator answers there");
+    const auto leader = OpenLeaderChannel(options_.tls, options_.coordinator, kLeaderLimit,
+                                          [this] { return closing(); });
+    if (!leader.ok()) return std::string(leader.status().message());
+    if (!WaitForConnection(leader->channel.get())) {
+      return absl::StrCat(leader->address, ": no coordinator answers there");
     }
-    const auto stub = Side::Service::NewStub(*channel);
+    const auto stub = Side::Service::NewStub(leader->channel);
     grpc::ClientContext context;
     SetContext(&context);
     auto stream = stub->Attach(&context);
@@ -116,7 +126,7 @@ class AttachClient<Up, Down>::Impl {
     writer.join();
     SetContext(nullptr);
     if (!fault.empty()) return fault;
-    return absl::StrCat(options_.coordinator, ": ",
+    return absl::StrCat(leader->address, ": ",
                         status.ok() ? "the coordinator ended the stream" : status.error_message());
   }
 
@@ -209,7 +219,10 @@ template <class Up, class Down>
 absl::StatusOr<std::unique_ptr<AttachClient<Up, Down>>> AttachClient<Up, Down>::Open(
     AttachOptions options, std::function<void(Event)> on_event) {
   ATOLL_RETURN_IF_ERROR(CheckNodeName(options.name));
-  ATOLL_RETURN_IF_ERROR(ClientCredentials(options.tls, options.coordinator).status());
+  ATOLL_RETURN_IF_ERROR(CheckAddresses(options.coordinator));
+  for (const std::string& address : SplitAddresses(options.coordinator)) {
+    ATOLL_RETURN_IF_ERROR(ClientCredentials(options.tls, address).status());
+  }
   auto impl = std::make_unique<Impl>(std::move(options), std::move(on_event));
   return std::unique_ptr<AttachClient>(new AttachClient(std::move(impl)));
 }

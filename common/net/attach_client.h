@@ -26,7 +26,7 @@
 namespace atl {
 
 struct AttachOptions {
-  std::string coordinator;  // "host:port"
+  std::string coordinator;  // "host:port", or a list of them, of which one leads (leader.h)
   TlsOptions tls;
   NodeId name;
   Incarnation incarnation = 0;

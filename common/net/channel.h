@@ -17,6 +17,16 @@ namespace atl {
 inline constexpr int kKeepaliveMs = 5000;
 inline constexpr int kKeepaliveTimeoutMs = 5000;
 
+// The same among several coordinators, one of which takes over when another one is dead.
+inline constexpr int kShortKeepaliveMs = 1500;
+inline constexpr int kShortKeepaliveTimeoutMs = 1500;
+
+struct ChannelTimes {
+  int keepalive_ms = kKeepaliveMs;
+  int keepalive_timeout_ms = kKeepaliveTimeoutMs;
+  int reconnect_ms = 0;  // the longest time between two attempts to connect; 0: gRPC's own
+};
+
 // A channel of its own connection, which takes messages of up to kMaxMessageBytes, notices dead
 // peers, and uses no proxy of the environment.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const TlsOptions& tls,
@@ -24,7 +34,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const TlsOptions& tls
 
 // The same with these credentials.
 std::shared_ptr<grpc::Channel> OpenChannelWith(
-    const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& address);
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& address,
+    const ChannelTimes& times = {});
 
 }  // namespace atl
 

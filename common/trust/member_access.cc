@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/logging.h"
-#include "common/net/channel.h"
+#include "common/net/leader.h"
 #include "common/trust/token.h"
 #include "proto/trust.grpc.pb.h"
 
@@ -20,6 +20,7 @@ namespace atl {
 namespace {
 
 constexpr auto kCallLimit = std::chrono::seconds(10);
+constexpr auto kLeaderLimit = std::chrono::seconds(5);
 constexpr auto kTryAgain = std::chrono::seconds(1);
 constexpr Duration kJoinPatience = std::chrono::seconds(60);
 constexpr int64_t kRenewLatestS = 3600;  // between two tries
@@ -34,14 +35,19 @@ std::string DateOf(int64_t unix_s) {
 
 // One call; UNAVAILABLE where nobody answers, or the token is not known there.
 absl::StatusOr<v1::JoinReply> CallJoin(const JoinAddress& to, const v1::JoinRequest& request) {
-  ATOLL_ASSIGN_OR_RETURN(const auto credentials, JoinCredentials(to.token, to.coordinator));
-  const auto stub = v1::Trust::NewStub(OpenChannelWith(credentials, to.coordinator));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kCallLimit);
-  v1::JoinReply reply;
-  const grpc::Status status = stub->Join(&context, request, &reply);
-  if (!status.ok()) return Annotate(FromGrpc(status), to.coordinator);
-  return reply;
+  absl::Status said;
+  for (const std::string& address : SplitAddresses(to.coordinator)) {
+    ATOLL_ASSIGN_OR_RETURN(const auto credentials, JoinCredentials(to.token, address));
+    const auto stub = v1::Trust::NewStub(OpenChannelWith(credentials, address));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kCallLimit);
+    v1::JoinReply reply;
+    const grpc::Status status = stub->Join(&context, request, &reply);
+    if (status.ok()) return reply;
+    said = Annotate(FromGrpc(status), address);
+    if (!absl::IsUnavailable(said)) break;  // else it may be a standby
+  }
+  return said;
 }
 
 // A folder that says who it is must say what the flags do.
@@ -60,7 +66,7 @@ absl::Status CheckFolder(const Identity& self, const IdentityFolder& folder,
 class Stopper {
  public:
   // Whether to go on.
-  bool Wait(std::chrono::milliseconds time) {
+  bool Wait(Duration time) {
     std::unique_lock lock(mutex_);
     return !changed_.wait_for(lock, time, [&] { return stopped_; });
   }
@@ -87,8 +93,9 @@ class Stopper {
 absl::Status RenewWith(const IdentityFolder& folder, const std::string& coordinator,
                        Stopper* stopper) {
   ATOLL_ASSIGN_OR_RETURN(const IdentityFolder::Keys keys, folder.MakeKeys());
-  ATOLL_ASSIGN_OR_RETURN(const auto channel, OpenChannel(folder.tls(), coordinator));
-  const auto stub = v1::Trust::NewStub(channel);
+  ATOLL_ASSIGN_OR_RETURN(const LeaderChannel leader,
+                         OpenLeaderChannel(folder.tls(), coordinator, kCallLimit));
+  const auto stub = v1::Trust::NewStub(leader.channel);
   v1::RenewRequest request;
   ATOLL_ASSIGN_OR_RETURN(*request.mutable_certificate_request(), MakeRequest(keys.key));
   v1::RenewReply reply;
@@ -119,7 +126,7 @@ absl::Status Join(const Identity& self, const IdentityFolder& folder, const std:
                   Duration patience) {
   const auto parsed = ParseJoinAddress(join);
   if (!parsed.ok()) return Annotate(parsed.status(), "--join");
-  ATOLL_RETURN_IF_ERROR(Annotate(CheckAddress(parsed->coordinator), "--join"));
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckAddresses(parsed->coordinator), "--join"));
   ATOLL_ASSIGN_OR_RETURN(const IdentityFolder::Keys keys, folder.MakeKeys());
   v1::JoinRequest request;
   request.set_role(std::string(RoleName(self.role)));
@@ -265,9 +272,10 @@ class KeyWatcher::Impl {
  private:
   // One stream, to its end.
   void Watch() {
-    const auto channel = OpenChannel(tls_, coordinator_);
-    if (!channel.ok()) return;
-    const auto stub = v1::Trust::NewStub(*channel);
+    const auto leader = OpenLeaderChannel(tls_, coordinator_, kLeaderLimit,
+                                          [this] { return !stopper_.Wait(Duration{0}); });
+    if (!leader.ok()) return;
+    const auto stub = v1::Trust::NewStub(leader->channel);
     grpc::ClientContext context;
     context.set_wait_for_ready(false);
     if (!stopper_.SetContext(&context)) return;

@@ -19,7 +19,7 @@ namespace atl {
 
 // The flags of a member that say where it goes and who it is.
 struct AccessFlags {
-  std::string* coordinator;  // "host:port"
+  std::string* coordinator;  // "host:port", or a list of them (common/net/leader.h)
   TlsOptions* tls;
   std::string* curve_key_path;
 };
@@ -28,7 +28,8 @@ struct AccessFlags {
 template <class App>
 void AddJoinFlag(App& app, std::string* join) {
   app.add_option("--join", *join,
-                 "TOKEN@HOST:PORT of the coordinator, as `atoll token create` printed it: gets a "
+                 "TOKEN@HOST:PORT[,HOST:PORT...] of the coordinator, as `atoll token create` "
+                 "printed it: gets a "
                  "certificate, which later starts find in --state-dir");
 }
 

@@ -37,7 +37,7 @@ absl::StatusOr<std::string> TokenKeyDigest(const JoinToken& token);
 // "TOKEN@HOST:PORT".
 struct JoinAddress {
   JoinToken token;
-  std::string coordinator;  // "host:port"
+  std::string coordinator;  // "host:port", or a list of them
 };
 absl::StatusOr<JoinAddress> ParseJoinAddress(absl::string_view text);
 

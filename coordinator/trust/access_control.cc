@@ -26,6 +26,20 @@ Verdict Unknown() {
           "the certificate is not of this cluster's authority, and no token's"};
 }
 
+// What is stored ends with its digest.
+absl::StatusOr<TrustRegistry> Decode(const std::string& where, const std::string& bytes) {
+  v1::TrustRecords records;
+  const size_t size = bytes.size() < 32 ? 0 : bytes.size() - 32;
+  if (bytes.size() < 32 || bytes.substr(size) != Sha256(bytes.substr(0, size)) ||
+      !records.ParseFromString(bytes.substr(0, size))) {
+    return absl::DataLossError(absl::StrCat(
+        where,
+        ": is damaged; restore it from a copy, or delete it: tokens, revocations and the "
+        "list of CURVE keys are then lost"));
+  }
+  return TrustRegistry(std::move(records));
+}
+
 // Members' names are node names; people's may have dots and capitals.
 absl::Status CheckJoinName(const std::string& role, const std::string& name) {
   if (role == RoleName(Role::kWorker) || role == RoleName(Role::kParameterServer)) {
@@ -67,18 +81,9 @@ absl::Status AccessControl::Load(const TlsOptions& flags) {
   const std::string path = folder_.path() + "/registry";
   const auto bytes = RealFiles().Read(path, kRegistryBytesMax);
   if (bytes.ok()) {
-    v1::TrustRecords records;
-    // What is stored ends with its digest.
-    const std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-    const size_t size = text.size() < 32 ? 0 : text.size() - 32;
-    if (text.size() < 32 || text.substr(size) != Sha256(text.substr(0, size)) ||
-        !records.ParseFromString(text.substr(0, size))) {
-      return absl::DataLossError(absl::StrCat(
-          path,
-          ": is damaged; restore it from a copy, or delete it: tokens, revocations and the "
-          "list of CURVE keys are then lost"));
-    }
-    registry_ = TrustRegistry(std::move(records));
+    ATOLL_ASSIGN_OR_RETURN(
+        registry_,
+        Decode(path, std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size())));
   } else if (!absl::IsNotFound(bytes.status())) {
     return bytes.status();
   }
@@ -99,8 +104,22 @@ absl::Status AccessControl::Save() {
   if (!registry_.records().SerializeToString(&text)) {
     return absl::InternalError("the registry cannot be stored");
   }
+  text += Sha256(text);
+  if (shared_ != nullptr) return shared_->Write(text);
   ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder_.path()));
-  return WriteFileWithMode(folder_.path() + "/registry", text + Sha256(text), 0600);
+  return WriteFileWithMode(folder_.path() + "/registry", text, 0600);
+}
+
+absl::Status AccessControl::Share(SharedValue* value) {
+  {
+    const std::lock_guard lock(mutex_);
+    ATOLL_ASSIGN_OR_RETURN(const auto stored, value->Read());
+    shared_ = value;
+    if (!stored) return Save();
+    ATOLL_ASSIGN_OR_RETURN(registry_, Decode("the registry of the --store", *stored));
+  }
+  ++revocations_;
+  return absl::OkStatus();
 }
 
 // A change that cannot be stored did not happen.

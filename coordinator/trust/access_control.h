@@ -1,6 +1,7 @@
 // Decides of every handshake and every call who the caller is and whether he may, and keeps what it
-// decides by: the registry in STATE_DIR/trust/registry, the authority beside it, if there is one,
-// and the audit log. Thread-safe; changes are durable before a call returns.
+// decides by: the registry in STATE_DIR/trust/registry, or where coordinators share it, the
+// authority in that folder, if there is one, and the audit log. Thread-safe; changes are durable
+// before a call returns.
 
 #ifndef ATOLL_COORDINATOR_TRUST_ACCESS_CONTROL_H_
 #define ATOLL_COORDINATOR_TRUST_ACCESS_CONTROL_H_
@@ -18,6 +19,7 @@
 #include "common/trust/authority.h"
 #include "coordinator/trust/audit_log.h"
 #include "coordinator/trust/registry.h"
+#include "coordinator/trust/shared_value.h"
 
 namespace grpc {
 class AuthContext;
@@ -46,6 +48,10 @@ class AccessControl {
   static absl::StatusOr<std::unique_ptr<AccessControl>> Open(const std::string& folder,
                                                              const TlsOptions& flags,
                                                              int64_t lifetime_s);
+
+  // From now on the registry is `value`'s; where that has none, it gets this one. `value` outlives
+  // all further calls.
+  absl::Status Share(SharedValue* value);
 
   bool has_authority() const { return !authority_.certificate.empty(); }
   const std::string& cluster() const { return cluster_; }  // of the authority; empty: there is none
@@ -113,7 +119,8 @@ class AccessControl {
   AuditLog audit_;
   std::atomic<int64_t> revocations_{0};
   mutable std::mutex mutex_;
-  TrustRegistry registry_;  // guarded by mutex_
+  TrustRegistry registry_;         // guarded by mutex_, as below
+  SharedValue* shared_ = nullptr;  // null: the file
 };
 
 }  // namespace atl

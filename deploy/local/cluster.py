@@ -172,6 +172,43 @@ class Cluster:
         return self._add("coordinator", "atoll-coordinator", "--listen=" + self.address, *flags,
                          wrapper=wrapper)
 
+    def etcd(self, members=1):
+        """Starts etcd1.. (Debian's etcd-server); returns their endpoints, HOST:PORT each."""
+        program = "/usr/bin/etcd"
+        if not os.access(program, os.X_OK):
+            raise ClusterError("etcd is not installed; ./dev deps installs the package etcd-server")
+        names = [f"etcd{i}" for i in range(1, members + 1)]
+        peers = {name: f"http://127.0.0.1:{free_port()}" for name in names}
+        clients = {name: f"127.0.0.1:{free_port()}" for name in names}
+        everyone = ",".join(f"{name}={url}" for name, url in peers.items())
+        for name in names:
+            self.daemons[name] = Daemon(name, [
+                program, "--name=" + name, "--data-dir=" + os.path.join(self.folder, name),
+                "--listen-client-urls=http://" + clients[name],
+                "--advertise-client-urls=http://" + clients[name],
+                "--listen-peer-urls=" + peers[name], "--initial-advertise-peer-urls=" + peers[name],
+                "--initial-cluster=" + everyone], os.path.join(self.folder, name + ".log"))
+            self.daemons[name].start()
+        return list(clients.values())
+
+    def coordinators(self, stores, *flags):
+        """Starts c1.., with one --store each, of one etcd: one of them leads. Members that are started
+        later, and the CLI, get all of their addresses."""
+        addresses = [f"127.0.0.1:{free_port()}" for _ in stores]
+        for i, (address, store) in enumerate(zip(addresses, stores)):
+            self._add(f"c{i + 1}", "atoll-coordinator", "--listen=" + address, "--store=" + store,
+                      *flags)
+        self.coordinator_at = {f"c{i + 1}": address for i, address in enumerate(addresses)}
+        self.address = ",".join(addresses)
+
+    def leader(self):
+        """Name of the coordinator that leads; None: none does now."""
+        for name, address in self.coordinator_at.items():
+            if self.daemons[name].alive() and self.atoll(
+                    "--coordinator", address, "status", check=False)[0] == 0:
+                return name
+        return None
+
     def server(self, name, *flags, memory="1GiB", listen="tcp://127.0.0.1:0", wrapper=()):
         return self._add(name, "atoll-paramserver", "--coordinator=" + self.address,
                          "--name=" + name, "--listen=" + listen,

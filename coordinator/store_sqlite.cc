@@ -1,4 +1,4 @@
-#include "coordinator/store.h"
+#include "coordinator/store_sqlite.h"
 
 #include <memory>
 #include <utility>
@@ -9,6 +9,7 @@
 #include "common/state_folder.h"
 #include "common/status.h"
 #include "coordinator/sqlite.h"
+#include "coordinator/store_backup.h"
 #include "coordinator/store_seal.h"
 #include "coordinator/wire.h"
 
@@ -16,7 +17,6 @@ namespace atl {
 namespace {
 
 constexpr int kApplicationId = 0x61746f6c;  // "atol"
-constexpr int64_t kMaxRecordBytes = int64_t{256} << 20;
 
 constexpr char kRemedy[] =
     "; nothing was changed. Restore an `atoll backup` into an empty --state-dir with "
@@ -40,11 +40,9 @@ uint64_t ChecksumOfLogRow(Statement& row) {
   return ChecksumOfLine(row.Int(0), row.Int(1), row.Bytes(2), row.Int(3), row.Bytes(4));
 }
 
-}  // namespace
-
-class Store::Impl {
+class SqliteStore : public Store {
  public:
-  ~Impl() {
+  ~SqliteStore() override {
     for (auto* statement : {&put_, &erase_, &log_, &checksum_, &seal_}) statement->reset();
     if (db_ != nullptr) sqlite3_close(db_);
   }
@@ -78,10 +76,10 @@ class Store::Impl {
     return absl::OkStatus();
   }
 
-  int64_t sequence() const { return totals_.sequence; }
-  const std::string& path() const { return path_; }
+  int64_t sequence() const override { return totals_.sequence; }
+  const std::string& name() const override { return path_; }
 
-  absl::StatusOr<std::vector<StoreRecord>> ReadAll() {
+  absl::StatusOr<std::vector<StoreRecord>> ReadAll() override {
     std::vector<StoreRecord> records;
     Statement select(db_, "SELECT key, value FROM records ORDER BY key");
     int result;
@@ -98,26 +96,32 @@ class Store::Impl {
     return records;
   }
 
-  absl::Status Apply(const std::vector<StoreWrite>& writes, int64_t unix_time_ms) {
+  absl::Status Apply(const std::vector<StoreWrite>& writes, int64_t unix_time_ms) override {
     if (writes.empty()) return absl::OkStatus();
-    ATOLL_RETURN_IF_ERROR(CheckStillThere());
-    ATOLL_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
-    const StoreTotals before = totals_;
-    absl::Status status;
-    for (const StoreWrite& write : writes) {
-      status = Write(write, unix_time_ms);
-      if (!status.ok()) break;
-    }
-    ++totals_.sequence;
-    if (status.ok()) status = WriteTotals();
-    if (status.ok()) status = Execute("COMMIT");
-    if (status.ok()) return newest_.Write(totals_.sequence);
-    if (sqlite3_get_autocommit(db_) == 0) Execute("ROLLBACK").IgnoreError();
-    totals_ = before;
-    return status;
+    return Change([&]() -> absl::Status {
+      for (const StoreWrite& write : writes) {
+        ATOLL_RETURN_IF_ERROR(Write(write, unix_time_ms));
+      }
+      return absl::OkStatus();
+    });
   }
 
-  absl::StatusOr<std::vector<LogEntry>> ReadLog(const LogQuery& query, int64_t limit) {
+  absl::Status Fill(const StoreContents& contents) override {
+    if (totals_.records > 0) {
+      return absl::FailedPreconditionError(absl::StrCat(path_, ": holds records already"));
+    }
+    return Change([&]() -> absl::Status {
+      for (const LogEntry& line : contents.lines) {
+        ATOLL_RETURN_IF_ERROR(Write({line.event}, line.unix_time_ms));
+      }
+      for (const StoreRecord& record : contents.records) {
+        ATOLL_RETURN_IF_ERROR(Write({record}, 0));
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  absl::StatusOr<std::vector<LogEntry>> ReadLog(const LogQuery& query, int64_t limit) override {
     Statement select(db_, absl::StrCat("SELECT * ", FromLog(query), " ORDER BY sequence LIMIT ?6"));
     Bind(query, &select).Bind(limit);
     std::vector<LogEntry> lines;
@@ -141,7 +145,7 @@ class Store::Impl {
     return lines;
   }
 
-  absl::StatusOr<int64_t> TailOfLog(const LogQuery& query, int64_t count) {
+  absl::StatusOr<int64_t> TailOfLog(const LogQuery& query, int64_t count) override {
     Statement select(
         db_, absl::StrCat("SELECT sequence ", FromLog(query), " ORDER BY sequence DESC LIMIT ?6"));
     Bind(query, &select).Bind(count);
@@ -155,7 +159,27 @@ class Store::Impl {
     return after;
   }
 
+  absl::StatusOr<int64_t> BackUp(const std::string& to) const override {
+    return CopyDatabase(path_, to);
+  }
+
  private:
+  // One transaction, and one step of the sequence.
+  template <class WriteAll>
+  absl::Status Change(const WriteAll& write_all) {
+    ATOLL_RETURN_IF_ERROR(CheckStillThere());
+    ATOLL_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
+    const StoreTotals before = totals_;
+    absl::Status status = write_all();
+    ++totals_.sequence;
+    if (status.ok()) status = WriteTotals();
+    if (status.ok()) status = Execute("COMMIT");
+    if (status.ok()) return newest_.Write(totals_.sequence);
+    if (sqlite3_get_autocommit(db_) == 0) Execute("ROLLBACK").IgnoreError();
+    totals_ = before;
+    return status;
+  }
+
   // Two texts, so that each uses its index.
   static std::string FromLog(const LogQuery& query) {
     return absl::StrCat("FROM log WHERE ", query.job.empty() ? "?1=''" : "job=?1",
@@ -397,30 +421,13 @@ class Store::Impl {
   SequenceFile newest_;
 };
 
-absl::StatusOr<std::unique_ptr<Store>> Store::Open(const std::string& directory,
-                                                   int64_t max_pages) {
-  auto impl = std::make_unique<Impl>();
-  ATOLL_RETURN_IF_ERROR(impl->Open(directory, max_pages));
-  return std::unique_ptr<Store>(new Store(std::move(impl)));
-}
+}  // namespace
 
-Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Store::~Store() = default;
-
-int64_t Store::sequence() const { return impl_->sequence(); }
-const std::string& Store::path() const { return impl_->path(); }
-
-absl::StatusOr<std::vector<StoreRecord>> Store::ReadAll() { return impl_->ReadAll(); }
-
-absl::Status Store::Apply(const std::vector<StoreWrite>& writes, int64_t unix_time_ms) {
-  return impl_->Apply(writes, unix_time_ms);
-}
-
-absl::StatusOr<std::vector<LogEntry>> Store::ReadLog(const LogQuery& query, int64_t limit) {
-  return impl_->ReadLog(query, limit);
-}
-absl::StatusOr<int64_t> Store::TailOfLog(const LogQuery& query, int64_t count) {
-  return impl_->TailOfLog(query, count);
+absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& directory,
+                                                       int64_t max_pages) {
+  auto store = std::make_unique<SqliteStore>();
+  ATOLL_RETURN_IF_ERROR(store->Open(directory, max_pages));
+  return store;
 }
 
 }  // namespace atl

@@ -1,0 +1,244 @@
+#include "coordinator/leading_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/server_builder.h>
+
+#include <chrono>
+#include <functional>
+#include <future>
+
+#include "common/http/http_server.h"
+#include "common/logging.h"
+#include "common/metrics/metrics_server.h"
+#include "common/metrics/names.h"
+#include "common/net/channel.h"
+#include "common/protocol/wire.h"
+#include "coordinator/authorization.h"
+#include "coordinator/backup_service.h"
+#include "coordinator/http/gateway.h"
+#include "coordinator/loop.h"
+#include "coordinator/member_service.h"
+#include "coordinator/monitoring/cluster_metrics.h"
+#include "coordinator/people_service.h"
+#include "coordinator/trust/authorizer.h"
+#include "coordinator/trust/trust_service.h"
+
+namespace atl {
+namespace {
+
+constexpr int kMaxThreads = 16;
+constexpr size_t kMaxBufferBytes = size_t{512} << 20;
+constexpr int kPageThreads = 40;
+constexpr int kPageStreams = 32;
+constexpr auto kLoopLimit = std::chrono::seconds(5);
+
+}  // namespace
+
+class LeadingServer::Impl {
+ public:
+  Impl(AccessControl* access, std::unique_ptr<CoordinatorLoop> loop, const std::string& state_dir)
+      : access_(access),
+        loop_(std::move(loop)),
+        members_(loop_.get(), access_),
+        people_(loop_.get(), access_),
+        trust_(access_),
+        backups_(&loop_->store(), state_dir + "/coordinator.db.backup") {
+    access_->on_revoked = [this] {
+      members_.EndRevoked();
+      trust_.EndRevoked();
+    };
+  }
+
+  absl::Status Listen(const ServerOptions& options) {
+    ATOLL_ASSIGN_OR_RETURN(const auto credentials, ServerCredentials(access_, options.listen));
+    if (!access_->tls().cert_path.empty()) {
+      credentials->SetAuthMetadataProcessor(NewAuthorizer(access_));
+    }
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(options.listen, credentials, &port_);
+    for (grpc::Service* service : members_.services()) builder.RegisterService(service);
+    for (grpc::Service* service : people_.services()) builder.RegisterService(service);
+    builder.RegisterService(backups_.service());
+    builder.RegisterService(trust_.service());
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    builder.SetMaxSendMessageSize(kMaxMessageBytes);
+    builder.SetResourceQuota(
+        grpc::ResourceQuota("coordinator").Resize(kMaxBufferBytes).SetMaxThreads(kMaxThreads));
+    // Two coordinators on one port would each get half of the members.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               kShortKeepaliveMs / 2);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0) {
+      return absl::UnavailableError(
+          absl::StrCat("--listen ", options.listen, ": cannot listen there; is the port taken?"));
+    }
+    state_dir_ = options.state_dir;
+    ATOLL_RETURN_IF_ERROR(ServePage(options));
+    ATOLL_ASSIGN_OR_RETURN(monitor_,
+                           ServeMetrics(options.metrics_listen, access_->tls(), Monitor()));
+    return absl::OkStatus();
+  }
+
+  int port() const { return port_; }
+  std::string page_url() const { return page_ == nullptr ? "" : page_->url(); }
+  std::string metrics_url() const { return monitor_ == nullptr ? "" : monitor_->url(); }
+  void Stop() { loop_->Stop(); }
+
+  absl::Status Run() {
+    const absl::Status status = loop_->Run();
+    server_->Shutdown(std::chrono::system_clock::now());
+    return status;
+  }
+
+  ~Impl() {
+    loop_->Stop();  // drops tasks, which ends their calls
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    page_.reset();
+    monitor_.reset();
+  }
+
+ private:
+  absl::Status ServePage(const ServerOptions& options) {
+    if (options.http_listen.empty()) return absl::OkStatus();
+    HttpOptions http;
+    http.flag = "--http-listen";
+    http.listen = options.http_listen;
+    http.tls = access_->tls();
+    http.threads = kPageThreads;
+    http.max_streams = kPageStreams;
+    const std::shared_ptr<grpc::Channel> here = server_->InProcessChannel(PageChannel());
+    gateway_ = std::make_unique<Gateway>(
+        here, [this, loopback = IsLoopbackAddress(options.http_listen)](
+                  const HttpRequest& request, const std::string& call, bool try_only) {
+          return Permit(request, call, loopback, try_only);
+        });
+    ATOLL_ASSIGN_OR_RETURN(page_, HttpServer::Start(http, [this](const HttpRequest& request) {
+                             return gateway_->Answer(request);
+                           }));
+    LogInfo("http", "the web page is at ", page_->url(), "/");
+    return absl::OkStatus();
+  }
+
+  // On a page over TLS, what the certificate allows. In plaintext anybody may look, and act where
+  // that is somebody on this machine, of a cluster without roles.
+  Gateway::User Permit(const HttpRequest& request, const std::string& call, bool loopback,
+                       bool try_only) {
+    if (!request.peer_certificate.empty()) {
+      if (try_only) {
+        const Caller caller = access_->WhoIs(request.peer_certificate, request.from);
+        const bool may = access_->StillAllowed(request.peer_certificate).ok() &&
+                         Authorize(*caller.identity, call).ok();
+        return {may ? absl::OkStatus() : absl::PermissionDeniedError("not any more"), ""};
+      }
+      Caller caller;
+      const absl::Status allowed =
+          access_->CheckCall(request.peer_certificate, request.from, call, &caller);
+      return {allowed, caller.text()};
+    }
+    const std::string name = absl::StrCat("page/", request.from);
+    const bool has_roles = !access_->tls().cert_path.empty();
+    if (Authorize({Role::kViewer, ""}, call).ok() || (loopback && !has_roles)) {
+      return {absl::OkStatus(), name};
+    }
+    if (loopback) {
+      return {absl::PermissionDeniedError(
+                  "this cluster has roles, and a page in plaintext shows none: use the command "
+                  "line, or a page over TLS with an operator's certificate"),
+              name};
+    }
+    return {absl::PermissionDeniedError("actions are for loopback addresses, or over TLS"), name};
+  }
+
+  static grpc::ChannelArguments PageChannel() {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    return arguments;
+  }
+
+  // Runs `task` on the loop's thread and waits for it; false when it does not come to it.
+  bool OnLoop(std::function<void(Instant)> task) {
+    auto done = std::make_shared<std::promise<void>>();
+    std::future<void> waiting = done->get_future();
+    const bool posted = loop_->Post([done, task = std::move(task)](Instant now) {
+      task(now);
+      done->set_value();
+    });
+    return posted && waiting.wait_for(kLoopLimit) == std::future_status::ready;
+  }
+
+  Monitored Monitor() {
+    Monitored monitored;
+    monitored.collect = [this](MetricsWriter& writer) {
+      writer.AddDisk(state_dir_);
+      writer.Add(kEventQueue, static_cast<double>(loop_->queued()));
+      for (const auto& [denial, count] : access_->audit().denials()) {
+        writer.Add(kDeniedCalls, static_cast<double>(count), {{"reason", DenialWord(denial)}});
+      }
+      // Of its own: the task may run after this call has given up.
+      auto cluster = std::make_shared<MetricsWriter>();
+      const bool there = OnLoop([loop = loop_.get(), cluster](Instant now) {
+        cluster->Add(kEpoch, static_cast<double>(loop->core().epoch()));
+        cluster->Add(kDrifts, static_cast<double>(loop->measurements().Troubles(now).size()));
+        AddClusterMetrics(now, loop->core(), loop->observations().counters(),
+                          loop->observations().progress(), *cluster);
+      });
+      if (there) writer.Take(*cluster);
+    };
+    monitored.healthy = [this] { return OnLoop([](Instant) {}); };
+    monitored.why_not_ready = [this] {
+      return std::string(OnLoop([](Instant) {}) ? "" : "the main loop does not turn");
+    };
+    return monitored;
+  }
+
+  AccessControl* const access_;
+  const std::unique_ptr<CoordinatorLoop> loop_;
+  MemberService members_;
+  PeopleService people_;
+  TrustService trust_;
+  BackupService backups_;
+  int port_ = 0;
+  std::string state_dir_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Gateway> gateway_;
+  std::unique_ptr<HttpServer> page_;
+  std::unique_ptr<HttpServer> monitor_;
+};
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
+    AccessControl* access, const std::string& listen) {
+  if (!access->has_authority()) return ListenCredentials(access->tls(), listen);
+  return ListenCredentials(access->tls(), [access](const std::string& certificate) {
+    return access->Admit(certificate);
+  });
+}
+
+absl::StatusOr<std::unique_ptr<LeadingServer>> LeadingServer::Start(const ServerOptions& options,
+                                                                    AccessControl* access,
+                                                                    std::unique_ptr<Store> store) {
+  if (store->registry() != nullptr) ATOLL_RETURN_IF_ERROR(access->Share(store->registry()));
+  ATOLL_ASSIGN_OR_RETURN(auto loop,
+                         CoordinatorLoop::Open(std::move(store), options.state_dir, options.cluster,
+                                               access->cluster(), options.core));
+  auto impl = std::make_unique<Impl>(access, std::move(loop), options.state_dir);
+  ATOLL_RETURN_IF_ERROR(impl->Listen(options));
+  return std::unique_ptr<LeadingServer>(new LeadingServer(std::move(impl)));
+}
+
+LeadingServer::LeadingServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LeadingServer::~LeadingServer() = default;
+int LeadingServer::port() const { return impl_->port(); }
+std::string LeadingServer::page_url() const { return impl_->page_url(); }
+std::string LeadingServer::metrics_url() const { return impl_->metrics_url(); }
+absl::Status LeadingServer::Run() { return impl_->Run(); }
+void LeadingServer::Stop() { impl_->Stop(); }
+
+}  // namespace atl
