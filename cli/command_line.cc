@@ -19,6 +19,7 @@
 #include "cli/generate.h"
 #include "cli/metrics.h"
 #include "cli/plan.h"
+#include "cli/predict.h"
 #include "cli/profile.h"
 #include "cli/render.h"
 #include "cli/tokenize.h"
@@ -196,6 +197,9 @@ class CommandLine {
     AddGenerateFlags(*AddLocal("generate", "make text with an exported model",
                                [this] { return Generate(global_, generate_); }),
                      &generate_);
+    AddPredictFlags(*AddLocal("predict", "fill masks in a text, or name the classes of images",
+                              [this] { return Predict(global_, predict_); }),
+                    &predict_);
     AddTokenizeFlags(*AddLocal("tokenize", "make token shards of text or JSONL files",
                                [this] { return TokenizeCommand(global_, tokenize_); }),
                      &tokenize_);
@@ -287,6 +291,7 @@ class CommandLine {
   GenerateFlags generate_;
   RecoverFlags recover_;
   PlanFlags plan_;
+  PredictFlags predict_;
   TokenizeFlags tokenize_;
   TraceFlags trace_;
   InitFlags init_;

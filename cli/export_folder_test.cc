@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cli/model_folder.h"
+
 namespace atl::cli {
 namespace {
 
@@ -56,6 +58,19 @@ TEST_CASE("a tokenizer's files are copied, under their usual names") {
         std::vector<std::string>{"tokenizer.model"});
   CHECK(fs::exists(folder.at("to/tokenizer.model")));
   CHECK(absl::IsNotFound(CopyTokenizer(folder.at("nowhere"), folder.at("to")).status()));
+}
+
+TEST_CASE("names of classes go into config.json and come back, one for each of the model's") {
+  Folder folder;
+  folder.Write("config.json");
+  std::ofstream(folder.at("config.json"))
+      << R"({"model_type": "resnet", "num_labels": 3, "depths": [1, 1], "hidden_sizes": [8, 16],)"
+      << R"( "embedding_size": 8, "layer_type": "basic"})";
+  const std::string place = folder.at("");
+  CHECK(ReadClassNames(place, 3)->empty());
+  REQUIRE(WriteClassNames(place, {"cat", "dog"}).ok());
+  CHECK(*ReadClassNames(place, 3) == std::vector<std::string>{"cat", "dog", "LABEL_2"});
+  CHECK(absl::IsInvalidArgument(ReadClassNames(place, 4).status()));
 }
 
 }  // namespace

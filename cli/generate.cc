@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "cli/model_folder.h"
 #include "cli/text_stream.h"
-#include "common/tokenizer/tokenizer.h"
-#include "kernels/cpu/cpu.h"
 #include "worker/data/tokenize.h"
 #include "worker/model/generate.h"
 #include "worker/model/weights.h"
@@ -20,60 +17,32 @@ namespace atl::cli {
 namespace {
 
 constexpr int64_t kMaxContext = 4096;
-constexpr int64_t kBytes = 256;  // vocabulary of a model without a tokenizer
-
 // A model's folder, ready to make tokens.
 struct Loaded {
   std::unique_ptr<const Tokenizer> tokenizer;  // null: tokens are bytes
-  CachedCpuBackend backend;
-  std::unique_ptr<Model> model;
-  std::unique_ptr<ModelRunner> runner;
+  LoadedModel model;
 };
-
-absl::StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const GenerateFlags& flags,
-                                                               int64_t vocabulary) {
-  const std::string path = flags.tokenizer.empty() ? flags.folder : flags.tokenizer;
-  auto tokenizer = OpenTokenizer(path);
-  if (absl::IsNotFound(tokenizer.status()) && flags.tokenizer.empty() && vocabulary == kBytes) {
-    return nullptr;
-  }
-  if (!tokenizer.ok()) return tokenizer.status();
-  if ((*tokenizer)->vocabulary() > vocabulary) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        flags.folder, "/config.json: vocab_size = ", vocabulary, ", but the tokenizer ", path,
-        " has ", (*tokenizer)->vocabulary(), " tokens: it is of another model"));
-  }
-  return tokenizer;
-}
 
 absl::StatusOr<Loaded> Load(const GenerateFlags& flags) {
   Loaded loaded;
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.folder));
   if (config.is_images()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        flags.folder, "/config.json: a model of images does not continue texts; use a decoder's"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.folder,
+                     "/config.json: a model of images does not continue texts; `atoll predict` "
+                     "names an image's classes"));
   }
   if (!config.architecture().causal) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        flags.folder, "/config.json: an encoder's model does not continue texts; use a decoder's"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.folder,
+                     "/config.json: an encoder's model does not continue texts; `atoll predict` "
+                     "fills its masks"));
   }
-  ATOLL_ASSIGN_OR_RETURN(loaded.tokenizer, LoadTokenizer(flags, config.vocab));
-  ATOLL_ASSIGN_OR_RETURN(Model model, Model::Create(config));
-  loaded.model = std::make_unique<Model>(std::move(model));
-  loaded.backend = NewCachedCpuBackend(flags.threads);
-  RunnerOptions options;
-  options.seq_len = std::min<int64_t>(config.max_positions, kMaxContext);
-  options.train = false;
-  ATOLL_ASSIGN_OR_RETURN(loaded.runner,
-                         ModelRunner::Create(*loaded.backend.backend, *loaded.model, options));
-  std::vector<LayerLayout> layouts;
-  std::vector<std::span<float>> layers;
-  for (int l = 0; l < static_cast<int>(loaded.model->layers().size()); ++l) {
-    layouts.push_back(loaded.model->layers()[l]->layout());
-    // The CPU backend's memory is the host's.
-    layers.emplace_back(static_cast<float*>(loaded.runner->params(l).data), layouts.back().size);
-  }
-  ATOLL_RETURN_IF_ERROR(ReadWeights(flags.folder, layouts, layers));
+  ATOLL_ASSIGN_OR_RETURN(loaded.tokenizer,
+                         LoadTokenizer(flags.folder, flags.tokenizer, config.vocab));
+  ATOLL_ASSIGN_OR_RETURN(
+      loaded.model, LoadModel(flags.folder, config,
+                              std::min<int64_t>(config.max_positions, kMaxContext), flags.threads));
   return loaded;
 }
 
@@ -117,12 +86,12 @@ absl::Status Run(const Global& global, const GenerateFlags& flags, const std::st
   if (!global.json) std::cout << prompt << std::flush;
   absl::Status status;
   const auto start = std::chrono::steady_clock::now();
-  const auto made =
-      atl::Generate(*loaded.runner, loaded.backend.cache, ids, sampling, [&](int32_t token) {
-        const auto go_on = stream.Add(token);
-        status = go_on.status();
-        return status.ok() && *go_on;
-      });
+  const auto made = atl::Generate(*loaded.model.runner, loaded.model.backend.cache, ids, sampling,
+                                  [&](int32_t token) {
+                                    const auto go_on = stream.Add(token);
+                                    status = go_on.status();
+                                    return status.ok() && *go_on;
+                                  });
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   ATOLL_RETURN_IF_ERROR(made.status());
   ATOLL_RETURN_IF_ERROR(status);
@@ -147,12 +116,8 @@ int Generate(const Global& global, const GenerateFlags& flags) {
     std::cerr << "atoll: --tokens must be at least 0, --threads from 1 to 1024\n";
     return 2;
   }
-  std::string prompt = flags.prompt;
-  if (!flags.has_prompt) {
-    prompt.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
-    if (!prompt.empty() && prompt.back() == '\n') prompt.pop_back();
-  }
-  const absl::Status status = Run(global, flags, prompt);
+  const absl::Status status =
+      Run(global, flags, flags.has_prompt ? flags.prompt : ReadPrompt(std::cin));
   if (status.ok()) return 0;
   std::cerr << "atoll: " << status.message() << "\n";
   return 1;

@@ -9,9 +9,11 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/export_folder.h"
+#include "cli/model_folder.h"
 #include "cli/render.h"
 #include "common/model/job_model.h"
 #include "common/protocol/wire.h"
+#include "worker/data/image_folder.h"
 #include "worker/export.h"
 #include "worker/model/weights.h"
 
@@ -19,6 +21,18 @@ namespace atl::cli {
 namespace {
 
 constexpr int kExportTries = 5;  // a round may be committed while the model is pulled
+
+// What the job's data say of its model. NOT_FOUND: they are not on this machine.
+absl::Status AddFromData(const DataSpec& data, const std::string& folder) {
+  if (!data.tokenizer_path.empty()) return CopyTokenizer(data.tokenizer_path, folder).status();
+  if (data.format != DataFormat::kImageFolder) return absl::OkStatus();
+  const auto images = ListImageFolder(data.path);
+  if (!images.ok()) {
+    return absl::NotFoundError(
+        absl::StrCat(images.status().message(), "; the exported model has no names of classes"));
+  }
+  return WriteClassNames(folder, images->classes);
+}
 
 absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string& job,
                         const std::string& folder, Version* version) {
@@ -47,10 +61,10 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
     shown = share;
   });
   if (shown < 1) std::cerr << "\n";  // the bar ends here, and a message follows
-  if (!status.ok() || spec.data.tokenizer_path.empty()) return status;
-  const absl::Status copied = CopyTokenizer(spec.data.tokenizer_path, folder).status();
-  if (!absl::IsNotFound(copied)) return copied;
-  std::cerr << "atoll: " << copied.message() << "\n";
+  if (!status.ok()) return status;
+  const absl::Status added = AddFromData(spec.data, folder);
+  if (!absl::IsNotFound(added)) return added;
+  std::cerr << "atoll: " << added.message() << "\n";
   return absl::OkStatus();
 }
 
