@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/group/line_turns.h"
+#include "worker/island/line_turns.h"
 #include "worker/pipeline/local_communicators.h"
 #include "worker/pipeline/local_transport.h"
 
@@ -43,7 +43,7 @@ class ShapedTransport : public worker::Transport {
   ShapedTransport(Ways way, int64_t max_bytes);
   ~ShapedTransport() override;
 
-  // Workers take turns on the plan's shared lines, as those of worker/group do. What they say to
+  // Workers take turns on the plan's shared lines, as those of worker/island do. What they say to
   // each other arrives at once.
   void TakeTurns(const IslandPlan& plan);
 

@@ -7,19 +7,19 @@ PLANTED = {
         "  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), v1::TENSOR_ENCODING_TOPK));\n",
         ""),
     "group_frame": (
-        "worker/group/wire_parse.cc",
+        "worker/island/wire_parse.cc",
         "if (shard.rank() < 0 || shard.rank() >= shard.tensor_shares_size()) return Bad(\"rank\");",
         ""),
     "group_header": (
-        "worker/group/wire_parse.cc",
+        "worker/island/wire_parse.cc",
         "payload_bytes < 4 || payload_bytes % 4 != 0 || payload_bytes > 4 * kPieceElements",
         "payload_bytes < 4"),
     "outer_wire": (
-        "worker/group/outer_wire.cc",
+        "worker/island/outer_wire.cc",
         "part.server() < 0 || part.server() >= call.servers_size()",
         "part.server() < 0"),
     "save_wire": (
-        "worker/group/wire_parse.cc",
+        "worker/island/wire_parse.cc",
         "if (unit.tier() < 0 || unit.tier() >= kTiers) return Bad(\"tier\");",
         ""),
     "job_toml": (

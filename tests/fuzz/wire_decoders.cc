@@ -5,9 +5,9 @@
 #include "common/check.h"
 #include "common/net/frame.h"
 #include "tests/fuzz/decoder.h"
-#include "worker/group/outer_wire.h"
-#include "worker/group/save_wire.h"
-#include "worker/group/wire.h"
+#include "worker/island/outer_wire.h"
+#include "worker/island/save_wire.h"
+#include "worker/island/wire.h"
 
 namespace atl::fuzz {
 namespace {

@@ -6,8 +6,8 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "worker/collectives/communicators.h"
-#include "worker/group/peer_rendezvous.h"
-#include "worker/group/peer_transport.h"
+#include "worker/island/peer_rendezvous.h"
+#include "worker/island/peer_transport.h"
 
 namespace atl::worker {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "worker/group/wire.h"
+#include "worker/island/wire.h"
 
 namespace atl::worker {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "common/ids.h"
 #include "common/protocol/saved_state.h"
-#include "worker/group/moves.h"
+#include "worker/island/moves.h"
 
 namespace atl::worker {
 

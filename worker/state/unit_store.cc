@@ -1,7 +1,7 @@
 #include "worker/state/unit_store.h"
 
 #include "absl/strings/str_cat.h"
-#include "worker/group/wire.h"
+#include "worker/island/wire.h"
 
 namespace atl::worker {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/status.h"
-#include "worker/group/parts.h"
+#include "worker/island/parts.h"
 #include "worker/state/save_plan.h"
 
 namespace atl::worker {

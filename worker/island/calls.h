@@ -1,0 +1,99 @@
+// Calls that wait for their replies, and pieces of layer state that wait for their place.
+
+#ifndef ATOLL_WORKER_ISLAND_CALLS_H_
+#define ATOLL_WORKER_ISLAND_CALLS_H_
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/net/peer_link.h"
+#include "common/status.h"
+#include "common/time.h"
+#include "proto/group.pb.h"
+#include "worker/island/parts.h"
+
+namespace atl::worker {
+
+using CallId = uint64_t;
+
+// Thread-safe. Every call that was begun ends with one Await.
+class Calls {
+ public:
+  CallId Begin(const NodeId& to, std::string what);  // "get layer 3": for errors
+  // The reply, if its status is OK. Errors name the callee: DEADLINE_EXCEEDED, UNAVAILABLE (lost),
+  // ABORTED (Fail), or what the callee says.
+  absl::StatusOr<v1::GroupReply> Await(CallId id, Instant deadline);
+
+  // A reply that nobody waits for (any more) is dropped.
+  void OnReply(const NodeId& from, CallId id, v1::GroupReply reply);
+  void OnPeerLost(const NodeId& peer, const std::string& reason);
+  void Fail(CallId id, const absl::Status& why);
+  void Fail(const absl::Status& why);  // all that wait
+
+ private:
+  struct Waiting {
+    NodeId to;
+    std::string what;
+    Instant since{};
+    std::optional<absl::StatusOr<v1::GroupReply>> result;
+  };
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  CallId next_ = 1;                  // guarded by mutex_
+  std::map<CallId, Waiting> calls_;  // guarded by mutex_
+};
+
+// Puts the pieces that answer a call where they belong; the place is there before the call is sent,
+// and what comes when it has been given up is dropped. Thread-safe. Times are SteadyNow's.
+class StateInbox {
+ public:
+  struct Key {
+    NodeId from;
+    CallId call = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  // Pieces of `key` go here until Await has returned. `what` they are, for errors.
+  void Expect(const Key& key, PartMap parts, std::string what);
+  // DEADLINE_EXCEEDED: nothing came for as long as `patience`, or not all by `last`.
+  absl::Status Await(const Key& key, Duration patience, Instant last);
+  void Drop(const Key& key);  // instead of Await
+
+  absl::Status Admit(const NodeId& from, absl::string_view header, int64_t payload_bytes);
+  void OnPiece(Instant now, PeerDelivery delivery);
+  void OnPeerLost(const NodeId& peer, const std::string& reason);
+  void Fail(const absl::Status& why);
+  // Drops pieces of earlier attempts, and takes no more of them.
+  void BeginEpoch(int64_t epoch);
+
+ private:
+  struct Place {
+    PartMap parts;
+    std::string what;
+    std::map<int32_t, int64_t> next;  // element expected of each part
+    int64_t elements = 0;             // in all
+    int64_t missing = 0;              // of them
+    Instant grown_at{};               // by the newest piece
+    absl::Status status;
+  };
+  struct Piece {
+    v1::PieceHeader header;
+    PeerDelivery delivery;
+    Instant at;
+  };
+  static void Put(Place& place, const Piece& piece);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t epoch_ = 0;  // all guarded by mutex_
+  std::map<Key, Place> places_;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_ISLAND_CALLS_H_

@@ -1,0 +1,303 @@
+// What an island exchanges with the parameter servers: every member keeps, pushes and pulls what it
+// owns, and a version reaches all devices from its owners.
+
+#include <algorithm>
+#include <set>
+
+#include "common/check.h"
+#include "worker/island/group_trainer.h"
+#include "worker/island/outer_wire.h"
+
+namespace atl::worker {
+namespace {
+
+v1::GroupFrame FrameOf(v1::OuterCall::What what) {
+  v1::GroupFrame frame;
+  frame.mutable_outer()->set_what(what);
+  return frame;
+}
+
+v1::GroupFrame ApplyFrame(OuterKind kind, OuterTarget target, bool beside) {
+  v1::GroupFrame frame = FrameOf(v1::OuterCall::APPLY);
+  frame.mutable_outer()->set_kind(static_cast<int32_t>(kind));
+  frame.mutable_outer()->set_target(static_cast<int32_t>(target));
+  frame.mutable_outer()->set_beside(beside);
+  return frame;
+}
+
+// Of these elements, what of `held` covers them, in order; what is left is appended to `missing`.
+void Cover(int32_t layer, ElementRange range, const NodeId& from, const LayerParts& held,
+           std::vector<OuterSource>* sources, std::vector<ElementRange>* missing) {
+  ElementRanges covered;
+  for (const OwnedPart& part : held) {
+    if (part.layer != layer) continue;
+    const ElementRange here{std::max(range.begin, part.range.begin),
+                            std::min(range.end, part.range.end)};
+    if (here.size() <= 0) continue;
+    sources->push_back({from, layer, here});
+    covered.Add(here);
+  }
+  const std::vector<ElementRange> left = covered.Missing(range);
+  missing->insert(missing->end(), left.begin(), left.end());
+}
+
+}  // namespace
+
+// Bytes of the largest thing that is waited for: whole layers, between members.
+int64_t GroupTrainer::ModelBytes() const {
+  int64_t elements = 0;
+  for (const LayerLayout& layout : member_->job()->layouts) elements += layout.size;
+  return 4 * elements;
+}
+
+absl::Status GroupTrainer::AllDo(const v1::GroupFrame& frame,
+                                 const std::function<absl::Status()>& own) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  absl::Status status = own();
+  const absl::Status others =
+      AwaitAll(calls, member_->options().move_timeout + MoveLimit(ModelBytes()));
+  // Who was merely interrupted does not know the cause.
+  if (status.ok() || (absl::IsAborted(status) && !others.ok())) status = others;
+  if (!status.ok()) Fail();
+  return status;
+}
+
+absl::Status GroupTrainer::AllDoBeside(const std::vector<NodeId>& followers,
+                                       const v1::GroupFrame& frame,
+                                       const std::function<absl::Status()>& own) const {
+  Calls calls;
+  absl::Status status;
+  for (const NodeId& follower : followers) {
+    const absl::StatusOr<CallId> call = member_->Call(follower, frame);
+    if (!call.ok()) {
+      status = call.status();
+      break;
+    }
+    calls.emplace_back(follower, *call);
+  }
+  if (status.ok()) status = own();
+  Duration timeout = member_->options().move_timeout + MoveLimit(ModelBytes());
+  for (const auto& [follower, call] : calls) {
+    if (!status.ok()) timeout = std::min(timeout, kEndTimeout);
+    const absl::Status done = member_->Await(call, timeout).status();
+    if (status.ok()) status = done;
+  }
+  return status;
+}
+
+bool GroupTrainer::HaveAll(const std::set<NodeId>& taken) const {
+  return std::all_of(holdings_.begin(), holdings_.end(), [&](const auto& entry) {
+    const bool holds = std::any_of(entry.second.begin(), entry.second.end(),
+                                   [](const HeldLayer& held) { return !held.surplus; });
+    return !holds || taken.contains(entry.first);
+  });
+}
+
+// ---------------------------------------------------------------------------- initial weights ----
+
+absl::Status GroupTrainer::InitialWeights() {
+  change_failed_ = true;  // unless all of it succeeds
+  broken_ = "the initial weights were being made";
+  ATOLL_RETURN_IF_ERROR(
+      AllDo(FrameOf(v1::OuterCall::INITIAL), [this] { return member_->MakeInitialWeights(); }));
+  broken_.clear();
+  change_failed_ = false;
+  return absl::OkStatus();
+}
+
+// ------------------------------------------------------------------------------------ pushes ----
+
+absl::StatusOr<Trainer::Completion> GroupTrainer::CaptureDelta(
+    const worker::CaptureDelta& command) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(outer()->CheckShards(command));
+  v1::GroupFrame snapshot;
+  snapshot.mutable_snapshot();
+  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken,
+                         TakeCopies(snapshot, [&] { return member_->TakeSnapshot(false); }));
+  const bool of_snapshot = HaveAll(taken);
+  if (!of_snapshot) {
+    ATOLL_RETURN_IF_ERROR(
+        AllDo(FrameOf(v1::OuterCall::CAPTURE), [this] { return member_->ReadForDelta(false); }));
+  }
+  v1::GroupFrame make = FrameOf(v1::OuterCall::MAKE);
+  ToWire(command, make.mutable_outer());
+  make.mutable_outer()->set_beside(true);
+  make.mutable_outer()->set_of_snapshot(of_snapshot);
+  // Nothing of the trainer's own is touched here but what stays as long as the plan.
+  return [this, command, make, of_snapshot,
+          followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
+    if (cancelled) return absl::AbortedError("interrupted");
+    absl::Status status = AllDoBeside(followers, make, [&] {
+      if (of_snapshot) ATOLL_RETURN_IF_ERROR(member_->ReadForDelta(true));
+      return member_->outer()->MakeDelta(command);
+    });
+    if (status.ok() && cancelled) status = absl::AbortedError("interrupted");
+    if (!status.ok()) member_->outer()->DropDelta();
+    return status;
+  };
+}
+
+// ------------------------------------------------------------------------------------- pulls ----
+
+absl::StatusOr<Trainer::Completion> GroupTrainer::StageCarry() {
+  v1::GroupFrame frame;
+  frame.mutable_addition();
+  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken,
+                         TakeCopies(frame, [this] { return member_->PrepareAddition(); }));
+  if (!HaveAll(taken)) return Completion();
+  return [this, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
+    if (cancelled) return absl::AbortedError("interrupted");
+    const auto frame = ApplyFrame(OuterKind::kAddition, OuterTarget::kAddition, /*beside=*/true);
+    ATOLL_RETURN_IF_ERROR(AllDoBeside(followers, frame, [this] {
+      return member_->ApplyOuter(OuterKind::kAddition, OuterTarget::kAddition);
+    }));
+    if (cancelled) return absl::AbortedError("interrupted");
+    staged_ = true;
+    return absl::OkStatus();
+  };
+}
+
+absl::Status GroupTrainer::ApplyAll(OuterKind kind, OuterTarget target) {
+  return AllDo(ApplyFrame(kind, target, /*beside=*/false),
+               [&] { return member_->ApplyOuter(kind, target); });
+}
+
+absl::Status GroupTrainer::Carry() {
+  // Some devices may have added it, and others not.
+  broken_ = "what was pulled was being added to the parameters";
+  ATOLL_ASSIGN_OR_RETURN(const bool added, AddStaged());
+  if (!added) {
+    ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kAddition, OuterTarget::kAdded));
+    ATOLL_RETURN_IF_ERROR(FetchTables());
+  }
+  broken_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status GroupTrainer::FetchTables() {
+  return AllDo(FrameOf(v1::OuterCall::TABLES), [this] { return member_->FetchTables(); });
+}
+
+absl::Status GroupTrainer::AdoptPulled(const worker::AdoptPulled& command) {
+  change_failed_ = true;  // unless all of it succeeds
+  const bool replaces = command.mode == AdoptMode::kReplace;
+  if (command.mode == AdoptMode::kCarry) {
+    ATOLL_RETURN_IF_ERROR(Carry());
+  } else {
+    ATOLL_RETURN_IF_ERROR(
+        ApplyAll(OuterKind::kPulled, replaces ? OuterTarget::kParameters : OuterTarget::kNothing));
+  }
+  staged_ = false;
+  v1::GroupFrame finish = FrameOf(v1::OuterCall::FINISH);
+  finish.mutable_outer()->mutable_tag()->set_base(command.version);
+  finish.mutable_outer()->set_keep_residual(command.keep_residual);
+  ATOLL_RETURN_IF_ERROR(
+      AllDo(finish, [&] { return member_->FinishOuter(command.version, command.keep_residual); }));
+  change_failed_ = false;
+  if (replaces) member_->Log([](ReplayLog& log) { log.Explained(); });
+  return absl::OkStatus();
+}
+
+// -------------------------------------------------------------------------------- validation ----
+
+absl::StatusOr<MeanLoss> GroupTrainer::ValidateBase(int64_t sequences) {
+  base_is_in_ = true;
+  ATOLL_RETURN_IF_ERROR(
+      AllDo(FrameOf(v1::OuterCall::PUT_BASE_IN), [this] { return member_->PutBaseIn(); }));
+  const absl::StatusOr<MeanLoss> loss = Validate(sequences);
+  if (failed_) return loss;  // Configure puts the parameters back
+  ATOLL_RETURN_IF_ERROR(TakeBaseOut());
+  return loss;
+}
+
+absl::Status GroupTrainer::TakeBaseOut() {
+  if (!base_is_in_) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(
+      AllDo(FrameOf(v1::OuterCall::PUT_BACK), [this] { return member_->PutBack(); }));
+  ATOLL_RETURN_IF_ERROR(FetchTables());
+  base_is_in_ = false;
+  return absl::OkStatus();
+}
+
+// ------------------------------------------------------------------------------- checkpoints ----
+
+absl::Status GroupTrainer::GatherOuter(OuterKind kind, int layer, std::span<float> out) {
+  return member_->ReadOuterLayer(kind, layer, out);
+}
+
+// ---------------------------------------------------------------------------------- the plan ----
+
+// What each member of the plan is to keep, and from where it gets what is held; `lost` says of what
+// nobody has anything.
+std::map<NodeId, OuterOrder> GroupTrainer::PlanOuter(std::string* lost) const {
+  std::vector<ShardPlacement> shards = shards_;
+  for (size_t l = 0; l < member_->job()->facts.layers.size() && shards_.empty(); ++l) {
+    const auto layer = static_cast<int32_t>(l);
+    shards.push_back({layer, layer, 0, member_->job()->facts.layers[l].elements});
+  }
+  OuterOrder common;
+  const JobSpec& spec = member_->job()->spec;
+  common.layout = alone_ ? LayoutOfOne(member_->name(), member_->job()->facts.layers)
+                         : LayoutByOwners(plan_, shards, spec.checkpoint.peer_copies,
+                                          PartBlock(spec.outer.push_encoding));
+  common.tag = outer_expected_;
+  std::map<NodeId, LayerParts> held;
+  for (const auto& [worker, has] : outer_held_) {
+    if (has.tag.base != common.tag.base ||
+        (common.tag.captured && has.tag.captured != common.tag.captured)) {
+      continue;
+    }
+    held[worker] = has.parts;
+    common.encoding = has.encoding;
+    common.shards = has.shards;
+  }
+  std::map<NodeId, OuterOrder> orders;
+  for (const auto& [worker, unused] : outer_held_) orders[worker] = common;
+  if (common.tag == OuterTag()) return orders;
+  for (const KeptPart& part : common.layout) {
+    for (const NodeId& worker : part.holders) {
+      std::vector<OuterSource>& sources = orders[worker].sources;
+      std::vector<ElementRange> missing;
+      Cover(part.layer, part.range, worker, held[worker], &sources, &missing);
+      for (const auto& [other, has] : held) {
+        if (other == worker) continue;
+        std::vector<ElementRange> left;
+        for (const ElementRange& range : missing) {
+          Cover(part.layer, range, other, has, &sources, &left);
+        }
+        missing = std::move(left);
+      }
+      if (!missing.empty() && lost->empty()) {
+        *lost = absl::StrCat("nobody holds theta_base of elements ", missing[0].begin, " to ",
+                             missing[0].end, " of layer ", part.layer);
+      }
+    }
+  }
+  if (lost->empty()) return orders;
+  for (auto& [worker, order] : orders) {
+    order.tag = OuterTag();
+    order.sources.clear();
+  }
+  return orders;
+}
+
+absl::Status GroupTrainer::MoveOuter(std::string* lost) {
+  const std::map<NodeId, OuterOrder> orders = PlanOuter(lost);
+  Calls calls;
+  for (const NodeId& follower : Followers()) {
+    v1::GroupFrame frame;
+    ToWire(orders.at(follower), frame.mutable_outer());
+    ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(follower, std::move(frame)));
+    calls.emplace_back(follower, call);
+  }
+  const absl::Status own = member_->SetOuterLayout(orders.at(member_->name()));
+  const absl::Status others =
+      AwaitAll(calls, member_->options().move_timeout + MoveLimit(4 * ModelBytes()));
+  ATOLL_RETURN_IF_ERROR(own.ok() || absl::IsAborted(own) ? others : own);
+  return own;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,260 @@
+// An island takes on a plan.
+
+#include <algorithm>
+
+#include "common/event_loop.h"
+#include "worker/island/group_trainer.h"
+#include "worker/island/save_wire.h"
+
+namespace atl::worker {
+namespace {
+
+// Waiting for members to accept a plan is interrupted this often, to look for an interruption.
+constexpr Duration kMeetSlice = std::chrono::milliseconds(200);
+
+}  // namespace
+
+absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation generation,
+                                                  const IslandPlan& plan,
+                                                  const std::vector<ShardPlacement>& shards,
+                                                  const NodeId& before, Leadership* known) {
+  if (member_->job() == nullptr) return absl::FailedPreconditionError("no job is open");
+  if (await_free_ != nullptr) ATOLL_RETURN_IF_ERROR(await_free_());
+  member_->DropKept();
+  ForgetSaving();
+  // The others may be at the end of the newest step. Whoever left them now would take away what
+  // they still wait for.
+  if (configured_) (void)Settle();
+  Fail();
+  staged_ = false;
+  shards_ = shards;
+  if (on_settled_ != nullptr) on_settled_({generation, plan.number});
+  const PeerFence fence{job, generation, plan.number};
+  if (fence != fence_) epoch_ = 0;
+  if (fence.job != fence_.job || fence.generation != fence_.generation) {
+    // Somebody else may have led meanwhile.
+    known_steps_.reset();
+    step_tried_ = false;
+  }
+  const bool led = known_steps_.has_value();
+  outer_expected_ = led && outer() != nullptr ? outer()->tag() : OuterTag();
+  fence_ = fence;
+  alone_ = plan.number == 0;
+  plan_ = alone_ ? PlanOfOne() : plan;
+  boundaries_.clear();
+  memory_.clear();
+  member_->SetHooks(
+      {.call_failed = [this](const NodeId&,
+                             const std::string& error) { member_->InterruptWork(error); },
+       .save_done = [this](const NodeId& from,
+                           const v1::SaveDone& done) { OnSaveDone(from, done); }});
+  if (alone_) {
+    member_->JoinAlone(fence, plan_);
+  } else {
+    ATOLL_RETURN_IF_ERROR(member_->Join(fence, plan_));
+  }
+  Holdings holdings;
+  ATOLL_RETURN_IF_ERROR(SetUp(&holdings));
+  if (!before.empty()) ATOLL_RETURN_IF_ERROR(Inherit(before, known));
+  return MoveState(holdings);
+}
+
+void GroupTrainer::Keep(Leadership known) {
+  if (configured_) (void)Settle();  // what it says of the newest step is in step_tried_
+  tracer_.Answer(absl::AbortedError("another worker leads the island now"));
+  v1::Inheritance kept;
+  ToWire(known, kept.mutable_leadership());
+  kept.set_known_steps(known_steps_.value_or(-1));
+  kept.set_step_tried(step_tried_);
+  kept.set_state_broken(!broken_.empty() || base_is_in_);
+  ToWire(outer() == nullptr ? OuterTag() : outer()->tag(), kept.mutable_outer());
+  member_->Keep(std::move(kept));
+}
+
+absl::Status GroupTrainer::Inherit(const NodeId& before, Leadership* inherited) {
+  v1::GroupFrame frame;
+  frame.mutable_take_over();
+  ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(before, frame));
+  ATOLL_ASSIGN_OR_RETURN(const v1::GroupReply reply,
+                         member_->Await(call, member_->options().call_timeout));
+  if (!reply.has_inheritance()) {
+    return absl::InternalError(absl::StrCat(before, " does not say what it knows"));
+  }
+  const v1::Inheritance& known = reply.inheritance();
+  *inherited = FromWire(known.leadership());
+  outer_expected_ = FromWire(known.outer());
+  known_steps_.reset();
+  if (known.known_steps() >= 0) known_steps_ = known.known_steps();
+  step_tried_ = known.step_tried();
+  broken_ = known.state_broken() ? absl::StrCat(before, " had not written all of it") : "";
+  return absl::OkStatus();
+}
+
+// All members' devices under the plan; what each holds then.
+absl::Status GroupTrainer::SetUp(Holdings* holdings) {
+  const std::vector<NodeId> followers = Followers();
+  const Instant deadline = SteadyNow() + member_->options().meet_timeout;
+  while (!followers.empty()) {
+    if (interrupted_) return absl::AbortedError("interrupted");
+    const Instant now = SteadyNow();
+    const absl::Status met =
+        member_->link().AwaitPeers(std::min(deadline, now + kMeetSlice), followers);
+    if (met.ok()) break;
+    if (!absl::IsDeadlineExceeded(met) || now >= deadline) return met;
+  }
+  member_->BeginEpoch(++epoch_);
+  ATOLL_RETURN_IF_ERROR(AgreeOnStep());
+  v1::GroupFrame frame;
+  frame.mutable_configure();
+  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  const absl::Status own = member_->Configure(&interrupted_);
+  if (!own.ok()) InterruptAll();  // the others must not wait for us
+  number_ = std::max(number_, member_->last_number());
+  (*holdings)[member_->name()] = member_->Held();
+  saves_ = {{member_->name(), member_->Saves()}};
+  outer_held_.clear();
+  outer_held_[member_->name()] = member_->OuterHeld();
+  absl::Status status = own;
+  for (const auto& [follower, call] : calls) {
+    const auto reply = member_->Await(call, member_->StepTimeout());
+    if (!reply.ok()) {
+      if (status.ok()) InterruptAll();
+      if (status.ok() || absl::IsAborted(status)) status = reply.status();
+      continue;
+    }
+    number_ = std::max<int64_t>(number_, reply->last_number());
+    if (reply->has_outer()) outer_held_[follower] = FromWire(reply->outer());
+    for (const v1::HeldShard& held : reply->held()) {
+      (*holdings)[follower].push_back(FromWire(held));
+    }
+    for (const v1::HeldSave& save : reply->saves()) saves_[follower].push_back(FromWire(save));
+  }
+  ATOLL_RETURN_IF_ERROR(status);
+  return CheckHoldings(plan_, *holdings, member_->job()->undivided);
+}
+
+// A step that was interrupted while it was committed may have been taken by some. Then all others
+// that are left take it, too: whoever has taken it knows that every gradient was final, and with
+// which sums.
+absl::Status GroupTrainer::AgreeOnStep() {
+  v1::GroupFrame ask;
+  ask.mutable_settle();
+  ATOLL_ASSIGN_OR_RETURN(const Calls asked, CallAll(ask));
+  std::map<NodeId, CommitState> states = {{member_->name(), member_->Committed()}};
+  absl::Status status;
+  for (const auto& [follower, call] : asked) {
+    const auto reply = member_->Await(call, member_->StepTimeout());
+    if (reply.ok()) states[follower] = {FromWire(reply->taken()), FromWire(reply->waits())};
+    if (status.ok()) status = reply.status();
+  }
+  ATOLL_RETURN_IF_ERROR(status);
+  Calls told;
+  for (const auto& entry : states) {
+    const auto taker = std::find_if(states.begin(), states.end(), [&](const auto& other) {
+      return other.second.taken.Names(entry.second.waits);
+    });
+    if (taker == states.end()) continue;
+    const StepSums& step = taker->second.taken;
+    if (entry.first == member_->name()) {
+      ATOLL_RETURN_IF_ERROR(member_->TakeStep(step));
+      continue;
+    }
+    v1::GroupFrame frame;
+    ToWire(step, frame.mutable_settle()->mutable_take());
+    ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(entry.first, std::move(frame)));
+    told.emplace_back(entry.first, call);
+  }
+  return AwaitAll(told, member_->StepTimeout());
+}
+
+// Every member gets what it lacks of the plan's state.
+absl::Status GroupTrainer::FetchAll(LayerMoves& moves, int64_t save) {
+  Calls calls;
+  int64_t bytes = 0;  // that move to all
+  for (const NodeId& follower : Followers()) {
+    v1::GroupFrame frame;
+    frame.mutable_fetch()->set_optimizer_step(moves.optimizer_step);
+    frame.mutable_fetch()->set_save(save);
+    for (const ShardMove& move : moves.moves[follower]) {
+      v1::FetchCall::Item* item = frame.mutable_fetch()->add_items();
+      ToWire(move.shard, item->mutable_shard());
+      for (const ShardSource& source : move.sources) {
+        v1::FetchCall::Source* from = item->add_sources();
+        ToWire(source.shard, from->mutable_shard());
+        from->set_from(source.from);
+        from->set_parts(source.parts);
+        from->set_begin(source.elements.begin);
+        from->set_end(source.elements.end);
+        from->set_save(source.save);
+        bytes += BytesOf(source.elements.size(), source.parts);
+      }
+    }
+    ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(follower, std::move(frame)));
+    calls.emplace_back(follower, call);
+  }
+  const absl::Status status =
+      member_->Fetch(moves.moves[member_->name()], moves.optimizer_step, save);
+  // Each member gives up by itself when nothing comes any more.
+  const absl::Status others = AwaitAll(calls, member_->options().move_timeout + MoveLimit(bytes));
+  // It is damaged somewhere: there may be another.
+  if (save != 0 && (absl::IsDataLoss(status) || absl::IsDataLoss(others))) bad_saves_.insert(save);
+  ATOLL_RETURN_IF_ERROR(status.ok() || absl::IsAborted(status) ? others : status);
+  return status;
+}
+
+absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
+  LayerMoves moves = PlanMovesOrRestore(holdings);
+  const int64_t save = moves.kept && replay_ ? replay_->save : 0;
+  // What is lost is at step 0 from here on, and must not look like what was before the first step.
+  if (!moves.kept && known_steps_.value_or(0) == 0) broken_ = moves.reason;
+  ATOLL_RETURN_IF_ERROR(FetchAll(moves, save));
+  std::string outer_lost;
+  ATOLL_RETURN_IF_ERROR(MoveOuter(&outer_lost));
+
+  PlanTaken taken;
+  taken.kept = moves.kept;
+  taken.step_taken = moves.kept && step_tried_ && moves.optimizer_step == *known_steps_ + 1;
+  taken.reason = moves.reason;
+  v1::GroupFrame drop;
+  drop.mutable_drop_surplus();
+  ATOLL_ASSIGN_OR_RETURN(const Calls drops, CallAll(drop));
+  member_->DropSurplus();
+  member_->CommitOuterLayout();
+  ATOLL_RETURN_IF_ERROR(AwaitAll(drops, member_->options().call_timeout));
+  holdings_ = holdings;
+  for (auto& [worker, held] : holdings_) {
+    std::erase_if(held, [](const HeldLayer& layer) { return layer.surplus; });
+  }
+  configured_ = true;
+  failed_ = false;
+  if (save != 0) {
+    const int64_t saved = std::exchange(moves.optimizer_step, replay_->target);
+    ATOLL_ASSIGN_OR_RETURN(const Replayed replayed, ReplayChanges(saved, !outer_lost.empty()));
+    taken.replayed = replayed.optimizer_step - saved;
+    taken.resumed = save == resume_save_;
+    taken.kept = replayed.all;
+    moves.optimizer_step = replayed.optimizer_step;
+    absl::StrAppend(&taken.reason, ", from copies of step ", saved,
+                    "; steps made again: ", taken.replayed);
+  }
+  if (std::exchange(base_is_in_, false)) ATOLL_RETURN_IF_ERROR(FetchTables());
+  if (!outer_lost.empty()) {
+    taken.push_lost = outer_expected_.captured.has_value();
+    taken.base_lost = taken.kept && !taken.push_lost;
+    taken.kept = taken.base_lost;
+    taken.step_taken = taken.step_taken && taken.kept;
+    taken.reason = absl::StrCat(outer_lost, taken.reason.empty() ? "" : "; ", taken.reason);
+  }
+  // Not before: whoever tries again has to find the same, and say so.
+  steps_ = moves.optimizer_step;
+  known_steps_ = steps_;
+  step_tried_ = false;
+  broken_.clear();
+  change_failed_ = false;
+  replay_.reset();
+  resume_save_ = 0;
+  NoteWholeSaves(holdings);
+  return taken;
+}
+
+}  // namespace atl::worker

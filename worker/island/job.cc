@@ -1,0 +1,66 @@
+#include "worker/island/job.h"
+
+#include <utility>
+
+#include "common/model/job_model.h"
+#include "common/model/optimizer_state.h"
+#include "common/protocol/device_profile.h"
+#include "worker/model/weights.h"
+
+namespace atl::worker {
+
+absl::Status CheckRows(const ModelConfig& config, const Dataset& data) {
+  const ImageShape images = data.images();
+  const ImageModel& model = config.image;
+  if (images == ImageShape{model.height, model.width, model.channels}) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data.path: its images are ", images.height, " x ", images.width, " with ", images.channels,
+      " channels; the model's are ", model.height, " x ", model.width, " with ", model.channels,
+      ": set image_size and num_channels in the model's config.json"));
+}
+
+absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
+                                        const DataOptions& data_options) {
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
+  ATOLL_ASSIGN_OR_RETURN(Dataset data, Dataset::Open(spec.data, config.vocab, data_options));
+  ATOLL_RETURN_IF_ERROR(CheckRows(config, data));
+  GroupJob job{.spec = spec, .data = std::move(data)};
+  job.engine.model = config;
+  job.engine.compute = compute;
+  job.engine.sequence_length = spec.data.sequence_length;
+  job.engine.batch_sequences = spec.inner.batch_sequences;
+  // The statistics of a batch normalisation are a whole micro-batch's.
+  job.engine.max_pieces = config.is_images() ? 1 : static_cast<int32_t>(spec.layout.pieces_max);
+  job.engine.optimizer = OptimizerOptionsFromSpec(spec.inner);
+  job.layouts = MakeLayouts(config);
+  for (const LayerLayout& layout : job.layouts) {
+    job.undivided.push_back(UndividedRanges(spec.inner.optimizer, layout));
+  }
+  if (const std::string& weights = spec.model.initial_weights_path; !weights.empty()) {
+    ATOLL_RETURN_IF_ERROR(
+        Annotate(CheckWeights(weights, job.layouts), "model.initial_weights_path"));
+  }
+  job.facts.model = ToSpec(config);
+  for (const LayerLayout& layout : job.layouts) {
+    job.facts.layers.push_back({layout.name, layout.size, layout.size - layout.trained_size});
+  }
+  job.facts.train_sequences = job.data.train_sequences();
+  job.facts.validation_sequences = job.data.validation_sequences();
+  job.facts.data_digest = job.data.digest();
+  job.digest = DigestOf(job.facts.model, spec.data.sequence_length, spec.inner.optimizer);
+  return job;
+}
+
+absl::StatusOr<LayerLayout> GroupJob::LayoutOf(const LayerShard& shard) const {
+  const auto layer = static_cast<size_t>(shard.layer);
+  if (layer >= layouts.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no layer ", shard.layer));
+  }
+  const auto ranks = static_cast<int>(shard.tensor_shares.size());
+  if (ranks == 1) return layouts[layer];
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<TensorPart> parts,
+                         CutModel(engine.model, ranks, shard.tensor_shares));
+  return MakeLayouts(engine.model, parts[static_cast<size_t>(shard.rank)])[layer];
+}
+
+}  // namespace atl::worker

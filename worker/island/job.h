@@ -1,0 +1,40 @@
+// A job that a worker has opened: its model and data.
+
+#ifndef ATOLL_WORKER_ISLAND_JOB_H_
+#define ATOLL_WORKER_ISLAND_JOB_H_
+
+#include <vector>
+
+#include "common/model/layout.h"
+#include "common/protocol/control.h"
+#include "common/protocol/job_spec.h"
+#include "common/status.h"
+#include "worker/data/dataset.h"
+#include "worker/pipeline/engine.h"
+
+namespace atl::worker {
+
+// That images are of the model's size.
+absl::Status CheckRows(const ModelConfig& config, const Dataset& data);
+
+struct GroupJob {
+  // An error names file, field and remedy.
+  static absl::StatusOr<GroupJob> Open(const JobSpec& spec, DType compute,
+                                       const DataOptions& data = {});
+
+  JobSpec spec;
+  EngineJob engine;
+  Dataset data;
+  JobFacts facts;
+  uint64_t digest = 0;                        // see DigestOf
+  std::vector<LayerLayout> layouts;           // of whole layers
+  std::vector<std::vector<Range>> undivided;  // by layer, see common/model/optimizer_state.h
+
+  int64_t row() const { return data.row(); }  // numbers
+  // Of a shard's buffers; an error: a layer that is not, or a cut that cannot be.
+  absl::StatusOr<LayerLayout> LayoutOf(const LayerShard& shard) const;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_ISLAND_JOB_H_

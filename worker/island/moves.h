@@ -1,0 +1,67 @@
+// Which layers move from where to where when an island takes on a plan: local memory first, then a
+// peer that holds them, else they are lost. Pure.
+
+#ifndef ATOLL_WORKER_ISLAND_MOVES_H_
+#define ATOLL_WORKER_ISLAND_MOVES_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/status.h"
+#include "worker/island/parts.h"
+#include "worker/pipeline/engine.h"
+
+namespace atl::worker {
+
+// What every member holds once it is set up for the plan: layers of the plan, written or not, and
+// surplus ones.
+using Holdings = std::map<NodeId, std::vector<HeldLayer>>;
+
+// Whether every member, when it is set up, lists exactly the layers that the plan gives its
+// devices, beside surplus ones: what it says comes from the network. `undivided`: by layer, see
+// common/model/optimizer_state.h; empty: nothing is. INTERNAL: who does not, and what.
+absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings,
+                           const std::vector<std::vector<Range>>& undivided = {});
+
+struct ShardSource {
+  LayerShard shard;
+  NodeId from;  // may be the receiver itself: another of its devices, or another cut
+  int32_t parts = kAllParts;
+  Range elements;
+  int64_t save = 0;  // out of this save (worker/state); 0: from devices
+
+  bool operator==(const ShardSource&) const = default;
+};
+
+// Get `shard` from sources of the same shard, or from all ranks of another cut: all parameters, and
+// the moments of what the receiver's devices own of it.
+struct ShardMove {
+  LayerShard shard;
+  std::vector<ShardSource> sources;
+
+  bool operator==(const ShardMove&) const = default;
+};
+
+struct LayerMoves {
+  bool kept = false;
+  int64_t optimizer_step = 0;                      // that all layers then have
+  std::map<NodeId, std::vector<ShardMove>> moves;  // by receiver
+  std::string reason;                              // what is lost, or how much moves
+};
+
+// Finds the first of `steps` at which all layers of the plan are held completely by somebody, and
+// the moves that bring every member to it. Sources are dealt evenly, in the order of names. Empty
+// `steps`: any, the largest first.
+LayerMoves PlanMoves(const Holdings& holdings, std::vector<int64_t> steps);
+
+// Where these parts of a shard lie when all that is held is whole; all elements once, the
+// receiver's own first. REQUIRES: somebody holds the shard.
+std::vector<ShardSource> SourcesOf(const Holdings& holdings, const LayerShard& shard, int32_t parts,
+                                   const NodeId& receiver);
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_ISLAND_MOVES_H_

@@ -1,0 +1,91 @@
+// One step of an island, recorded on request: `atoll trace`. While nobody asks, steps do nothing
+// for it but look whether somebody does.
+//
+// The leader marks the step's calls; every member keeps what its devices and its messages did.
+// Then, between two steps, the leader asks all members' clocks a few times (clocks.h), fetches what
+// they kept, and puts it on its own clock: that holds the island up by a handful of round trips,
+// once.
+
+#ifndef ATOLL_WORKER_ISLAND_TRACING_H_
+#define ATOLL_WORKER_ISLAND_TRACING_H_
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/protocol/control.h"
+#include "common/status.h"
+#include "worker/island/clocks.h"
+#include "worker/island/wire.h"
+#include "worker/pipeline/engine.h"
+#include "worker/pipeline/message_log.h"
+
+namespace atl::worker {
+
+// What fits into one GroupFrame beside little else.
+inline constexpr int kMemberEntriesMax = 12'000;
+
+// A part of a step's trace, on the clock of the worker that it is of.
+struct MemberTrace {
+  StepTrace trace;      // devices and messages: times since `base`
+  int64_t base_ns = 0;  // of that worker's steady clock
+};
+
+// Of this worker's devices. Messages that are not known to have arrived are left out and counted;
+// so is what is beyond `entries_max`, the latest first.
+MemberTrace TraceOfMember(const StepOutcome& outcome, const std::vector<SentMessage>& messages,
+                          int entries_max = kMemberEntriesMax);
+
+// Into a reply, cut so that it fits into a frame.
+void ToWire(const MemberTrace& member, v1::GroupReply* reply);
+// INVALID_ARGUMENT: it breaks a limit, or speaks of devices that are not `from`'s.
+absl::StatusOr<MemberTrace> TraceOf(const NodeId& from, v1::GroupReply* reply);
+
+// Adds a member's part to the island's, on the leader's clock, since `start_ns` of it.
+void Merge(const MemberTrace& member, const ClockOffset& clock, int64_t start_ns, StepTrace* trace);
+
+// The plan's stages, and the devices in their order.
+void Arrange(const IslandPlan& plan, StepTrace* trace);
+
+// The leader's requests. Thread-safe.
+class StepTracer {
+ public:
+  using OnTraced = std::function<void(StepTraced)>;
+
+  explicit StepTracer(OnTraced on_traced) : on_traced_(std::move(on_traced)) {}
+
+  // Replaces a request that has not been answered.
+  void Ask(const TraceNextStep& request);
+  bool wanted() const { return wanted_; }
+
+  // Answers the request, if there is one.
+  void Answer(absl::StatusOr<StepTrace> trace);
+
+ private:
+  const OnTraced on_traced_;
+  std::atomic<bool> wanted_ = false;
+  std::mutex mutex_;
+  std::optional<TraceNextStep> request_;  // guarded by mutex_
+};
+
+// What was heard of other members' clocks. Thread-safe.
+class ClockBook {
+ public:
+  void Add(const NodeId& worker, const ClockSample& sample);
+  // Forgets them, too.
+  std::map<NodeId, std::vector<ClockSample>> Take();
+
+ private:
+  static constexpr size_t kSamplesMax = 256;  // of one worker
+
+  std::mutex mutex_;
+  std::map<NodeId, std::vector<ClockSample>> samples_;  // guarded by mutex_
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_ISLAND_TRACING_H_
