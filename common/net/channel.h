@@ -18,7 +18,7 @@ inline constexpr int kKeepaliveMs = 5000;
 inline constexpr int kKeepaliveTimeoutMs = 5000;
 
 // The same among several coordinators, one of which takes over when another one is dead.
-inline constexpr int kShortKeepaliveMs = 1500;
+inline constexpr int kShortKeepaliveMs = 1000;
 inline constexpr int kShortKeepaliveTimeoutMs = 1500;
 
 struct ChannelTimes {
