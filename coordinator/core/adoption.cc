@@ -278,6 +278,7 @@ void ForgetRounds(Job& job, int64_t newest_round) {
   job.staged.clear();
   job.complete.clear();
   job.waits_for_room.clear();
+  job.asked_early.clear();
   job.window.reset();
   job.collecting.reset();
   job.orders.clear();

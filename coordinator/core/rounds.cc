@@ -121,7 +121,11 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   }
   if (!HasRoom(s, job)) {
     // Servers that are not back since a restart have not said how much they have.
-    if (AllServersKnown(job)) job.waits_for_room.insert(id.island);
+    if (AllServersKnown(job)) {
+      job.waits_for_room.insert(id.island);
+    } else {
+      job.asked_early[id.island] = message;
+    }
     return;  // it asks again
   }
   const absl::Status status = Admit(job, *found, message);
@@ -141,6 +145,16 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   record.consumed = message.consumed;
   NotePush(s, job, id.island);
   Grant(s, job, worker, id);
+}
+
+void AnswerEarlyPushes(State& s, Job& job) {
+  if (job.asked_early.empty() || !AllServersKnown(job)) return;
+  for (const auto& [island, asked] : std::exchange(job.asked_early, {})) {
+    const auto found = job.islands.find(island);
+    if (found == job.islands.end()) continue;
+    Member* worker = s.FindMember(MemberKind::kWorker, found->second.worker);
+    if (worker != nullptr && worker->attached) OnPushRequest(s, *worker, asked);
+  }
 }
 
 void NoteStaged(Job& job, const ContributionId& id) {

@@ -227,7 +227,9 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
     SetProblem(s, job, name, link.ahead ? kStoreIsOlder : WhyNotCatchUp(job, name, version, held));
   }
   link.known = link.problem.empty();
-  if (link.known && !job.ended()) TakeStaged(job, name, held, fresh);
+  if (!link.known || job.ended()) return;
+  TakeStaged(job, name, held, fresh);
+  AnswerEarlyPushes(s, job);
 }
 
 }  // namespace

@@ -244,9 +244,10 @@ struct Job {
   std::map<ContributionId, StagedShards> staged;
   std::vector<ContributionId> complete;  // undecided, in order of completion
   std::map<IslandId, ProgressWatch> watches;
-  int not_finite_rounds = 0;               // in a row, void because no delta was finite
-  std::set<IslandId> waits_for_room;       // asked to push; granted when servers have room
-  std::optional<Instant> round_closed_at;  // of the round under way
+  int not_finite_rounds = 0;                    // in a row, void because no delta was finite
+  std::map<IslandId, PushRequest> asked_early;  // before all servers were known; answered then
+  std::set<IslandId> waits_for_room;            // asked to push; granted when servers have room
+  std::optional<Instant> round_closed_at;       // of the round under way
   Duration round_took{0};  // from the end of the newest round's window until it was committed
   std::optional<Window> window;
   std::optional<Collecting> collecting;
