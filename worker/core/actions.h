@@ -146,7 +146,8 @@ struct ValidationDone {
   Version version = kNoVersion;
   double loss = 0;
   int64_t tokens = 0;
-  double accuracy = 0;  // of images
+  double accuracy = 0;                    // of images
+  std::vector<ValidationLoss> sets = {};  // of data.validation
 };
 // The outstanding trainer command failed and changed nothing (a damaged checkpoint, unreadable
 // data, no memory). Under a plan it may have changed something on some devices: the core then sets
