@@ -86,6 +86,12 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   const auto folder = std::filesystem::absolute(path, error).parent_path();
   MakeAbsolute(folder, &spec->data.path);
   MakeAbsolute(folder, &spec->data.validation_path);
+  for (ValidationSet& set : spec->data.validation) MakeAbsolute(folder, &set.path);
+  for (DataSource& source : spec->data.sources) MakeAbsolute(folder, &source.path);
+  for (SiteData& site : spec->data.sites) {
+    MakeAbsolute(folder, &site.path);
+    MakeAbsolute(folder, &site.validation_path);
+  }
   MakeAbsolute(folder, &spec->data.tokenizer_path);
   MakeAbsolute(folder, &spec->model.config_path);
   MakeAbsolute(folder, &spec->model.initial_weights_path);

@@ -105,6 +105,52 @@ TEST_CASE("a layout says what is recomputed and what each device holds of a laye
                   "cannot be cut so") == 0);
 }
 
+TEST_CASE(
+    "validation sets, sources and sites are lists of tables, their paths beside the job file") {
+  const auto with = [](const std::string& data) {
+    return ParseJob(With("[data]\npath = \"corpus.txt\"\n", data), "/jobs/job.toml");
+  };
+  const auto mixture = with(R"(
+[[data.validation]]
+name = "law"
+path = "law.txt"
+[[data.sources]]
+path = "a.txt"
+weight = 3
+[[data.sources]]
+path = "s3://bucket/b.txt"
+)");
+  REQUIRE(mixture.status().message() == "");
+  CHECK(mixture->data.validation == std::vector<ValidationSet>{{"law", "/jobs/law.txt"}});
+  CHECK(mixture->data.sources ==
+        std::vector<DataSource>{{"/jobs/a.txt", 3}, {"s3://bucket/b.txt", 1}});
+  const auto sites = with(R"(
+[[data.sites]]
+site = "oslo"
+path = "/data/a.txt"
+[[data.sites]]
+site = "rome"
+path = "b.txt"
+validation_path = "v.txt"
+)");
+  REQUIRE(sites.status().message() == "");
+  CHECK(sites->data.sites ==
+        std::vector<SiteData>{{"oslo", "/data/a.txt", ""}, {"rome", "/jobs/b.txt", "/jobs/v.txt"}});
+  const std::string site = "[[data.sites]]\nsite = \"oslo\"\npath = \"a\"\n";
+  const std::string source = "[[data.sources]]\npath = \"a\"\n";
+  const std::string set = "[[data.validation]]\nname = \"oslo\"\npath = \"a\"\n";
+  for (const std::string& wrong :
+       {"[data]\npath = \"a\"\n" + source, "[data]\npath = \"a\"\n" + site, site + source,
+        site + site, set + site, set + set + source, source + "weight = 0\n",
+        source + "[layout]\nisland = \"al\"\n", site + "[layout]\nisland = \"all\"\n",
+        "[data]\nvalidation_path = \"v\"\n" + site, std::string("[data]\nfield = \"x\"\n"),
+        "[data]\nformat = \"cifar10\"\nsequence_length = 1\n" + source,
+        "[[data.validation]]\nname = \"Law\"\npath = \"a\"\n" + source}) {
+    INFO(wrong);
+    CHECK_FALSE(with(wrong).ok());
+  }
+}
+
 TEST_CASE("text that is not TOML says where") {
   REQUIRE(Complaint("name = \"x\"\n[model\n").find("/jobs/job.toml:2: not TOML: ") == 0);
 }

@@ -158,6 +158,10 @@ std::string HistoryAsCsv(const v1::JobHistory& history) {
   for (const v1::ValidationPoint& v : history.validation()) {
     absl::StrAppend(&out, "validation,,", Number(v.unix_s()), ",", v.version(), ",,",
                     Number(v.loss()), ",,,,,,,,\n");
+    for (const v1::ValidationLoss& set : v.sets()) {
+      absl::StrAppend(&out, "validation/", set.name(), ",,", Number(v.unix_s()), ",", v.version(),
+                      ",,", Number(set.loss()), ",,,,,,,,\n");
+    }
   }
   return out;
 }
@@ -173,7 +177,11 @@ std::string HistoryAsEvents(const v1::JobHistory& history) {
     AppendEvents(absl::StrCat("island_", island.island()), island.curve(), &out);
   }
   for (const v1::ValidationPoint& v : history.validation()) {
-    AppendScalar("loss/validation", v.unix_s(), static_cast<double>(v.version()), v.loss(), &out);
+    const auto version = static_cast<double>(v.version());
+    AppendScalar("loss/validation", v.unix_s(), version, v.loss(), &out);
+    for (const v1::ValidationLoss& set : v.sets()) {
+      AppendScalar("loss/validation/" + set.name(), v.unix_s(), version, set.loss(), &out);
+    }
   }
   return out;
 }

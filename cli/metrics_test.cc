@@ -36,6 +36,10 @@ v1::JobHistory TwoRounds() {
   validation->set_unix_s(1003);
   validation->set_version(2);
   validation->set_loss(2.75);
+  v1::ValidationLoss* set = validation->add_sets();
+  set->set_name("law");
+  set->set_version(2);
+  set->set_loss(3.25);
   return history;
 }
 
@@ -43,7 +47,7 @@ TEST_CASE("csv_has_a_line_a_point_and_as_many_fields_in_each") {
   std::istringstream text(HistoryAsCsv(TwoRounds()));
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) lines.push_back(line);
-  REQUIRE(lines.size() == 5);
+  REQUIRE(lines.size() == 6);
   for (const std::string& line : lines) {
     CHECK(std::count(line.begin(), line.end(), ',') ==
           std::count(lines[0].begin(), lines[0].end(), ','));
@@ -51,6 +55,7 @@ TEST_CASE("csv_has_a_line_a_point_and_as_many_fields_in_each") {
   CHECK(lines[1].rfind("rounds,,1001,1,100,3,", 0) == 0);
   CHECK(lines[3].rfind("island,4,1001,1,100,3,", 0) == 0);
   CHECK(lines[4].rfind("validation,,1003,2,,2.75,", 0) == 0);
+  CHECK(lines[5].rfind("validation/law,,1003,2,,3.25,", 0) == 0);
 }
 
 // TFRecords, as TensorFlow documents them; the masked CRC32C of the length is checked against a
@@ -84,6 +89,7 @@ TEST_CASE("an_event_file_begins_with_its_version_and_has_a_scalar_a_point") {
   CHECK(scalar("loss/all", 2) == 2.5);
   CHECK(scalar("loss/island_4", 1) == 3);
   CHECK(scalar("loss/validation", 2) == 2.75);
+  CHECK(scalar("loss/validation/law", 2) == 3.25);
   CHECK(scalar("tokens_per_second/all", 1) == 50);
 }
 

@@ -263,6 +263,14 @@ std::string JobText(const v1::Job& job, int decisions) {
   if (s.validation_accuracy() > 0) {
     absl::StrAppend(&out, "  top-1 accuracy: ", Fixed(100 * s.validation_accuracy(), 2), "%\n");
   }
+  for (const v1::ValidationLoss& set : s.validation_sets()) {
+    absl::StrAppend(&out, "  validation of ", set.name(), ": ", Loss(set.loss()), " at version ",
+                    VersionText(set.version()),
+                    set.accuracy() > 0
+                        ? absl::StrCat(", top-1 accuracy ", Fixed(100 * set.accuracy(), 2), "%")
+                        : "",
+                    "\n");
+  }
   const v1::Ledger& ledger = job.ledger();
   absl::StrAppend(&out, "  data: ", ledger.committed(), " sequences in the model, ",
                   ledger.pushed(), " pushed, ", ledger.leased(), " leased, ", ledger.free(),

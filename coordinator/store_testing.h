@@ -65,7 +65,7 @@ inline std::vector<StoreRecord> OneOfEach() {
       MemberRecord{MemberKind::kServer, "p1", 3, "", ""},
       MemberRecord{MemberKind::kWorker, "w1", 4, "site-w1", "measured: alone"},
       job,
-      ProgressRecord{"lm-1", JobState::kFinishing, "why", 2, 3, 4, 5, 1, 6, 1, 7, 2.5, 5.5, true},
+      ProgressRecord{"lm-1", JobState::kFinishing, "why", 2, 3, 4, 5, 1, 6, {1}, 7, 2.5, 5.5, true},
       island,
       ContributionRecord{"lm-1", id, 64, 512, 2.5, {{0, 8}}, true, "fenced"},
       decision,

@@ -150,6 +150,7 @@ v1::JobSummary* EncodeView(const JobSummary& view, v1::JobSummary* wire) {
   wire->set_validation_loss(view.validation_loss);
   wire->set_validation_accuracy(view.validation_accuracy);
   wire->set_first_validation_loss(view.first_validation_loss);
+  for (const ValidationLoss& set : view.validation_sets) Encode(set, wire->add_validation_sets());
   wire->set_active_islands(view.active_islands);
   return wire;
 }

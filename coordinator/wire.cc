@@ -46,6 +46,14 @@ void Fields(V& v, Plain<V, ReleasedServer>& s, v1::stored::ReleasedServer& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, SiteFacts>& s, v1::stored::SiteFacts& m) {
+  ATOLL_WIRE_COPY(site);
+  ATOLL_WIRE_COUNT(train_sequences);
+  ATOLL_WIRE_COUNT(validation_sequences);
+  ATOLL_WIRE_COPY(data_digest);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, JobRecord>& s, v1::stored::Job& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_COUNT(number);
@@ -61,6 +69,7 @@ void Fields(V& v, Plain<V, JobRecord>& s, v1::stored::Job& m) {
   ATOLL_WIRE_MESSAGES(refilled, kMaxListLength);
   ATOLL_WIRE_COPY(moves_reason);
   ATOLL_WIRE_MESSAGES(copies, kMaxListLength);
+  ATOLL_WIRE_MESSAGES(site_facts, kDataSitesMax);
 }
 
 template <class V>
@@ -74,7 +83,7 @@ void Fields(V& v, Plain<V, ProgressRecord>& s, v1::stored::Progress& m) {
   ATOLL_WIRE_COUNT(round);
   ATOLL_WIRE_INT(initializer, -1, kMaxIsland);
   ATOLL_WIRE_VERSION(validate_version);
-  ATOLL_WIRE_INT(validator, -1, kMaxIsland);
+  ATOLL_WIRE_VALUES(validators, kDataSitesMax);
   ATOLL_WIRE_VERSION(validated_version);
   ATOLL_WIRE_COPY(validation_loss);
   ATOLL_WIRE_COPY(validation_accuracy);
@@ -82,6 +91,7 @@ void Fields(V& v, Plain<V, ProgressRecord>& s, v1::stored::Progress& m) {
   ATOLL_WIRE_COPY(validated_final);
   ATOLL_WIRE_COPY(outdated);
   ATOLL_WIRE_COPY(restored);
+  ATOLL_WIRE_MESSAGES(validation_sets, kValidationLossesMax);
 }
 
 template <class V>

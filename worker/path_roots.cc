@@ -103,6 +103,13 @@ absl::Status CheckJobPaths(const JobSpec& spec, const PathRoots& roots) {
   ATOLL_RETURN_IF_ERROR(CheckPath("data.path", spec.data.path, "--data-root", roots.data));
   ATOLL_RETURN_IF_ERROR(
       CheckPath("data.validation_path", spec.data.validation_path, "--data-root", roots.data));
+  for (const ValidationSet& set : spec.data.validation) {
+    ATOLL_RETURN_IF_ERROR(CheckPath("data.validation.path", set.path, "--data-root", roots.data));
+  }
+  for (const DataSource& source : spec.data.sources) {
+    ATOLL_RETURN_IF_ERROR(CheckPath("data.sources.path", source.path, "--data-root", roots.data));
+  }
+  // Of data.sites a worker gets its own site's paths, as data.path and data.validation_path.
   ATOLL_RETURN_IF_ERROR(
       CheckPath("data.tokenizer_path", spec.data.tokenizer_path, "--model-root", roots.model));
   ATOLL_RETURN_IF_ERROR(

@@ -69,6 +69,8 @@ TEST_CASE("every_path_of_a_job_is_checked_under_its_own_root") {
   const std::string secret = disk.base + "/secret/key";
   CHECK(check([&](JobSpec& s) { s.data.validation_path = secret; }));
   CHECK(check([&](JobSpec& s) { s.data.tokenizer_path = secret; }));
+  CHECK(check([&](JobSpec& s) { s.data.validation = {{"held", secret}}; }));
+  CHECK(check([&](JobSpec& s) { s.data.sources = {{disk.base + "/root/sub/b.txt"}, {secret}}; }));
   CHECK(check([&](JobSpec& s) { s.model.config_path = secret; }));
   CHECK(check([&](JobSpec& s) { s.model.initial_weights_path = disk.base + "/secret"; }));
   CHECK_FALSE(check([&](JobSpec& s) { s.data.path = disk.base + "/root/sub/b.txt"; }));

@@ -76,6 +76,9 @@ inline constexpr Metric kJobLoss{"atoll_job_loss_nats", MetricType::kGauge,
                                  "training loss, nats a token, over all islands"};
 inline constexpr Metric kJobValidationLoss{"atoll_job_validation_loss_nats", MetricType::kGauge,
                                            "newest validation loss, nats a token"};
+inline constexpr Metric kJobSetLoss{
+    "atoll_job_validation_set_loss_nats", MetricType::kGauge,
+    "newest validation loss of a named set or a site, nats a token"};
 inline constexpr Metric kJobIslands{"atoll_job_islands", MetricType::kGauge,
                                     "islands that take part now"};
 inline constexpr Metric kJobGoodput{"atoll_job_goodput_ratio", MetricType::kGauge,

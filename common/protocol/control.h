@@ -79,7 +79,8 @@ struct ShardPlacement {
   bool operator==(const ShardPlacement&) const = default;
 };
 
-// What a worker found when it opened a job's model and data. All workers must find the same.
+// What a worker found when it opened a job's model and data. All workers must find the same; of
+// data, those of one site where sites hold different data.
 struct JobFacts {
   std::vector<LayerSize> layers;
   int64_t train_sequences = 0;
@@ -154,12 +155,24 @@ struct PushRequest {
   int64_t masked_tokens = 0;            // of `tokens`, that the loss does not count
 };
 
+// Loss of a version over a named validation set, or over the held-out data of one site.
+struct ValidationLoss {
+  std::string name;
+  Version version = 0;
+  double loss = 0;  // nats a token
+  int64_t tokens = 0;
+  double accuracy = 0;  // of images: share of them that are classified right
+
+  bool operator==(const ValidationLoss&) const = default;
+};
+
 struct ValidationResult {
   JobId job;
   Version version = 0;
   double loss = 0;  // nats a token
   int64_t tokens = 0;
-  double accuracy = 0;  // of images: share of them that are classified right
+  double accuracy = 0;                    // of images: share of them that are classified right
+  std::vector<ValidationLoss> sets = {};  // data.validation's
 };
 
 // The worker ends on purpose (SIGTERM): it counts as gone at once.

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -40,16 +41,18 @@ absl::Status Required(absl::string_view field, const std::string& value) {
 }
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kWeightMax = 1e6;
 constexpr int64_t kMany = int64_t{1} << 40;
 
-absl::Status ValidateName(const std::string& name) {
-  ATOLL_RETURN_IF_ERROR(Required("name", name));
+absl::Status ValidateName(absl::string_view field, const std::string& name) {
+  ATOLL_RETURN_IF_ERROR(Required(field, name));
   for (size_t i = 0; i < name.size(); ++i) {
     const char c = name[i];
     const bool fits = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c == '-' && i > 0);
     if (!fits || i >= 48) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "name = \"", name, "\": must be at most 48 of a-z, 0-9 and '-', and not begin with '-'"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, " = \"", name,
+                       "\": must be at most 48 of a-z, 0-9 and '-', and not begin with '-'"));
     }
   }
   return absl::OkStatus();
@@ -106,10 +109,73 @@ absl::Status ValidateImages(const DataSpec& d) {
              "1 where data.format is one of images: each is a sequence of one");
 }
 
+absl::Status ValidateSources(const DataSpec& d) {
+  if (d.sources.empty()) return absl::OkStatus();
+  if (IsImages(d.format)) {
+    return absl::InvalidArgumentError(
+        "data.sources is given, but data.format is one of images: put the files into one folder or "
+        "glob");
+  }
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("the number of data.sources", std::ssize(d.sources), 1, kDataSourcesMax));
+  for (const DataSource& source : d.sources) {
+    ATOLL_RETURN_IF_ERROR(Required("data.sources.path", source.path));
+    if (source.weight > 0 && source.weight < kWeightMax) continue;
+    return Bad("data.sources.weight", source.weight,
+               absl::StrCat("above 0 and below ", kWeightMax));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateSites(const DataSpec& d, std::set<std::string> names) {
+  if (d.sites.empty()) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("the number of data.sites", std::ssize(d.sites), 1, kDataSitesMax));
+  if (!d.validation_path.empty()) {
+    return absl::InvalidArgumentError(
+        "data.validation_path is given together with data.sites: give each site its own, "
+        "data.sites.validation_path");
+  }
+  for (const SiteData& site : d.sites) {
+    ATOLL_RETURN_IF_ERROR(Required("data.sites.site", site.site));
+    ATOLL_RETURN_IF_ERROR(Required("data.sites.path", site.path));
+    if (names.insert(site.site).second) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.sites.site = \"", site.site,
+                     "\": another site or set of data.validation has this name"));
+  }
+  return absl::OkStatus();
+}
+
+// Where the sequences come from: one of three ways.
+absl::Status ValidateOrigin(const DataSpec& d) {
+  std::set<std::string> names;
+  ATOLL_RETURN_IF_ERROR(IntInRange("the number of data.validation sets", std::ssize(d.validation),
+                                   0, kValidationSetsMax));
+  for (const ValidationSet& set : d.validation) {
+    ATOLL_RETURN_IF_ERROR(ValidateName("data.validation.name", set.name));
+    ATOLL_RETURN_IF_ERROR(Required("data.validation.path", set.path));
+    if (names.insert(set.name).second) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.validation.name = \"", set.name, "\": two sets have this name"));
+  }
+  ATOLL_RETURN_IF_ERROR(ValidateSources(d));
+  ATOLL_RETURN_IF_ERROR(ValidateSites(d, names));
+  const int ways =
+      (d.path.empty() ? 0 : 1) + (d.sources.empty() ? 0 : 1) + (d.sites.empty() ? 0 : 1);
+  if (ways <= 1) return ways == 1 ? absl::OkStatus() : Required("data.path", d.path);
+  return absl::InvalidArgumentError(
+      absl::StrCat(d.path.empty() ? "data.sources" : "data.path", " is given together with ",
+                   d.sites.empty() ? "data.sources" : "data.sites", ": give one of the two"));
+}
+
 absl::Status ValidateData(const DataSpec& d) {
-  ATOLL_RETURN_IF_ERROR(Required("data.path", d.path));
+  ATOLL_RETURN_IF_ERROR(ValidateOrigin(d));
   ATOLL_RETURN_IF_ERROR(InRange("data.validation_fraction", d.validation_fraction, 0, 1));
-  if (d.validation_path.empty() && d.validation_fraction == 0) {
+  const bool sites_have_theirs =
+      !d.sites.empty() && std::all_of(d.sites.begin(), d.sites.end(),
+                                      [](const SiteData& s) { return !s.validation_path.empty(); });
+  if (d.validation_path.empty() && d.validation_fraction == 0 && !sites_have_theirs) {
     return Bad("data.validation_fraction", 0, "above 0, or data.validation_path given");
   }
   const bool is_text = d.format == DataFormat::kText || d.format == DataFormat::kJsonl ||
@@ -220,6 +286,13 @@ absl::Status ValidateLayout(const JobSpec& spec) {
   if ((l.pieces_max & (l.pieces_max - 1)) != 0) {
     return Bad("layout.pieces_max", l.pieces_max, "a power of two");
   }
+  if (!spec.data.sites.empty() && l.island != IslandExtent::kWorker &&
+      l.island != IslandExtent::kSite) {
+    return absl::InvalidArgumentError(
+        "layout.island: must be \"worker\" or \"site\" with data.sites: an island reads the data "
+        "of "
+        "one site");
+  }
   if (l.island == IslandExtent::kWorker && l.workers_per_island > 1) {
     return Bad("layout.workers_per_island", l.workers_per_island,
                "0 or 1 with layout.island = \"worker\"");
@@ -291,7 +364,7 @@ absl::Status CheckTensorShares(const std::vector<int64_t>& shares, int64_t heads
 }
 
 absl::Status Validate(const JobSpec& spec) {
-  ATOLL_RETURN_IF_ERROR(ValidateName(spec.name));
+  ATOLL_RETURN_IF_ERROR(ValidateName("name", spec.name));
   ATOLL_RETURN_IF_ERROR(ValidateModel(spec.model));
   ATOLL_RETURN_IF_ERROR(ValidateData(spec.data));
   ATOLL_RETURN_IF_ERROR(ValidateInner(spec.inner));

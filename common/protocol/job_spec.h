@@ -70,6 +70,35 @@ constexpr bool IsImages(DataFormat format) {
 
 inline constexpr int64_t kImageSideMax = 4096;  // pixels
 
+// Data to evaluate on beside what is held out.
+struct ValidationSet {
+  std::string name;
+  std::string path;
+
+  bool operator==(const ValidationSet&) const = default;
+};
+
+// One of the data sets of a mixture.
+struct DataSource {
+  std::string path;
+  double weight = 1;  // of the sequences that are trained on, relative to the others
+
+  bool operator==(const DataSource&) const = default;
+};
+
+// Data that workers of one site have, and no others.
+struct SiteData {
+  std::string site;
+  std::string path;
+  std::string validation_path;  // empty: the end of `path` is held out
+
+  bool operator==(const SiteData&) const = default;
+};
+
+inline constexpr int kValidationSetsMax = 16;
+inline constexpr int kDataSourcesMax = 64;
+inline constexpr int kDataSitesMax = 256;
+
 struct DataSpec {
   DataFormat format = DataFormat::kText;
   std::string path;             // a file that every worker can read; a glob names several
@@ -82,6 +111,10 @@ struct DataSpec {
   int64_t crop_padding = 0;       // of images that are trained on: pixels on every side
   bool flip = false;              // and whether half of them are mirrored
   int64_t image_size = 0;         // of kImageFolder: pixels of a side
+  std::vector<ValidationSet> validation = {};
+  // Instead of `path`: a mixture, or sites that hold different data.
+  std::vector<DataSource> sources = {};
+  std::vector<SiteData> sites = {};
 
   bool operator==(const DataSpec&) const = default;
 };

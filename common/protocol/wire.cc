@@ -126,6 +126,7 @@ void Fields(V& v, Plain<V, ValidationResult>& s, v1::ValidationResult& m) {
   ATOLL_WIRE_COPY(loss);
   ATOLL_WIRE_COUNT(tokens);
   ATOLL_WIRE_COPY(accuracy);
+  ATOLL_WIRE_MESSAGES(sets, kValidationSetsMax);
 }
 
 template <class V>

@@ -30,6 +30,25 @@ void Fields(V& v, Plain<V, ModelSpec>& s, v1::ModelSpec& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, ValidationSet>& s, v1::ValidationSet& m) {
+  ATOLL_WIRE_OPTIONAL(name);
+  ATOLL_WIRE_OPTIONAL(path);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, DataSource>& s, v1::DataSource& m) {
+  ATOLL_WIRE_OPTIONAL(path);
+  ATOLL_WIRE_OPTIONAL(weight);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, SiteData>& s, v1::SiteData& m) {
+  ATOLL_WIRE_OPTIONAL(site);
+  ATOLL_WIRE_OPTIONAL(path);
+  ATOLL_WIRE_OPTIONAL(validation_path);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, DataSpec>& s, v1::DataSpec& m) {
   ATOLL_WIRE_OPTIONAL_ENUM(format, DataFormat);
   ATOLL_WIRE_OPTIONAL(path);
@@ -42,6 +61,9 @@ void Fields(V& v, Plain<V, DataSpec>& s, v1::DataSpec& m) {
   ATOLL_WIRE_OPTIONAL(crop_padding);
   ATOLL_WIRE_OPTIONAL(flip);
   ATOLL_WIRE_OPTIONAL(image_size);
+  ATOLL_WIRE_MESSAGES(validation, kValidationSetsMax);
+  ATOLL_WIRE_MESSAGES(sources, kDataSourcesMax);
+  ATOLL_WIRE_MESSAGES(sites, kDataSitesMax);
 }
 
 template <class V>
@@ -166,6 +188,15 @@ void Fields(V& v, Plain<V, ShardPlacement>& s, v1::ShardPlacement& m) {
   ATOLL_WIRE_COPY(server);
   ATOLL_WIRE_COPY(endpoint);
   ATOLL_WIRE_COPY(public_key);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, ValidationLoss>& s, v1::ValidationLoss& m) {
+  ATOLL_WIRE_COPY(name);
+  ATOLL_WIRE_COUNT(version);
+  ATOLL_WIRE_COPY(loss);
+  ATOLL_WIRE_COUNT(tokens);
+  ATOLL_WIRE_COPY(accuracy);
 }
 
 template <class V>

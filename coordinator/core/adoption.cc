@@ -360,7 +360,9 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   progress.restored = false;
   progress.plan_generation =
       std::max(progress.plan_generation, whole->generation) + kGenerationsSkipped;
-  progress.initializer = progress.validator = -1;
+  progress.initializer = -1;
+  progress.validators.clear();
+  progress.validation_sets.clear();
   progress.validate_version = kNoVersion;
   progress.validated_final = false;
   if (whole->newest != nullptr) {

@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
+#include "coordinator/core/site_data.h"
 #include "coordinator/core/stalls.h"
 #include "coordinator/core/transfer_order.h"
+#include "coordinator/core/validation.h"
 
 namespace atl::coord {
 namespace {
@@ -215,7 +216,7 @@ void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason) {
   job.vacant_since[id] = s.now;
   ProgressRecord& progress = job.EditProgress();
   if (progress.initializer == id) progress.initializer = -1;
-  if (progress.validator == id) progress.validator = -1;
+  std::erase(progress.validators, id);
 }
 
 void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason, StartFrom start) {
@@ -388,41 +389,18 @@ void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message) {
     if (job.progress.state != JobState::kRunning && job.progress.state != JobState::kFinishing) {
       return;
     }
+    const int64_t axis = AxisOf(job.spec(), worker);
+    if (axis < 0) return;
     const OuterSpec& outer = job.spec().outer;
     const int64_t most = 8 * outer.steps_per_round * job.spec().inner.batch_sequences;
     const int64_t wanted = std::min(message.wanted, most - job.ledger.Leased(message.island));
     IslandRecord& island = job.EditIsland(message.island);
     island.lease_request = message.request;
-    island.lease_ranges = job.ledger.Lease(message.island, wanted);
+    island.lease_ranges = job.ledger.Lease(message.island, wanted, kLeaseRangesMax, axis);
     grant.ranges = island.lease_ranges;
   }
   grant.exhausted = job.ledger.free() == 0;
   s.Send(worker, std::move(grant));
-}
-
-void OnValidation(State& s, Member& worker, const ValidationResult& message) {
-  Job* job = s.FindJob(message.job);
-  if (job == nullptr || !job->active() || !std::isfinite(message.loss)) return;
-  const State::Place place = s.PlaceOf(worker.record.name);
-  if (place.job != job || !place.leads || message.version > job->progress.version ||
-      message.version <= job->progress.validated_version) {
-    return;
-  }
-  ProgressRecord& progress = job->EditProgress();
-  progress.validated_version = message.version;
-  progress.validation_loss = message.loss;
-  progress.validation_accuracy = message.accuracy;
-  if (message.version == 0) progress.first_validation_loss = message.loss;
-  if (progress.validate_version <= message.version) {
-    progress.validate_version = kNoVersion;
-    progress.validator = -1;
-  }
-  s.Log(job->id(), Severity::kInfo,
-        absl::StrCat("version ", message.version, ": validation loss ", message.loss,
-                     " nats a token over ", message.tokens, " tokens",
-                     message.accuracy > 0
-                         ? absl::StrCat(", top-1 accuracy ", 100 * message.accuracy, "%")
-                         : ""));
 }
 
 void SendFencesTo(State& s, Job& job, const NodeId& server) {
@@ -445,29 +423,6 @@ bool IsActive(const Job& job, const IslandRecord& island) {
 int64_t ActiveIslands(const Job& job) {
   return std::count_if(job.islands.begin(), job.islands.end(),
                        [&](const auto& entry) { return IsActive(job, entry.second); });
-}
-
-double SpeedOf(const State& s, const IslandRecord& island) {
-  const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
-  if (worker == nullptr || !worker->attached || !worker->progress) return 0;
-  const double speed = worker->progress->tokens_per_s;
-  return std::isfinite(speed) && speed > 0 ? speed : 0;
-}
-
-void ChooseValidator(State& s, Job& job) {
-  ProgressRecord& progress = job.EditProgress();
-  progress.validator = -1;
-  double best = -std::numeric_limits<double>::infinity();
-  for (const auto& [id, island] : job.islands) {
-    if (island.incarnation == 0) continue;
-    // A ready island before any that is not, and one that makes progress before any other.
-    const double value =
-        (island.ready ? 1e18 : 0) - (IsStalled(job, id) ? 2e18 : 0) + SpeedOf(s, island);
-    if (value > best) {
-      best = value;
-      progress.validator = id;
-    }
-  }
 }
 
 void BalanceSteps(State& s, Job& job) {

@@ -48,7 +48,6 @@ IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job, Is
 
 void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message);
 void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message);
-void OnValidation(State& s, Member& worker, const ValidationResult& message);
 
 // Sends every island whose order has changed the new one. `again`: the worker's too if it has not.
 void RefreshOrders(State& s, Job& job);
@@ -63,17 +62,12 @@ const std::vector<ShardId>& TransferOrderOf(Job& job, IslandId id);
 // In which order the island's members push what they own, among all islands' members.
 const std::vector<GrantedPush>& PushOrderOf(Job& job, IslandId id);
 
-// Evaluate `version` on the fastest island (the first among equals).
-void ChooseValidator(State& s, Job& job);
-
 // Islands that a round waits for: occupied, ready, and with data to train on.
 bool IsActive(const Job& job, const IslandRecord& island);
 int64_t ActiveIslands(const Job& job);
 
 // Steps of each island's next round, by measured speeds.
 void BalanceSteps(State& s, Job& job);
-// Tokens a second while it trains, by its newest heartbeat; 0: not known.
-double SpeedOf(const State& s, const IslandRecord& island);
 
 }  // namespace atl::coord
 

@@ -14,6 +14,7 @@
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/validation.h"
 
 namespace atl::coord {
 namespace {
@@ -107,8 +108,9 @@ bool AdvanceFinishing(State& s, Job& job) {
     if (job.validate_by == kNever) job.validate_by = s.now + s.options.final_validation_limit;
     const bool given_up = s.now >= job.validate_by;
     if (progress.validate_version != kNoVersion && !given_up) {
-      if (progress.validator < 0 && job.occupied_islands() > 0) ChooseValidator(s, job);
-      return false;
+      if (!progress.validators.empty() || job.occupied_islands() == 0) return false;
+      ChooseValidators(s, job);
+      return progress.validate_version == kNoVersion;
     }
     if (given_up && progress.validate_version != kNoVersion) {
       s.Log(job.id(), Severity::kWarning,
@@ -151,7 +153,8 @@ void ResumeFailed(State& s, Job& job) {
   for (auto& [key, member] : s.members) member.refused.erase(job.id());
   if (job.record.shards.empty()) return s.SetState(job, JobState::kQueued, "resumed by a user");
   ProgressRecord& progress = job.EditProgress();
-  progress.initializer = progress.validator = -1;
+  progress.initializer = -1;
+  progress.validators.clear();
   job.validate_by = kNever;
   job.fences_changed = true;
   for (auto& [server, link] : job.links) link.assigned = false;

@@ -29,6 +29,7 @@ void Ledger::Free(const PositionRange& range) {
   for (auto it = intervals_.lower_bound(range.begin);
        it != intervals_.end() && it->first < range.end;) {
     changed_.insert(it->first);
+    used_ -= it->second.end - it->first;
     it = intervals_.erase(it);
   }
 }
@@ -38,6 +39,7 @@ void Ledger::Put(const PositionRange& range, Interval holder) {
   auto [it, inserted] = intervals_.emplace(range.begin, holder);
   ATOLL_CHECK(inserted && range.begin < range.end);
   changed_.insert(range.begin);
+  used_ += range.size();
   if (auto next = std::next(it); next != intervals_.end()) {
     ATOLL_CHECK(next->first >= range.end);
     if (next->first == range.end && SameHolder(next->second, holder)) {
@@ -56,8 +58,14 @@ void Ledger::Put(const PositionRange& range, Interval holder) {
   }
 }
 
+bool Ledger::IsRange(const PositionRange& range) const {
+  if (range.begin < 0 || range.begin >= range.end) return false;
+  const int64_t first = range.begin / kAxisPositions * kAxisPositions;
+  return range.end - first <= budget_;
+}
+
 bool Ledger::IsFree(const PositionRange& range) const {
-  if (range.begin < 0 || range.begin >= range.end || range.end > budget_) return false;
+  if (!IsRange(range) || range.size() > free()) return false;
   auto it = intervals_.lower_bound(range.begin);
   if (it != intervals_.end() && it->first < range.end) return false;
   return it == intervals_.begin() || std::prev(it)->second.end <= range.begin;
@@ -72,16 +80,20 @@ bool Ledger::IsLeasedTo(IslandId island, const PositionRange& range) const {
          it->second.end >= range.end;
 }
 
-std::vector<PositionRange> Ledger::Lease(IslandId island, int64_t wanted, size_t max_ranges) {
+std::vector<PositionRange> Ledger::Lease(IslandId island, int64_t wanted, size_t max_ranges,
+                                         int64_t axis) {
   std::vector<PositionRange> ranges;
-  int64_t position = 0;
-  for (auto it = intervals_.begin(); wanted > 0 && ranges.size() < max_ranges; ++it) {
-    const int64_t gap_end = it == intervals_.end() ? budget_ : it->first;
+  wanted = std::min(wanted, free());
+  int64_t position = axis * kAxisPositions;
+  const int64_t end = position + budget_;
+  for (auto it = intervals_.lower_bound(position); wanted > 0 && ranges.size() < max_ranges; ++it) {
+    const bool last = it == intervals_.end() || it->first >= end;
+    const int64_t gap_end = last ? end : it->first;
     if (gap_end > position) {
       ranges.push_back({position, std::min(gap_end, position + wanted)});
       wanted -= ranges.back().size();
     }
-    if (it == intervals_.end()) break;
+    if (last) break;
     position = it->second.end;
   }
   for (const PositionRange& range : ranges) Put(range, {0, LedgerUse::kLeased, island, {}});
@@ -187,12 +199,6 @@ int64_t Ledger::Leased(IslandId island) const {
   return count;
 }
 
-int64_t Ledger::free() const {
-  int64_t used = 0;
-  for (const auto& [begin, interval] : intervals_) used += interval.end - begin;
-  return budget_ - used;
-}
-
 LedgerRecord Ledger::RecordOf(const JobId& job, int64_t begin, const Interval& interval) const {
   return {job, {begin, interval.end}, interval.use, interval.island, interval.contribution};
 }
@@ -209,6 +215,7 @@ bool Ledger::Restore(const LedgerRecord& record) {
   if (!IsFree(record.range)) return false;
   Interval interval{record.range.end, record.use, record.island, record.contribution};
   intervals_.emplace(record.range.begin, interval);
+  used_ += record.range.size();
   return true;
 }
 

@@ -1,5 +1,10 @@
-// Who trains on what: the positions 0 .. budget - 1 of a job's data, each free, leased to an
-// island, pushed in a contribution under way, or committed. A set of intervals; promise N5.
+// Who trains on what: positions of a job's data, as many as its budget, each leased to an island,
+// pushed in a contribution under way, or committed; the others are free. A set of intervals;
+// promise N5.
+//
+// Positions lie on one axis, or on one for each site that has data of its own (PositionRange). The
+// budget is of all axes together: which share of it a site's data gets follows from how fast its
+// islands train.
 //
 // Pure. Remembers which intervals changed, so that storing it stays small.
 
@@ -18,13 +23,16 @@
 
 namespace atl {
 
+inline constexpr size_t kLeaseRangesMax = 1024;
+
 class Ledger {
  public:
   explicit Ledger(int64_t budget = 0) : budget_(budget) {}
 
-  // The lowest free positions, at most `wanted` of them, in as few ranges as they make, at most
-  // `max_ranges`.
-  std::vector<PositionRange> Lease(IslandId island, int64_t wanted, size_t max_ranges = 1024);
+  // The lowest free positions of an axis, at most `wanted` of them and no more than the budget
+  // leaves, in as few ranges as they make, at most `max_ranges`.
+  std::vector<PositionRange> Lease(IslandId island, int64_t wanted,
+                                   size_t max_ranges = kLeaseRangesMax, int64_t axis = 0);
   // Leases exactly these; false (and nothing changes) unless all are free and disjoint.
   bool LeaseExactly(IslandId island, const std::vector<PositionRange>& ranges);
 
@@ -36,14 +44,16 @@ class Ledger {
   void Release(IslandId island);                    // what it leases is free again
 
   // What a job's servers say is committed, and nothing else. False, and nothing changes, unless the
-  // ranges are disjoint and within the budget.
+  // ranges are disjoint and together within the budget.
   bool CommitOnly(const std::vector<PositionRange>& ranges);
   std::vector<PositionRange> Committed() const;
 
   int64_t budget() const { return budget_; }
   int64_t Count(LedgerUse use) const;
   int64_t Leased(IslandId island) const;  // not pushed
-  int64_t free() const;
+  int64_t free() const { return budget_ - used_; }
+  // That it lies on one axis, among its first `budget` positions.
+  bool IsRange(const PositionRange& range) const;
 
   // For the store: intervals by begin. Restore takes them back; false if one contradicts another.
   std::vector<LedgerRecord> Records(const JobId& job) const;
@@ -70,6 +80,7 @@ class Ledger {
   LedgerRecord RecordOf(const JobId& job, int64_t begin, const Interval& interval) const;
 
   int64_t budget_;
+  int64_t used_ = 0;                       // positions of all intervals
   std::map<int64_t, Interval> intervals_;  // by begin; disjoint
   std::set<int64_t> changed_;              // begins
 };

@@ -30,6 +30,48 @@ TEST_CASE("no more is leased than the budget") {
   CHECK(ledger.free() == 0);
 }
 
+TEST_CASE("axes are leased apart from each other, and the budget is of all together") {
+  Ledger ledger(20);
+  const auto at = [](int64_t begin, int64_t end) {
+    return PositionRange{2 * kAxisPositions + begin, 2 * kAxisPositions + end};
+  };
+  CHECK(ledger.Lease(0, 8) == Ranges{{0, 8}});
+  CHECK(ledger.Lease(1, 5, kLeaseRangesMax, 2) == Ranges{at(0, 5)});
+  CHECK(ledger.Lease(0, 2) == Ranges{{8, 10}});
+  CHECK(ledger.Lease(1, 9, kLeaseRangesMax, 2) == Ranges{at(5, 10)});
+  CHECK(ledger.free() == 0);
+  CHECK(ledger.Lease(0, 1).empty());
+  CHECK_FALSE(ledger.LeaseExactly(0, {{10, 11}}));  // nobody's, but beyond the budget
+  REQUIRE(ledger.Push(From(1), {at(0, 10)}).ok());
+  ledger.Release(0);
+  ledger.Commit(From(1));
+  CHECK(ledger.Count(LedgerUse::kCommitted) == 10);
+  // Another axis may use what is left.
+  CHECK(ledger.Lease(1, 100, kLeaseRangesMax, 2) == Ranges{at(10, 20)});
+  CHECK(ledger.free() == 0);
+}
+
+TEST_CASE("a range lies on one axis, among as many positions as the budget has") {
+  const Ledger ledger(20);
+  CHECK(ledger.IsRange({0, 20}));
+  CHECK(ledger.IsRange({3 * kAxisPositions + 19, 3 * kAxisPositions + 20}));
+  for (const PositionRange& range :
+       {PositionRange{19, 21}, {-1, 2}, {3, 3}, {4, 3}, {kAxisPositions - 1, kAxisPositions + 1}}) {
+    CHECK_FALSE(ledger.IsRange(range));
+  }
+}
+
+TEST_CASE("a ledger of several axes comes back from its records") {
+  Ledger ledger(20);
+  ledger.Lease(0, 4);
+  ledger.Lease(1, 6, kLeaseRangesMax, 1);
+  Ledger restored(20);
+  for (const LedgerRecord& record : ledger.Records("lm-1")) REQUIRE(restored.Restore(record));
+  CHECK(restored.free() == ledger.free());
+  CHECK(restored.Records("lm-1") == ledger.Records("lm-1"));
+  CHECK(restored.Leased(1) == 6);
+}
+
 TEST_CASE("pushed data is committed or comes back") {
   Ledger ledger(20);
   ledger.Lease(0, 10);

@@ -12,6 +12,7 @@
 #include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/validation.h"
 
 namespace atl::coord {
 namespace {

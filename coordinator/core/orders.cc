@@ -9,6 +9,7 @@
 #include "common/model/outer_cut.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/plans.h"
+#include "coordinator/core/site_data.h"
 #include "coordinator/core/switching.h"
 #include "coordinator/core/transfer_order.h"
 
@@ -52,7 +53,10 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, const OrderKey& 
   key.steps_this_round = island.steps_this_round;
   key.tokens_committed = progress.tokens_committed;
   key.active_islands = std::max<int64_t>(1, job.occupied_islands());
-  if (progress.validator == island.island) key.validate_version = progress.validate_version;
+  const auto& validators = progress.validators;
+  if (std::find(validators.begin(), validators.end(), island.island) != validators.end()) {
+    key.validate_version = progress.validate_version;
+  }
   key.author = island.author;
   key.takes_over_from = island.takes_over_from;
   key.shared = !island.followers.empty();
@@ -69,7 +73,7 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, SentOrder& sent) 
   sent.sent_at = s.now;
   IslandOrder order;
   order.job = job.id();
-  order.spec = job.spec();
+  order.spec = SpecFor(job, *worker);
   order.island = island.island;
   order.generation = sent.key.generation;
   order.sequence = sent.sequence;
@@ -98,7 +102,7 @@ void SendMemberOrder(State& s, const Job& job, const Member& worker, SentMemberO
   sent.sent_at = s.now;
   MemberOrder order;
   order.job = job.id();
-  order.spec = job.spec();
+  order.spec = SpecFor(job, worker);
   order.island = sent.island;
   order.generation = sent.generation;
   order.sequence = sent.sequence;

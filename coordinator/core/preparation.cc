@@ -10,6 +10,7 @@
 #include "coordinator/core/placement.h"
 #include "coordinator/core/roster.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/site_data.h"
 
 namespace atl::coord {
 namespace {
@@ -78,7 +79,8 @@ std::string TooFewServers(const State& s, const Job& job) {
   return absl::StrCat("parameter servers: ", needed, " are needed, ", attached, " are attached");
 }
 
-bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers) {
+bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<SiteFacts>& site_facts,
+           const std::vector<Member*>& workers) {
   if (s.held.contains(job.id())) {
     job.waiting_for = absl::StrCat(
         "parameter servers hold this job already, of a time that this coordinator's store does not "
@@ -114,6 +116,7 @@ bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>
   }
   JobRecord& record = job.EditRecord();
   record.facts = facts;
+  record.site_facts = site_facts;
   record.shards = std::move(placement->shards);
   record.copies = std::move(placement->copies);
   ForEachSlot(record, [&](SlotId, const ShardPlacement& shard) {
@@ -187,16 +190,17 @@ bool AdvancePreparing(State& s, Job& job) {
   }
   if (enough < needed || !all_answered) return false;
   const JobFacts facts = Majority(prepared);
+  std::vector<SiteFacts> site_facts;
   bool dissent = false;
   for (Member* member : prepared) {
-    const std::string difference = Difference(facts, *member->prepared);
+    const std::string difference = DifferenceAt(job.spec(), facts, *member, site_facts);
     if (difference.empty()) continue;
     dissent = true;
     RefuseWorker(s, job, *member, absl::StrCat("it differs from the other workers: ", difference));
   }
   if (dissent) return true;  // are they still enough?
   if (!Grouped(s, job, facts, prepared)) return false;
-  if (!Place(s, job, facts, prepared)) return job.ended();
+  if (!Place(s, job, facts, site_facts, prepared)) return job.ended();
   s.SetState(job, JobState::kInitializing, "the model is placed");
   for (Member* member : prepared) Join(s, job, *member);
   return true;
@@ -231,7 +235,9 @@ bool AdmitLateWorkers(State& s, Job& job) {
   for (Member* member : Candidates(s, job)) {
     if (!member->prepared) continue;
     changed = true;
-    const std::string difference = Difference(*job.record.facts, *member->prepared);
+    std::vector<SiteFacts> site_facts = job.record.site_facts;
+    const std::string difference = DifferenceAt(job.spec(), *job.record.facts, *member, site_facts);
+    if (site_facts != job.record.site_facts) job.EditRecord().site_facts = std::move(site_facts);
     if (difference.empty()) {
       Join(s, job, *member);
     } else {
@@ -264,6 +270,14 @@ bool IsIdle(State& s, const MemberKey& key, const Member& member, const Job& job
          s.PlaceOf(key.second).job == nullptr;
 }
 
+void RefuseWithoutData(State& s, Job& job) {
+  for (auto& [key, member] : s.members) {
+    if (!IsIdle(s, key, member, job)) continue;
+    const std::string why = WhyNoData(job.spec(), member);
+    if (!why.empty()) RefuseWorker(s, job, member, why);
+  }
+}
+
 void TakeIdleWorkers(State& s, Job& job) {
   Seating seating(s, job);
   for (auto& [key, member] : s.members) {
@@ -278,6 +292,7 @@ void TakeIdleWorkers(State& s, Job& job) {
 void Schedule(State& s) {
   for (auto& [number, job] : s.jobs) {
     if (job.ended() || job.progress.state == JobState::kFinishing || job.stale()) continue;
+    if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job);
     if (job.progress.state != JobState::kQueued) {
       TakeIdleWorkers(s, job);
       continue;
@@ -315,7 +330,7 @@ void PumpCandidates(State& s) {
     if (member.prepared || s.now < member.ask_again_at) continue;
     Job* job = s.FindJob(member.candidate_for);
     member.ask_again_at = s.now + kRetryInterval;
-    s.Send(member, PrepareJob{job->id(), job->spec()});
+    s.Send(member, PrepareJob{job->id(), SpecFor(*job, member)});
   }
 }
 

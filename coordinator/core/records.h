@@ -84,6 +84,18 @@ struct RefilledShard {
   bool operator==(const RefilledShard&) const = default;
 };
 
+// The data that the workers of one site have found, where sites hold different data.
+struct SiteFacts {
+  std::string site;
+  int64_t train_sequences = 0;
+  int64_t validation_sequences = 0;
+  uint64_t data_digest = 0;
+
+  bool operator==(const SiteFacts&) const = default;
+};
+
+inline constexpr int kValidationLossesMax = kValidationSetsMax + kDataSitesMax;
+
 // What changes rarely of a job. Key: job.
 struct JobRecord {
   JobId job;
@@ -106,6 +118,7 @@ struct JobRecord {
   // Once placed, if the job keeps two of each shard: whose server holds the second one; no server:
   // nobody does now. Index = ShardId.
   std::vector<ShardPlacement> copies = {};
+  std::vector<SiteFacts> site_facts = {};  // of sites whose workers have opened their data
 
   bool operator==(const JobRecord&) const = default;
 };
@@ -132,8 +145,9 @@ struct ProgressRecord {
   int64_t tokens_committed = 0;    // up to `version`
   int64_t round = 0;               // decisions made, void ones too
   IslandId initializer = -1;       // island that makes version 0; -1: none chosen
-  Version validate_version = kNoVersion;   // to be validated; kNoVersion: nothing to do
-  IslandId validator = -1;                 // by this island
+  Version validate_version = kNoVersion;  // to be validated; kNoVersion: nothing to do
+  // By these islands, which have yet to answer: one, or one of each site that has data of its own.
+  std::vector<IslandId> validators = {};
   Version validated_version = kNoVersion;  // newest result
   double validation_loss = 0;              // its loss, nats a token
   double validation_accuracy = 0;          // of images, share classified right; 0: unknown
@@ -144,6 +158,7 @@ struct ProgressRecord {
   std::string outdated;
   // The store comes from a backup: nothing is decided until it is rebuilt from its servers.
   bool restored = false;
+  std::vector<ValidationLoss> validation_sets = {};  // newest of each named set or site, by name
 
   bool operator==(const ProgressRecord&) const = default;
 };

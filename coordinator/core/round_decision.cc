@@ -11,6 +11,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/merge.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/validation.h"
 
 namespace atl::coord {
 namespace {
@@ -311,7 +312,7 @@ void FinishRound(State& s, Job& job) {
   const bool due = version == 0 || last || (every > 0 && version % every == 0);
   if (due || progress.validate_version != kNoVersion) {
     progress.validate_version = version;  // an older one could not be pulled any more
-    ChooseValidator(s, job);
+    ChooseValidators(s, job);
   }
   Prune(s, job);
 }

@@ -13,6 +13,7 @@
 #include "coordinator/core/round_decision.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/stalls.h"
+#include "coordinator/core/validation.h"
 
 namespace atl::coord {
 namespace {
@@ -41,7 +42,7 @@ absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& mess
   }
   int64_t sequences = 0;
   for (const PositionRange& range : message.consumed) {
-    if (range.begin < 0 || range.end <= range.begin || range.end > job.ledger.budget()) {
+    if (!job.ledger.IsRange(range)) {
       return absl::InvalidArgumentError(
           absl::StrCat("positions ", range.begin, " to ", range.end, " are no range of the job's"));
     }

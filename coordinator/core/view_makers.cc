@@ -172,6 +172,7 @@ JobSummary SummaryOf(const State& s, const Job& job) {
   summary.validation_loss = progress.validation_loss;
   summary.validation_accuracy = progress.validation_accuracy;
   summary.first_validation_loss = progress.first_validation_loss;
+  summary.validation_sets = progress.validation_sets;
   summary.active_islands = ActiveIslands(job);
   double weighted_loss = 0;
   for (const auto& [id, island] : job.islands) {

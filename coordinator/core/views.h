@@ -131,6 +131,7 @@ struct JobSummary {
   double validation_loss = 0;
   double validation_accuracy = 0;  // of images
   double first_validation_loss = 0;
+  std::vector<ValidationLoss> validation_sets;  // newest of each named set or site
   int64_t active_islands = 0;
 };
 

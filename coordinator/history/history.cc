@@ -127,6 +127,18 @@ void JobHistory::OnDecision(int64_t unix_ms, const DecisionRecord& record) {
   if (newest_.size() > kNewestRounds) newest_.pop_front();
 }
 
+namespace {
+
+std::vector<ValidationLoss> SetsOf(const ProgressRecord& record) {
+  std::vector<ValidationLoss> sets;
+  for (const ValidationLoss& set : record.validation_sets) {
+    if (set.version == record.validated_version) sets.push_back(set);
+  }
+  return sets;
+}
+
+}  // namespace
+
 void JobHistory::OnProgress(int64_t unix_ms, const ProgressRecord& record) {
   if (record.version >= 0 && started_ms_ == 0) started_ms_ = unix_ms;
   for (Round& round : newest_) {
@@ -134,14 +146,19 @@ void JobHistory::OnProgress(int64_t unix_ms, const ProgressRecord& record) {
       round.committed_ms = unix_ms;
     }
   }
-  if (record.validated_version >= 0 &&
-      (validation_.empty() || validation_.back().version < record.validated_version)) {
+  if (record.validated_version >= 0 && !validation_.empty() &&
+      validation_.back().version == record.validated_version) {
+    validation_.back().loss = record.validation_loss;  // sites answer one after the other
+    validation_.back().sets = SetsOf(record);
+  } else if (record.validated_version >= 0 &&
+             (validation_.empty() || validation_.back().version < record.validated_version)) {
     if (validation_.size() >= kValidationPoints) {  // every second one is enough
       std::vector<Validation> kept;
       for (size_t i = 0; i < validation_.size(); i += 2) kept.push_back(validation_[i]);
       validation_ = std::move(kept);
     }
-    validation_.push_back({Seconds(unix_ms), record.validated_version, record.validation_loss});
+    validation_.push_back(
+        {Seconds(unix_ms), record.validated_version, record.validation_loss, SetsOf(record)});
   }
   // A job that failed may be resumed.
   if (!Ended(record.state)) {
@@ -167,6 +184,14 @@ void JobHistory::Encode(size_t points, size_t islands, v1::JobHistory* message) 
     m->set_unix_s(v.unix_s);
     m->set_version(v.version);
     m->set_loss(v.loss);
+    for (const ValidationLoss& set : v.sets) {
+      v1::ValidationLoss* s = m->add_sets();
+      s->set_name(set.name);
+      s->set_version(set.version);
+      s->set_loss(set.loss);
+      s->set_tokens(set.tokens);
+      s->set_accuracy(set.accuracy);
+    }
   }
   for (const Round& round : newest_) {
     v1::RoundTimes* m = message->add_newest();
@@ -198,7 +223,12 @@ JobHistory JobHistory::Decode(const v1::JobHistory& message) {
   }
   for (const v1::ValidationPoint& v : message.validation()) {
     if (history.validation_.size() >= kValidationPoints) break;
-    history.validation_.push_back({v.unix_s(), v.version(), v.loss()});
+    history.validation_.push_back({v.unix_s(), v.version(), v.loss(), {}});
+    for (const v1::ValidationLoss& set : v.sets()) {
+      std::vector<ValidationLoss>& sets = history.validation_.back().sets;
+      if (sets.size() >= kValidationLossesMax) break;
+      sets.push_back({set.name(), set.version(), set.loss(), set.tokens(), set.accuracy()});
+    }
   }
   for (const v1::RoundTimes& m : message.newest()) {
     if (history.newest_.size() >= kNewestRounds) break;

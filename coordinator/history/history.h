@@ -71,6 +71,7 @@ class JobHistory {
     double unix_s = 0;
     Version version = 0;
     double loss = 0;
+    std::vector<ValidationLoss> sets;  // of the same version
   };
 
   Curve& IslandCurve(IslandId island);

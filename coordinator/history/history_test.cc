@@ -77,13 +77,15 @@ struct Story {
     history.OnWrites(1'000, {{job}});
     Progress(JobState::kRunning, 0, 10'000);
   }
-  void Progress(JobState state, Version version, int64_t unix_ms) {
+  void Progress(JobState state, Version version, int64_t unix_ms,
+                std::vector<ValidationLoss> sets = {}) {
     ProgressRecord progress;
     progress.job = "lm-1";
     progress.state = state;
     progress.version = version;
     progress.validated_version = version;
     progress.validation_loss = 5;
+    progress.validation_sets = sets;
     history.OnWrites(unix_ms, {{progress}});
   }
   // Two islands; the second one pushed from an older version and is rejected.
@@ -138,6 +140,23 @@ TEST_CASE("a_round_adds_a_point_to_the_job_and_to_each_island") {
   CHECK(h.newest(0).pushes(0).granted_ms() == 11'500);
   CHECK(h.submitted_unix_ms() == 1'000);
   CHECK(h.started_unix_ms() == 10'000);
+}
+
+TEST_CASE("a_validation_point_has_the_sets_of_its_version_as_they_come_and_outlives_a_restart") {
+  Story story;
+  story.Progress(JobState::kRunning, 1, 11'000, {{"law", 0, 9, 10, 0}, {"oslo", 1, 4, 10, 0}});
+  story.Progress(JobState::kRunning, 1, 12'000, {{"law", 1, 6, 10, 0.5}, {"oslo", 1, 4, 10, 0}});
+  const JobHistory restored = JobHistory::Decode(story.Encoded());
+  v1::JobHistory h;
+  restored.Encode(1000, kAll, &h);
+  REQUIRE(h.validation_size() == 2);  // with version 0
+  CHECK(h.validation(0).sets_size() == 0);
+  CHECK(h.validation(1).unix_s() == 11);
+  REQUIRE(h.validation(1).sets_size() == 2);
+  CHECK(h.validation(1).sets(0).name() == "law");
+  CHECK(h.validation(1).sets(0).loss() == 6);
+  CHECK(h.validation(1).sets(0).accuracy() == 0.5);
+  CHECK(h.validation(1).sets(1).name() == "oslo");
 }
 
 TEST_CASE("a_decision_that_is_stored_again_counts_once") {

@@ -103,6 +103,11 @@ void AddJob(Instant now, const JobView& job, const RoundCounters& counters,
   writer.Add(kJobTokenRate, s.tokens_per_s, labels);
   if (s.train_loss != 0) writer.Add(kJobLoss, s.train_loss, labels);
   if (s.validated_version >= 0) writer.Add(kJobValidationLoss, s.validation_loss, labels);
+  size_t sets = 0;
+  for (const ValidationLoss& set : s.validation_sets) {
+    if (++sets > kIslandsShown) break;
+    writer.Add(kJobSetLoss, set.loss, {{"atoll_job", s.job}, {"set", set.name}});
+  }
   writer.Add(kJobIslands, Number(s.active_islands), labels);
   int64_t trained = 0;
   size_t shown = 0;

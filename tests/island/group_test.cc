@@ -73,9 +73,9 @@ TEST_CASE("islands of two and three workers have one device's losses") {
     for (int64_t step = 0; step < 20; ++step) {
       REQUIRE(group["w1"].Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
     }
-    const auto loss = group["w1"].trainer->Validate(20);
+    const auto loss = group["w1"].trainer->Validate(20, 0);
     REQUIRE(loss.ok());
-    REQUIRE(loss->loss == Approx(alone.trainer->Validate(20)->loss).epsilon(1e-5));
+    REQUIRE(loss->loss == Approx(alone.trainer->Validate(20, 0)->loss).epsilon(1e-5));
   }
 }
 
@@ -97,10 +97,36 @@ TEST_CASE("an_island_trains_an_encoder_on_the_masks_that_one_worker_alone_draws"
     REQUIRE(leader.CountMasked(Batch(step)).value() == kBatch * (16 - kTargets));
     REQUIRE(alone.trainer->CountMasked(Batch(step)).value() == kBatch * (16 - kTargets));
   }
-  const auto validation = leader.Validate(8);
+  const auto validation = leader.Validate(8, 0);
   REQUIRE(validation.status().ToString() == "OK");
-  REQUIRE(validation->loss == Approx(alone.trainer->Validate(8)->loss).epsilon(1e-5));
-  REQUIRE(leader.Validate(8)->loss == validation->loss);  // masked the same way each time
+  REQUIRE(validation->loss == Approx(alone.trainer->Validate(8, 0)->loss).epsilon(1e-5));
+  REQUIRE(leader.Validate(8, 0)->loss == validation->loss);  // masked the same way each time
+}
+
+TEST_CASE("an_island_trains_on_a_mixture_and_validates_named_sets_as_one_worker_alone_does") {
+  World world;
+  std::ofstream(world.folder + "/more") << std::string(2000, 'x') << std::string(2000, 'y');
+  std::ofstream(world.folder + "/held") << std::string(500, 'z');
+  world.spec.data.path.clear();
+  world.spec.data.sources = {{world.folder + "/text", 2}, {world.folder + "/more", 1}};
+  world.spec.data.validation = {{"held", world.folder + "/held"}};
+  Alone alone(world);
+  TestGroup group(world, 2, 2);
+  group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
+  Trainer& leader = *group["w1"].trainer;
+  REQUIRE(leader.InitialWeights().ok());
+  for (int64_t step = 0; step < 6; ++step) {
+    REQUIRE(group["w1"].Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+  }
+  std::vector<double> losses;
+  for (const int set : {0, 1}) {
+    const auto loss = leader.Validate(0, set);
+    REQUIRE(loss.status().ToString() == "OK");
+    REQUIRE(loss->loss == Approx(alone.trainer->Validate(0, set)->loss).epsilon(1e-5));
+    REQUIRE(loss->tokens == alone.trainer->Validate(0, set)->tokens);
+    losses.push_back(loss->loss);
+  }
+  CHECK(losses[0] != losses[1]);
 }
 
 TEST_CASE("a leader knows its followers' boundaries, and every device's memory") {
@@ -473,8 +499,8 @@ TEST_CASE("senders that take turns on a line train as one device does") {
     const auto loss = leader.trainer->Step(five, 1e-3);
     REQUIRE(loss.ok());
     REQUIRE(loss->loss == Approx(alone.trainer->Step(five, 1e-3)->loss).epsilon(1e-5));
-    REQUIRE(leader.trainer->Validate(20)->loss ==
-            Approx(alone.trainer->Validate(20)->loss).epsilon(1e-5));
+    REQUIRE(leader.trainer->Validate(20, 0)->loss ==
+            Approx(alone.trainer->Validate(20, 0)->loss).epsilon(1e-5));
   }
 }
 

@@ -273,7 +273,7 @@ TEST_CASE(
   f.Trains("w1", 1);
   leader.Settles();
   f.group.Kill("w2");
-  REQUIRE_FALSE(leader.trainer->ValidateBase(2).ok());  // it is in at one of them
+  REQUIRE_FALSE(leader.trainer->ValidateBase(2, 1).ok());  // it is in at one of them
   const PlanTaken taken = f.group.Take(kOne, {"w1"});
   INFO(taken.reason);
   REQUIRE(taken.kept);

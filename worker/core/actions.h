@@ -146,7 +146,8 @@ struct ValidationDone {
   Version version = kNoVersion;
   double loss = 0;
   int64_t tokens = 0;
-  double accuracy = 0;  // of images
+  double accuracy = 0;                    // of images
+  std::vector<ValidationLoss> sets = {};  // of data.validation
 };
 // The outstanding trainer command failed (unreadable data, no memory, a member that is gone). It
 // may have changed something on some devices: the core sets the island up again, and Reconfigured

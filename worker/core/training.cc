@@ -142,8 +142,8 @@ void WorkerCore::Impl::On(const Adopted& event) {
 
 void WorkerCore::Impl::On(const ValidationDone& event) {
   if (Finish() != Command::kValidate) return;
-  validation_ =
-      ValidationResult{order_->job, event.version, event.loss, event.tokens, event.accuracy};
+  validation_ = ValidationResult{order_->job,  event.version,  event.loss,
+                                 event.tokens, event.accuracy, event.sets};
   validation_at_ = now_;
 }
 

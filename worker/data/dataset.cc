@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -16,17 +17,23 @@ namespace atl {
 namespace {
 
 constexpr int64_t kRowsAtOnce = 16;
-constexpr uint64_t kChangeSeed = 0x696d616765;  // of crops and flips, apart from the order
+constexpr uint64_t kChangeSeed = 0x696d616765;        // of crops and flips, apart from the order
+constexpr uint64_t kSourceSeed = 0x9e3779b97f4a7c15;  // between the orders of a mixture's sources
 
 int64_t SequencesIn(int64_t tokens, int64_t sequence_length) {
   return tokens < 1 ? 0 : (tokens - 1) / sequence_length;
 }
 
-absl::Status TooSmall(const TokenStream& file, absl::string_view part, int64_t tokens,
+absl::Status TooSmall(const std::string& path, absl::string_view part, int64_t units, bool images,
                       int64_t sequence_length) {
+  if (images) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data path ", path, ": its ", part, " part has ", units,
+                     " images: use more images or another data.validation_fraction"));
+  }
   return absl::InvalidArgumentError(absl::StrCat(
-      "data file ", file.path(), ": its ", part, " part has ", tokens,
-      " tokens; one sequence needs ", sequence_length + 1,
+      "data file ", path, ": its ", part, " part has ", units, " tokens; one sequence needs ",
+      sequence_length + 1,
       ". Use a larger file, a smaller data.sequence_length or another data.validation_fraction"));
 }
 
@@ -48,159 +55,224 @@ absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary,
                                                    spec.validation_fraction,
                                                    "; expected at least 0 and below 1"));
   }
-  if (IsImages(spec.format)) return OpenImages(spec, vocabulary, options);
-  ATOLL_ASSIGN_OR_RETURN(TokenStream train,
-                         TokenStream::Open(spec, spec.path, vocabulary, options));
+  if (spec.path.empty() && spec.sources.empty()) {
+    return absl::InvalidArgumentError(
+        "data.path is missing: the job has no data for this worker's site; name it in data.sites");
+  }
   Dataset dataset;
-  dataset.train_file_ = std::move(train);
   dataset.sequence_length_ = spec.sequence_length;
   dataset.vocabulary_ = vocabulary;
   dataset.shuffle_seed_ = spec.shuffle_seed;
-  if (!spec.validation_path.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(dataset.validation_file_,
-                           TokenStream::Open(spec, spec.validation_path, vocabulary, options));
-  }
-  dataset.masks_ = dataset.train_file_->masked() ||
-                   (dataset.validation_file_.has_value() && dataset.validation_file_->masked());
-  ATOLL_RETURN_IF_ERROR(dataset.Split(spec));
+  dataset.change_ = {spec.crop_padding, spec.flip};
+  ATOLL_RETURN_IF_ERROR(dataset.AddSources(spec, options));
+  ATOLL_RETURN_IF_ERROR(dataset.AddSets(spec, options));
+  ATOLL_RETURN_IF_ERROR(dataset.CheckShapes(spec));
   ATOLL_RETURN_IF_ERROR(dataset.TakeDigest(options));
   return dataset;
 }
 
-absl::StatusOr<Dataset> Dataset::OpenImages(const DataSpec& spec, int64_t classes,
-                                            const DataOptions& options) {
-  Dataset dataset;
-  dataset.sequence_length_ = spec.sequence_length;
-  dataset.vocabulary_ = classes;
-  dataset.shuffle_seed_ = spec.shuffle_seed;
-  dataset.change_ = {spec.crop_padding, spec.flip};
-  const auto open = [&](const std::string& path) {
-    return ImageSet::Open(spec, path, classes, options.watch.cancelled);
-  };
-  ATOLL_ASSIGN_OR_RETURN(dataset.images_, open(spec.path));
-  const int64_t total = dataset.images_->images();
-  int64_t held_out = static_cast<int64_t>(static_cast<double>(total) * spec.validation_fraction);
-  uint64_t validation_digest = 0;
-  if (!spec.validation_path.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(dataset.validation_images_, open(spec.validation_path));
-    if (dataset.validation_images_->shape() != dataset.images_->shape()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("data.validation_path: its images are not of the size of data.path's"));
+absl::Status Dataset::AddFile(const DataSpec& spec, const std::string& path,
+                              const DataOptions& options) {
+  if (IsImages(spec.format)) {
+    ATOLL_ASSIGN_OR_RETURN(ImageSet images,
+                           ImageSet::Open(spec, path, vocabulary_, options.watch.cancelled));
+    images_.push_back(std::move(images));
+    return absl::OkStatus();
+  }
+  ATOLL_ASSIGN_OR_RETURN(TokenStream file, TokenStream::Open(spec, path, vocabulary_, options));
+  masks_ = masks_ || file.masked();
+  files_.push_back(std::move(file));
+  return absl::OkStatus();
+}
+
+const std::string& Dataset::PathOf(size_t file) const {
+  return images_.empty() ? files_[file].path() : images_[file].path();
+}
+
+int64_t Dataset::UnitsOf(size_t file) const {
+  return images_.empty() ? files_[file].tokens() : images_[file].images();
+}
+
+int64_t Dataset::SequencesOf(int64_t units) const {
+  return images_.empty() ? SequencesIn(units, sequence_length_) : units;
+}
+
+absl::Status Dataset::AddSources(const DataSpec& spec, const DataOptions& options) {
+  std::vector<DataSource> sources = spec.sources;
+  if (sources.empty()) sources.push_back({spec.path, 1});
+  Set held_out;
+  std::vector<double> weights;
+  for (const DataSource& source : sources) {
+    ATOLL_RETURN_IF_ERROR(AddFile(spec, source.path, options));
+    ATOLL_RETURN_IF_ERROR(SplitSource(spec, weights.size(), &held_out));
+    weights.push_back(source.weight);
+  }
+  mixture_ = Mixture(weights);
+  if (spec.validation_path.empty()) {
+    AddSet(std::move(held_out));
+    if (sets_[0].sequences > 0 || (spec.validation_fraction == 0 && images_.empty())) {
+      return absl::OkStatus();
     }
-    if (dataset.validation_images_->class_names() != dataset.images_->class_names()) {
-      return absl::InvalidArgumentError(absl::StrCat("data.validation_path: ", spec.validation_path,
+    const Part& part = sets_[0].parts[0];
+    return TooSmall(PathOf(part.file), "validation", UnitsOf(part.file) - part.begin,
+                    !images_.empty(), sequence_length_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Dataset::SplitSource(const DataSpec& spec, size_t file, Set* held_out) {
+  const int64_t total = UnitsOf(file);
+  const int64_t kept_back =
+      spec.validation_path.empty()
+          ? static_cast<int64_t>(static_cast<double>(total) * spec.validation_fraction)
+          : 0;
+  train_.push_back({file, 0, SequencesOf(total - kept_back)});
+  if (train_.back().sequences < 1) {
+    return TooSmall(PathOf(file), "training", total - kept_back, !images_.empty(),
+                    sequence_length_);
+  }
+  held_out->parts.push_back({file, total - kept_back, SequencesOf(kept_back)});
+  return absl::OkStatus();
+}
+
+absl::Status Dataset::AddSets(const DataSpec& spec, const DataOptions& options) {
+  std::vector<std::string> paths;
+  if (!spec.validation_path.empty()) paths.push_back(spec.validation_path);
+  for (const ValidationSet& set : spec.validation) paths.push_back(set.path);
+  for (const std::string& path : paths) {
+    const size_t file = files_.size() + images_.size();
+    ATOLL_RETURN_IF_ERROR(AddFile(spec, path, options));
+    const int64_t sequences = SequencesOf(UnitsOf(file));
+    if (sequences < 1) {
+      return TooSmall(PathOf(file), "validation", UnitsOf(file), !images_.empty(),
+                      sequence_length_);
+    }
+    AddSet({0, 0, {{file, 0, sequences}}});
+  }
+  return absl::OkStatus();
+}
+
+void Dataset::AddSet(Set set) {
+  set.begin = sets_.empty() ? 0 : validation_sequences();
+  set.sequences = 0;
+  for (const Part& part : set.parts) set.sequences += part.sequences;
+  sets_.push_back(std::move(set));
+}
+
+absl::Status Dataset::CheckShapes(const DataSpec& spec) const {
+  for (size_t i = 1; i < images_.size(); ++i) {
+    if (images_[i].shape() != images_[0].shape()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data for validation: the images of ", PathOf(i), " are not of the size of data.path's"));
+    }
+    if (images_[i].class_names() != images_[0].class_names()) {
+      return absl::InvalidArgumentError(absl::StrCat("data for validation: ", PathOf(i),
                                                      " has not the classes of ", spec.path,
                                                      ": give both the same folders, by name"));
     }
-    held_out = 0;
-    validation_digest = dataset.validation_images_->Digest();
-  }
-  dataset.train_ = {0, total - held_out};
-  dataset.validation_ = {dataset.train_.sequences, held_out};
-  if (dataset.validation_images_) dataset.validation_ = {0, dataset.validation_images_->images()};
-  if (dataset.train_.sequences < 1 || dataset.validation_.sequences < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data.path: ", spec.path, " has ", total, " images, of which ", held_out,
-                     " are held out: use more images or another data.validation_fraction"));
-  }
-  const uint64_t facts[] = {dataset.images_->Digest(),
-                            validation_digest,
-                            static_cast<uint64_t>(dataset.train_.sequences),
-                            static_cast<uint64_t>(spec.crop_padding),
-                            static_cast<uint64_t>(spec.flip),
-                            spec.shuffle_seed};
-  dataset.digest_ = XXH3_64bits(facts, sizeof facts);
-  return dataset;
-}
-
-absl::Status Dataset::Split(const DataSpec& spec) {
-  const int64_t total = train_file_->tokens();
-  int64_t validation_tokens = 0;
-  if (validation_file_.has_value()) {
-    validation_tokens = validation_file_->tokens();
-  } else {
-    validation_tokens = static_cast<int64_t>(static_cast<double>(total) * spec.validation_fraction);
-  }
-  const int64_t train_tokens = validation_file_.has_value() ? total : total - validation_tokens;
-  train_ = {0, SequencesIn(train_tokens, sequence_length_)};
-  validation_ = {validation_file_.has_value() ? 0 : train_tokens,
-                 SequencesIn(validation_tokens, sequence_length_)};
-  if (train_.sequences == 0) {
-    return TooSmall(*train_file_, "training", train_tokens, sequence_length_);
-  }
-  const bool wanted = validation_file_.has_value() || spec.validation_fraction > 0;
-  if (wanted && validation_.sequences == 0) {
-    return TooSmall(validation_file_.has_value() ? *validation_file_ : *train_file_, "validation",
-                    validation_tokens, sequence_length_);
   }
   return absl::OkStatus();
 }
 
 absl::Status Dataset::TakeDigest(const DataOptions& options) {
-  ATOLL_ASSIGN_OR_RETURN(const uint64_t train_digest, train_file_->Digest(vocabulary_, options));
-  uint64_t validation_digest = 0;
-  if (validation_file_.has_value()) {
-    ATOLL_ASSIGN_OR_RETURN(validation_digest, validation_file_->Digest(vocabulary_, options));
+  std::vector<uint64_t> facts = {static_cast<uint64_t>(sequence_length_), shuffle_seed_,
+                                 static_cast<uint64_t>(change_.crop_padding),
+                                 static_cast<uint64_t>(change_.flip)};
+  for (const TokenStream& file : files_) {
+    ATOLL_ASSIGN_OR_RETURN(const uint64_t digest, file.Digest(vocabulary_, options));
+    facts.push_back(digest);
   }
-  const uint64_t facts[] = {train_digest,
-                            validation_digest,
-                            static_cast<uint64_t>(sequence_length_),
-                            static_cast<uint64_t>(train_.sequences),
-                            static_cast<uint64_t>(validation_.begin),
-                            static_cast<uint64_t>(validation_.sequences),
-                            shuffle_seed_};
-  digest_ = XXH3_64bits(facts, sizeof facts);
+  for (const ImageSet& images : images_) facts.push_back(images.Digest());
+  const auto add = [&](const Part& part) {
+    facts.insert(facts.end(), {part.file, static_cast<uint64_t>(part.begin),
+                               static_cast<uint64_t>(part.sequences)});
+  };
+  std::for_each(train_.begin(), train_.end(), add);
+  for (const Set& set : sets_) std::for_each(set.parts.begin(), set.parts.end(), add);
+  for (int64_t position = 0; train_.size() > 1 && position < Mixture::kPeriod; ++position) {
+    facts.push_back(mixture_.At(position).source);
+  }
+  digest_ = XXH3_64bits(facts.data(), facts.size() * sizeof(uint64_t));
   return absl::OkStatus();
 }
 
-int64_t Dataset::Order(int64_t position) const {
+int64_t Dataset::train_sequences() const {
+  int64_t sequences = 0;
+  for (const Part& part : train_) sequences += part.sequences;
+  return sequences;
+}
+
+Dataset::Place Dataset::TrainPlace(int64_t position) const {
   ATOLL_CHECK(position >= 0);
-  const int64_t epoch = position / train_.sequences;
-  const uint64_t key = Rng(shuffle_seed_, static_cast<uint64_t>(epoch)).Next();
-  return Permutation(train_.sequences, key)(position % train_.sequences);
+  const Mixture::Place place = mixture_.At(position % kAxisPositions);
+  const Part& part = train_[place.source];
+  const auto epoch = static_cast<uint64_t>(place.index / part.sequences);
+  const uint64_t seed = shuffle_seed_ + kSourceSeed * place.source;
+  const uint64_t key = Rng(seed, epoch).Next();
+  return {&part, Permutation(part.sequences, key)(place.index % part.sequences)};
+}
+
+int64_t Dataset::Order(int64_t position) const {
+  const Place place = TrainPlace(position);
+  int64_t before = 0;
+  for (const Part* part = train_.data(); part != place.part; ++part) before += part->sequences;
+  return before + place.sequence;
+}
+
+PositionRange Dataset::ValidationPlaces(int set, int64_t wanted) const {
+  const Set& places = sets_.at(static_cast<size_t>(set));
+  const int64_t count = wanted == 0 ? places.sequences : std::min(wanted, places.sequences);
+  return {places.begin, places.begin + count};
 }
 
 // The first m multiples of a step near N / golden ratio, modulo N, are spread evenly over [0, N),
 // for any m (the three-distance theorem); where the step has no factor in common with N, N of them
 // are all.
-int64_t Dataset::ValidationSequence(int64_t place) const {
-  const int64_t count = validation_.sequences;
-  ATOLL_CHECK(place >= 0 && place < count);
+Dataset::Place Dataset::ValidationPlace(int64_t place) const {
+  ATOLL_CHECK(place >= 0 && place < validation_sequences());
+  const Set& set = *std::find_if(sets_.rbegin(), sets_.rend(), [&](const Set& one) {
+    return one.begin <= place && one.sequences > 0;
+  });
+  const int64_t count = set.sequences;
   auto step = static_cast<int64_t>(static_cast<double>(count) * 0.6180339887498949);
   while (std::gcd(step, count) != 1) ++step;
-  return static_cast<int64_t>(static_cast<__int128>(place) * step % count);
+  auto sequence = static_cast<int64_t>(static_cast<__int128>(place - set.begin) * step % count);
+  const Part* part = set.parts.data();
+  for (; sequence >= part->sequences; ++part) sequence -= part->sequences;
+  return {part, sequence};
 }
 
 absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out,
                                 const Cancelled& cancelled) const {
-  std::vector<int64_t> sequences(out.size() / static_cast<size_t>(row()));
-  for (size_t r = 0; r < sequences.size(); ++r) {
-    sequences[r] = Order(first + static_cast<int64_t>(r));
+  std::vector<Place> places(out.size() / static_cast<size_t>(row()));
+  for (size_t r = 0; r < places.size(); ++r) {
+    places[r] = TrainPlace(first + static_cast<int64_t>(r));
   }
+  if (images_.empty()) return ReadTokens(places, out, cancelled);
   const auto row_size = static_cast<size_t>(row());
-  for (size_t r = 0; images_ && r < sequences.size(); ++r) {
+  for (size_t r = 0; r < places.size(); ++r) {
     const auto position = static_cast<uint64_t>(first) + r;
-    images_->Read(sequences[r], change_, Rng(shuffle_seed_ ^ kChangeSeed, position),
-                  out.subspan(r * row_size, row_size));
+    images_[places[r].part->file].Read(places[r].sequence, change_,
+                                       Rng(shuffle_seed_ ^ kChangeSeed, position),
+                                       out.subspan(r * row_size, row_size));
   }
-  if (images_) return absl::OkStatus();
-  return Read(*train_file_, train_, sequences, out, cancelled);
+  return absl::OkStatus();
 }
 
 absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out,
                                      const Cancelled& cancelled) const {
-  std::vector<int64_t> sequences(out.size() / static_cast<size_t>(row()));
-  for (size_t r = 0; r < sequences.size(); ++r) {
-    sequences[r] = ValidationSequence(first + static_cast<int64_t>(r));
+  std::vector<Place> places(out.size() / static_cast<size_t>(row()));
+  for (size_t r = 0; r < places.size(); ++r) {
+    places[r] = ValidationPlace(first + static_cast<int64_t>(r));
   }
+  if (images_.empty()) return ReadTokens(places, out, cancelled);
   const auto row_size = static_cast<size_t>(row());
-  for (size_t r = 0; images_ && r < sequences.size(); ++r) {
-    const ImageSet& images = validation_images_ ? *validation_images_ : *images_;
-    images.Read(validation_.begin + sequences[r], {}, Rng(0), out.subspan(r * row_size, row_size));
+  for (size_t r = 0; r < places.size(); ++r) {
+    const Part& part = *places[r].part;
+    images_[part.file].Read(part.begin + places[r].sequence, {}, Rng(0),
+                            out.subspan(r * row_size, row_size));
   }
-  if (images_) return absl::OkStatus();
-  const TokenStream& file = validation_file_.has_value() ? *validation_file_ : *train_file_;
-  return Read(file, validation_, sequences, out, cancelled);
+  return absl::OkStatus();
 }
 
 template <typename ReadRows>
@@ -238,20 +310,22 @@ absl::StatusOr<int64_t> Dataset::CountMaskedValidation(int64_t first, int64_t co
   });
 }
 
-absl::Status Dataset::Read(const TokenStream& file, const Part& part,
-                           std::span<const int64_t> sequences, std::span<int32_t> out,
-                           const Cancelled& cancelled) const {
+absl::Status Dataset::ReadTokens(std::span<const Place> places, std::span<int32_t> out,
+                                 const Cancelled& cancelled) const {
   const auto length = static_cast<size_t>(this->row());
-  ATOLL_CHECK(out.size() == sequences.size() * length);
-  std::vector<int64_t> begins;
-  for (const int64_t sequence : sequences) {
-    ATOLL_CHECK(sequence >= 0 && sequence < part.sequences);
-    begins.push_back(part.begin + sequence * sequence_length_);
+  ATOLL_CHECK(out.size() == places.size() * length);
+  std::map<size_t, std::vector<int64_t>> begins;  // of each file that is read
+  const auto begin_of = [&](const Place& place) {
+    ATOLL_CHECK(place.sequence >= 0 && place.sequence < place.part->sequences);
+    return place.part->begin + place.sequence * sequence_length_;
+  };
+  for (const Place& place : places) begins[place.part->file].push_back(begin_of(place));
+  for (const auto& [file, at] : begins) {
+    ATOLL_RETURN_IF_ERROR(files_[file].Prefetch(at, sequence_length_ + 1, cancelled));
   }
-  ATOLL_RETURN_IF_ERROR(file.Prefetch(begins, sequence_length_ + 1, cancelled));
-  for (size_t r = 0; r < begins.size(); ++r) {
-    ATOLL_RETURN_IF_ERROR(
-        file.Read(begins[r], vocabulary_, out.subspan(r * length, length), cancelled));
+  for (size_t r = 0; r < places.size(); ++r) {
+    ATOLL_RETURN_IF_ERROR(files_[places[r].part->file].Read(
+        begin_of(places[r]), vocabulary_, out.subspan(r * length, length), cancelled));
   }
   return absl::OkStatus();
 }

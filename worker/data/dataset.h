@@ -1,5 +1,8 @@
 // A job's training and validation data as sequences of sequence_length tokens.
 //
+// The training part is that of one source, or a mixture of several (mixture.h), each with an order
+// of its own. Validation has the held-out data as its set 0, and data.validation's behind it.
+//
 // Sequence i of a part covers its tokens [i T, i T + T], T = sequence_length: T inputs and, one
 // further, T targets. What is left of less than T tokens at a part's end is not used.
 //
@@ -16,16 +19,17 @@
 #ifndef ATOLL_WORKER_DATA_DATASET_H_
 #define ATOLL_WORKER_DATA_DATASET_H_
 
-#include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "common/protocol/control.h"
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "worker/data/digest_cache.h"
 #include "worker/data/images.h"
+#include "worker/data/mixture.h"
 #include "worker/data/token_stream.h"
 
 namespace atl {
@@ -40,16 +44,18 @@ class Dataset {
 
   int64_t sequence_length() const { return sequence_length_; }
   // Numbers of one sequence, as it is read.
-  int64_t row() const { return (images_ ? images().pixels() : sequence_length_) + 1; }
+  int64_t row() const { return (images_.empty() ? sequence_length_ : images().pixels()) + 1; }
   // Zeroes: there are none.
-  ImageShape images() const { return images_ ? images_->shape() : ImageShape(); }
-  int64_t train_sequences() const { return train_.sequences; }
-  int64_t validation_sequences() const { return validation_.sequences; }
+  ImageShape images() const { return images_.empty() ? ImageShape() : images_[0].shape(); }
+  int64_t train_sequences() const;
+  // Of all sets together.
+  int64_t validation_sequences() const { return sets_.back().begin + sets_.back().sequences; }
 
   // Equal on two machines that have the same tokens, split and sequence length.
   uint64_t digest() const { return digest_; }
 
-  // Number of the training sequence at a position of the endless axis. REQUIRES: position >= 0.
+  // Number of the training sequence at a position of an endless axis; those of a source come behind
+  // those of the sources before it. REQUIRES: position >= 0.
   int64_t Order(int64_t position) const;
 
   // Training sequences of positions [first, first + n), as n rows of row() numbers. Of T + 1
@@ -65,40 +71,59 @@ class Dataset {
   absl::StatusOr<int64_t> CountMaskedValidation(int64_t first, int64_t count,
                                                 const Cancelled& cancelled = {}) const;
 
-  // How many validation sequences a job evaluates that asks for `wanted`; 0: all.
-  int64_t ValidationCount(int64_t wanted) const {
-    return wanted == 0 ? validation_sequences() : std::min(wanted, validation_sequences());
-  }
+  // The places of set `set` that a job evaluates which asks for `wanted` sequences; 0: all.
+  // REQUIRES: there is this set.
+  PositionRange ValidationPlaces(int set, int64_t wanted) const;
 
-  // Validation sequences at places [first, first + n) of an order whose first m are spread evenly
-  // over the validation part, for any m. REQUIRES: they exist.
+  // Validation sequences at places [first, first + n) of an order in which sets follow each other,
+  // and any first ones of a set are spread evenly over it. REQUIRES: they exist.
   absl::Status ReadValidation(int64_t first, std::span<int32_t> out,
                               const Cancelled& cancelled = {}) const;
 
  private:
-  // Tokens [begin, begin + sequences * T + 1) of one file.
+  // Tokens [begin, begin + sequences * T + 1) of a file, or images [begin, begin + sequences).
   struct Part {
+    size_t file = 0;
     int64_t begin = 0;
     int64_t sequences = 0;
   };
+  // One sequence of a part.
+  struct Place {
+    const Part* part = nullptr;
+    int64_t sequence = 0;
+  };
+  struct Set {
+    int64_t begin = 0;  // its first place
+    int64_t sequences = 0;
+    std::vector<Part> parts;  // together they have its sequences
+  };
 
   Dataset() = default;
-  static absl::StatusOr<Dataset> OpenImages(const DataSpec& spec, int64_t classes,
-                                            const DataOptions& options);
-  absl::Status Split(const DataSpec& spec);
+  absl::Status AddFile(const DataSpec& spec, const std::string& path, const DataOptions& options);
+  absl::Status AddSources(const DataSpec& spec, const DataOptions& options);
+  absl::Status AddSets(const DataSpec& spec, const DataOptions& options);
+  absl::Status SplitSource(const DataSpec& spec, size_t file, Set* held_out);
+  void AddSet(Set set);
+  absl::Status CheckShapes(const DataSpec& spec) const;
   absl::Status TakeDigest(const DataOptions& options);
-  absl::Status Read(const TokenStream& file, const Part& part, std::span<const int64_t> sequences,
-                    std::span<int32_t> out, const Cancelled& cancelled) const;
 
-  int64_t ValidationSequence(int64_t place) const;
+  const std::string& PathOf(size_t file) const;
+  int64_t UnitsOf(size_t file) const;          // tokens or images
+  int64_t SequencesOf(int64_t units) const;    // whole ones
+  Place TrainPlace(int64_t position) const;    // REQUIRES: position >= 0
+  Place ValidationPlace(int64_t place) const;  // REQUIRES: there is this place
+  absl::Status ReadTokens(std::span<const Place> places, std::span<int32_t> out,
+                          const Cancelled& cancelled) const;
   template <typename ReadRows>
   absl::StatusOr<int64_t> CountMaskedRows(int64_t first, int64_t end, const ReadRows& read) const;
 
-  std::optional<TokenStream> train_file_;       // absent: images
-  std::optional<TokenStream> validation_file_;  // absent: validation is the end of train_file_
-  std::optional<ImageSet> images_, validation_images_;
+  // Either of tokens or of images: the sources, and behind them those for validation alone.
+  std::vector<TokenStream> files_;
+  std::vector<ImageSet> images_;
   ImageChange change_;
-  Part train_, validation_;
+  Mixture mixture_;
+  std::vector<Part> train_;  // of each source
+  std::vector<Set> sets_;    // at least the held-out one
   bool masks_ = false;
   int64_t sequence_length_ = 0;
   int64_t vocabulary_ = 0;

@@ -17,6 +17,7 @@
 
 #include "worker/data/block_cache.h"
 #include "worker/data/dataset.h"
+#include "worker/data/image_encoders.h"
 
 namespace atl {
 namespace {
@@ -74,6 +75,10 @@ class Server {
       return;
     }
     const auto found = files_.find(request.path);
+    if (request.has_param("list-type")) {
+      response.set_content(Listing(request), "application/xml");
+      return;
+    }
     if (found == files_.end()) {
       response.status = 404;
       return;
@@ -90,6 +95,26 @@ class Server {
       if (request.ranges.empty()) bytes_ += static_cast<int64_t>(body.size());
     }
     response.set_content(body, "application/octet-stream");
+  }
+
+  // Keys of the bucket below the prefix, two a page; the token is the key to go on from.
+  std::string Listing(const httplib::Request& request) const {
+    const std::string bucket = request.path.substr(0, request.path.find('/', 1)) + "/";
+    const std::string prefix = bucket + request.get_param_value("prefix");
+    const std::string token = request.get_param_value("continuation-token");
+    std::string xml = "<ListBucketResult>";
+    int count = 0;
+    for (auto it = files_.lower_bound(token.empty() ? prefix : token);
+         it != files_.end() && it->first.rfind(prefix, 0) == 0; ++it) {
+      if (++count > 2) {
+        absl::StrAppend(&xml, "<NextContinuationToken>", it->first, "</NextContinuationToken>");
+        break;
+      }
+      absl::StrAppend(&xml, "<Contents><Key>", it->first.substr(bucket.size()), "</Key><ETag>",
+                      it->second.second, "</ETag><Size>", it->second.first.size(),
+                      "</Size></Contents>");
+    }
+    return xml + "</ListBucketResult>";
   }
 
   httplib::Server server_;
@@ -190,6 +215,40 @@ TEST_CASE("a job fetches the blocks that its sequences need, once, and no others
     CHECK(fixture.server.bytes() - before == fetched);
     CHECK(again.digest() == dataset.digest());
   }
+}
+
+TEST_CASE("a folder of images in a bucket is listed page by page and reads as it does from disk") {
+  Fixture fixture;
+  const fs::path here = fixture.folder() / "images";
+  int side = 5;
+  for (const std::string name : {"cat/1.png", "cat/2.png", "cat/notes.txt", "dog/1.PNG",
+                                 "dog/deeper/x.png", "dog/.hidden.png", "dog/2.png", "top.png"}) {
+    const std::string bytes = EncodePng(++side, 2 * side, 3);
+    fixture.server.Put("/bucket/set/" + name, bytes, absl::StrCat("\"", side, "\""));
+    fs::create_directories((here / name).parent_path());
+    std::ofstream(here / name, std::ios::binary) << bytes;
+  }
+  fixture.server.Put("/bucket/settings/owl/1.png", EncodePng(4, 4, 3), "\"o\"");
+  DataSpec spec;
+  spec.format = DataFormat::kImageFolder;
+  spec.image_size = 6;
+  spec.sequence_length = 1;
+  spec.validation_fraction = 0.5;
+  spec.path = "s3://bucket/set";
+  const auto remote = ListImageFolder(spec.path);
+  INFO(remote.status().message());
+  REQUIRE(remote.ok());
+  CHECK(remote->classes == std::vector<std::string>{"cat", "dog"});
+  CHECK(remote->files.size() == 4);
+  const Dataset bucket = Opened(spec);
+  spec.path = here.string();
+  const Dataset disk = Opened(spec);
+  CHECK(bucket.digest() == disk.digest());
+  CHECK(bucket.train_sequences() == 2);
+  std::vector<int32_t> rows(2 * static_cast<size_t>(bucket.row())), others(rows.size());
+  REQUIRE(bucket.ReadTrain(0, rows).ok());
+  REQUIRE(disk.ReadTrain(0, others).ok());
+  CHECK(rows == others);
 }
 
 TEST_CASE("the cache keeps to its bound, and damaged blocks are fetched again") {

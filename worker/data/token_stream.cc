@@ -344,7 +344,28 @@ absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary
     ATOLL_RETURN_IF_ERROR(stream.Read(0, vocabulary, head));
     return absl::StrCat(stream.tokens(), " tokens");
   };
-  ATOLL_ASSIGN_OR_RETURN(std::string text, inspect(spec.path));
+  std::vector<std::pair<std::string, std::string>> named;
+  for (const DataSource& source : spec.sources) named.emplace_back(source.path, source.path);
+  for (const SiteData& site : spec.sites) {
+    named.emplace_back(site.site, site.path);
+    if (!site.validation_path.empty()) {
+      named.emplace_back(site.site + "'s validation", site.validation_path);
+    }
+  }
+  for (const ValidationSet& set : spec.validation) {
+    named.emplace_back(absl::StrCat("validation set ", set.name), set.path);
+  }
+  std::string text;
+  if (!spec.path.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(text, inspect(spec.path));
+  }
+  for (const auto& [name, path] : named) {
+    const auto found = inspect(path);
+    if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
+    absl::StrAppend(
+        &text, text.empty() ? "" : "; ", name, ": ",
+        found.ok() ? *found : absl::StrCat("not looked into: ", found.status().message()));
+  }
   if (!spec.validation_path.empty()) {
     ATOLL_ASSIGN_OR_RETURN(const std::string validation, inspect(spec.validation_path));
     absl::StrAppend(&text, "; validation: ", validation);

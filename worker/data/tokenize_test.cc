@@ -356,8 +356,8 @@ TEST_CASE("the first m validation sequences are spread evenly over the held-out 
   const Dataset dataset = *Dataset::Open(spec, 256);
   const int64_t all = dataset.validation_sequences();
   REQUIRE(all == 511);
-  CHECK(dataset.ValidationCount(0) == all);
-  CHECK(dataset.ValidationCount(1000) == all);
+  CHECK(dataset.ValidationPlaces(0, 0).size() == all);
+  CHECK(dataset.ValidationPlaces(0, 1000).size() == all);
   std::set<std::vector<int32_t>> seen;
   for (const int64_t m : {8, 32, 128}) {
     std::set<int32_t> places = {0, 256};

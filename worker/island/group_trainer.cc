@@ -305,13 +305,13 @@ absl::StatusOr<int64_t> GroupTrainer::CountMasked(const std::vector<PositionRang
   return rows * length - CountTargets(job.engine.model, rows, length, masked);
 }
 
-absl::StatusOr<MeanLoss> GroupTrainer::Validate(int64_t sequences) {
+absl::StatusOr<MeanLoss> GroupTrainer::Validate(int64_t sequences, int set) {
   const GroupJob& job = *member_->job();
-  const int64_t total = job.data.ValidationCount(sequences);
+  const PositionRange places = job.data.ValidationPlaces(set, sequences);
   const int64_t batch = job.spec.inner.batch_sequences;
   LossSum sum;
-  for (int64_t first = 0; first < total; first += batch) {
-    const int64_t count = std::min(batch, total - first);
+  for (int64_t first = places.begin; first < places.end; first += batch) {
+    const int64_t count = std::min(batch, places.end - first);
     v1::GroupFrame frame;
     frame.mutable_evaluate()->set_number(++number_);
     frame.mutable_evaluate()->set_first(first);

@@ -59,7 +59,7 @@ class GroupTrainer final : public Trainer {
   absl::StatusOr<MeanLoss> Step(const std::vector<PositionRange>& ranges,
                                 double learning_rate) override;
   absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) override;
-  absl::StatusOr<MeanLoss> Validate(int64_t sequences) override;
+  absl::StatusOr<MeanLoss> Validate(int64_t sequences, int set) override;
 
   std::shared_ptr<OuterState> outer() const override { return member_->outer(); }
   // Members whose devices have room for it snapshot what they hold, and read it while steps go on;
@@ -68,7 +68,7 @@ class GroupTrainer final : public Trainer {
   // Where the devices of all members have room for it.
   absl::StatusOr<Completion> StageCarry() override;
   absl::Status AdoptPulled(const worker::AdoptPulled& command) override;
-  absl::StatusOr<MeanLoss> ValidateBase(int64_t sequences) override;
+  absl::StatusOr<std::vector<MeanLoss>> ValidateBase(int64_t sequences, int sets) override;
   absl::Status GatherOuter(OuterKind kind, int layer, std::span<float> out) override;
 
   // These are of a worker alone: the layers of an island of several belong to its members.

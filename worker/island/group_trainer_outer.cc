@@ -203,14 +203,14 @@ absl::Status GroupTrainer::AdoptPulled(const worker::AdoptPulled& command) {
 
 // -------------------------------------------------------------------------------- validation ----
 
-absl::StatusOr<MeanLoss> GroupTrainer::ValidateBase(int64_t sequences) {
+absl::StatusOr<std::vector<MeanLoss>> GroupTrainer::ValidateBase(int64_t sequences, int sets) {
   base_is_in_ = true;
   ATOLL_RETURN_IF_ERROR(
       AllDo(FrameOf(v1::OuterCall::PUT_BASE_IN), [this] { return member_->PutBaseIn(); }));
-  const absl::StatusOr<MeanLoss> loss = Validate(sequences);
-  if (failed_) return loss;  // Configure puts the parameters back
+  absl::StatusOr<std::vector<MeanLoss>> losses = ValidateSets(sequences, sets);
+  if (failed_) return losses;  // Configure puts the parameters back
   ATOLL_RETURN_IF_ERROR(TakeBaseOut());
-  return loss;
+  return losses;
 }
 
 absl::Status GroupTrainer::TakeBaseOut() {

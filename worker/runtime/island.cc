@@ -269,9 +269,17 @@ absl::Status Island::Adopt(const AdoptPulled& command) {
 }
 
 Event Island::Do(const Validate& command) {
-  const absl::StatusOr<MeanLoss> loss = trainer_->ValidateBase(spec_.schedule.validation_sequences);
-  if (!loss.ok()) return ReadingFailed(loss.status());
-  return ValidationDone{command.version, loss->loss, loss->tokens, loss->accuracy};
+  const std::vector<ValidationSet>& sets = spec_.data.validation;
+  const absl::StatusOr<std::vector<MeanLoss>> losses = trainer_->ValidateBase(
+      spec_.schedule.validation_sequences, 1 + static_cast<int>(sets.size()));
+  if (!losses.ok()) return ReadingFailed(losses.status());
+  const MeanLoss& first = losses->front();
+  ValidationDone done{command.version, first.loss, first.tokens, first.accuracy};
+  for (size_t i = 0; i < sets.size(); ++i) {
+    const MeanLoss& loss = (*losses)[i + 1];
+    done.sets.push_back({sets[i].name, command.version, loss.loss, loss.tokens, loss.accuracy});
+  }
+  return done;
 }
 
 Event Island::Do(const SaveState& command) {

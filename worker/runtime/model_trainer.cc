@@ -34,7 +34,7 @@ class ModelTrainer : public Trainer {
     const int64_t rows = Sequences(ranges), length = job_->data->sequence_length();
     return rows * length - CountTargets(job_->model->config(), rows, length, masked);
   }
-  absl::StatusOr<MeanLoss> Validate(int64_t sequences) override;
+  absl::StatusOr<MeanLoss> Validate(int64_t sequences, int set) override;
 
   absl::Status GetParameters(int layer, std::span<float> out) override {
     return ToHost(job_->runner->params(layer), out);
@@ -62,7 +62,7 @@ class ModelTrainer : public Trainer {
   std::shared_ptr<OuterState> outer() const override { return outer_; }
   absl::StatusOr<Completion> CaptureDelta(const worker::CaptureDelta& command) override;
   absl::Status AdoptPulled(const worker::AdoptPulled& command) override;
-  absl::StatusOr<MeanLoss> ValidateBase(int64_t sequences) override;
+  absl::StatusOr<std::vector<MeanLoss>> ValidateBase(int64_t sequences, int sets) override;
   absl::Status GatherOuter(OuterKind kind, int layer, std::span<float> out) override {
     return outer_->Read(kind, layer, {0, std::ssize(out)}, out);
   }
@@ -168,12 +168,12 @@ absl::StatusOr<MeanLoss> ModelTrainer::Step(const std::vector<PositionRange>& ra
   return MeanLoss{loss.mean(), loss.tokens};
 }
 
-absl::StatusOr<MeanLoss> ModelTrainer::Validate(int64_t sequences) {
-  const int64_t total = job_->data->ValidationCount(sequences);
+absl::StatusOr<MeanLoss> ModelTrainer::Validate(int64_t sequences, int set) {
+  const PositionRange places = job_->data->ValidationPlaces(set, sequences);
   const int64_t batch = job_->spec.inner.batch_sequences;
   LossSum sum;
-  for (int64_t first = 0; first < total; first += batch) {
-    const int64_t rows = std::min(batch, total - first);
+  for (int64_t first = places.begin; first < places.end; first += batch) {
+    const int64_t rows = std::min(batch, places.end - first);
     job_->tokens.resize(static_cast<size_t>(rows * job_->row()));
     ATOLL_RETURN_IF_ERROR(job_->data->ReadValidation(first, job_->tokens));
     ATOLL_ASSIGN_OR_RETURN(const LossSum loss, job_->runner->Evaluate(job_->tokens, rows));
@@ -213,7 +213,7 @@ absl::Status ModelTrainer::AdoptPulled(const worker::AdoptPulled& command) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<MeanLoss> ModelTrainer::ValidateBase(int64_t sequences) {
+absl::StatusOr<std::vector<MeanLoss>> ModelTrainer::ValidateBase(int64_t sequences, int sets) {
   LayerBuffers theta, base;
   for (int l = 0; l < job_->layers(); ++l) {
     theta.emplace_back(job_->runner->params(l).size());
@@ -222,9 +222,9 @@ absl::StatusOr<MeanLoss> ModelTrainer::ValidateBase(int64_t sequences) {
     ATOLL_RETURN_IF_ERROR(GatherOuter(OuterKind::kBase, l, base.back()));
   }
   for (int l = 0; l < job_->layers(); ++l) ATOLL_RETURN_IF_ERROR(SetParameters(l, base[l]));
-  const absl::StatusOr<MeanLoss> loss = Validate(sequences);
+  absl::StatusOr<std::vector<MeanLoss>> losses = ValidateSets(sequences, sets);
   for (int l = 0; l < job_->layers(); ++l) ATOLL_RETURN_IF_ERROR(SetParameters(l, theta[l]));
-  return loss;
+  return losses;
 }
 
 absl::Status ModelTrainer::SetOptimizerSteps(int64_t steps) {

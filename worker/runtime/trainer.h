@@ -67,8 +67,9 @@ class Trainer {
                                         double learning_rate) = 0;
   // How many tokens of the training sequences at these positions the loss does not count.
   virtual absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) = 0;
-  // Loss of the parameters over the first `sequences` validation sequences (or all there are).
-  virtual absl::StatusOr<MeanLoss> Validate(int64_t sequences) = 0;
+  // Loss of the parameters over the first `sequences` validation sequences (or all there are) of
+  // the held-out data (set 0) or of data.validation's set `set` - 1.
+  virtual absl::StatusOr<MeanLoss> Validate(int64_t sequences, int set) = 0;
 
   // One layer's parameters and moments, to and from host memory of exactly the layer's size.
   virtual absl::Status GetParameters(int layer, std::span<float> out) = 0;
@@ -91,8 +92,17 @@ class Trainer {
   virtual absl::StatusOr<Completion> StageCarry() { return Completion(); }
   // kReplace or kCarry, whatever was staged; the moments are left alone.
   virtual absl::Status AdoptPulled(const worker::AdoptPulled& command) = 0;
-  // Loss of theta_base; the parameters come back, also if it fails.
-  virtual absl::StatusOr<MeanLoss> ValidateBase(int64_t sequences) = 0;
+  // One after the other.
+  absl::StatusOr<std::vector<MeanLoss>> ValidateSets(int64_t sequences, int sets) {
+    std::vector<MeanLoss> losses;
+    for (int set = 0; set < sets; ++set) {
+      ATOLL_ASSIGN_OR_RETURN(const MeanLoss loss, Validate(sequences, set));
+      losses.push_back(loss);
+    }
+    return losses;
+  }
+  // Losses of theta_base over sets 0 to `sets` - 1; the parameters come back, also if it fails.
+  virtual absl::StatusOr<std::vector<MeanLoss>> ValidateBase(int64_t sequences, int sets) = 0;
   // kBase or kResidual of a whole layer; reading goes on beside steps.
   virtual absl::Status GatherOuter(OuterKind kind, int layer, std::span<float> out) = 0;
 

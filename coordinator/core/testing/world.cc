@@ -513,6 +513,14 @@ void World::Submit(const Command& command) {
   spec.model.heads = 2;
   spec.data.path = "text";
   spec.data.sequence_length = 10;
+  for (const absl::string_view site :
+       absl::StrSplit(command.Text("sites"), ',', absl::SkipEmpty())) {
+    spec.data.path.clear();
+    spec.data.sites.push_back({std::string(site), absl::StrCat("text-", site), ""});
+  }
+  if (command.arguments.contains("set")) {
+    spec.data.validation.push_back({command.Text("set"), "more-text"});
+  }
   spec.inner.batch_sequences = command.Int("batch", 1);
   spec.outer.min_islands = command.Int("min", 1);
   spec.outer.max_islands = command.Int("max", 8);

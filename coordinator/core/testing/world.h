@@ -12,12 +12,13 @@
 //   worker a leases [wanted=N] [request=N]
 //   worker a pushes [norm=X] [consumed=0-4] [base=V] [tokens=N] [generation=N] [incarnation=N]
 //   worker a stages [shards=N]               N (or all) of the granted shards reach their servers
-//   worker a validates loss=X [version=V]
+//   worker a validates loss=X [version=V] [tokens=N] [set=NAME set-loss=X]
 //   servers answer [once]                    to all that they were asked; till all is quiet
 //   servers snapshot
 //   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
 //          [steps-min=N] [adaptive-grace] [validate=] [clip=] [copies=2] [island=site|all|auto]
-//          [per-island=N] sequences are of 10 tokens
+//          [per-island=N] [sites=oslo,rome] [set=NAME]    sequences are of 10 tokens; sites have
+//                                           data of their own; a validation set
 //   pause | resume | cancel | remove | adopt JOB;  refill JOB server=ps-0
 //   wait SECONDS                             heartbeats of all that are neither dead nor silent
 //   worker a beats [measuring=TEXT]          a heartbeat: under a new order, it has stopped

@@ -95,8 +95,13 @@ void World::DoWorker(const Command& command) {
   } else if (verb == "stages") {
     Stage(name, worker, command.Int("shards", static_cast<int64_t>(worker.to_stage.size())));
   } else if (verb == "validates") {
-    say(ValidationResult{worker.order.job, command.Int("version", worker.order.validate_version),
-                         command.Real("loss", 1), 500});
+    ValidationResult result{worker.order.job, command.Int("version", worker.order.validate_version),
+                            command.Real("loss", 1), command.Int("tokens", 500)};
+    if (command.arguments.contains("set")) {
+      result.sets.push_back(
+          {command.Text("set"), result.version, command.Real("set-loss", 1), 100});
+    }
+    say(std::move(result));
   } else {
     ATOLL_CHECK(false, "unknown worker command ", verb);
   }
