@@ -33,6 +33,19 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
   Step(FromWorker{name, worker.incarnation, std::move(hello)});
 }
 
+namespace {
+
+ValidationResult ResultOf(const IslandOrder& order, const Command& command) {
+  ValidationResult result{order.job, command.Int("version", order.validate_version),
+                          command.Real("loss", 1), command.Int("tokens", 500)};
+  if (command.arguments.contains("set")) {
+    result.sets.push_back({command.Text("set"), result.version, command.Real("set-loss", 1), 100});
+  }
+  return result;
+}
+
+}  // namespace
+
 void World::DoWorker(const Command& command) {
   const NodeId& name = command.words.at(1);
   Worker& worker = workers_[name];
@@ -95,13 +108,7 @@ void World::DoWorker(const Command& command) {
   } else if (verb == "stages") {
     Stage(name, worker, command.Int("shards", static_cast<int64_t>(worker.to_stage.size())));
   } else if (verb == "validates") {
-    ValidationResult result{worker.order.job, command.Int("version", worker.order.validate_version),
-                            command.Real("loss", 1), command.Int("tokens", 500)};
-    if (command.arguments.contains("set")) {
-      result.sets.push_back(
-          {command.Text("set"), result.version, command.Real("set-loss", 1), 100});
-    }
-    say(std::move(result));
+    say(ResultOf(worker.order, command));
   } else {
     ATOLL_CHECK(false, "unknown worker command ", verb);
   }
