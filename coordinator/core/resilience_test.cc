@@ -302,6 +302,17 @@ TEST_CASE("only_rm_deletes_an_orphaned_job_also_from_who_comes_back_later") {
   CHECK(Says(w.Do("worker a attaches"), "-> a: ForgetJob lm-1"));
 }
 
+TEST_CASE("a_push_that_is_asked_for_before_the_servers_are_back_is_granted_when_they_are") {
+  World w;
+  w.StartJob({"ps-0", "ps-1"}, {"a"}, "steps=4 servers=2");
+  w.Do("worker a leases wanted=4");
+  w.Do("coordinator restarts");
+  w.Do("worker a attaches incarnation=1");
+  CHECK_FALSE(Says(w.Do("worker a pushes consumed=0-4"), "PushGrant"));
+  CHECK_FALSE(Says(w.Do("server ps-0 attaches incarnation=1"), "PushGrant"));
+  CHECK(Says(w.Do("server ps-1 attaches incarnation=1"), "-> a: PushGrant"));
+}
+
 TEST_CASE("a_failed_job_keeps_everything_and_is_resumed") {
   World w;
   TrainTwoRounds(w);
