@@ -106,8 +106,8 @@ class Place {
     return Does<Reconfigured>(command);
   }
   // The number of the save.
-  int64_t Saves(int64_t step) {
-    Does<StateCopied>(SaveState{{kJob, 0, 0, step, {}}, Tier::kDisk});
+  int64_t Saves(int64_t step, Tier tier = Tier::kDisk) {
+    Does<StateCopied>(SaveState{{kJob, 0, 0, step, {}}, tier});
     const StateSaved saved = events.AwaitSaved();
     REQUIRE(saved.trouble.empty());
     return saved.state.about.save;
@@ -355,6 +355,30 @@ TEST_CASE("a_worker_that_goes_on_from_its_disk_makes_the_steps_of_one_that_never
   back.Adopt(base, AdoptMode::kReplace);
   REQUIRE(back.Theta() == base);
   CHECK(back.optimizer_steps() == 5);
+}
+
+TEST_CASE("a_worker_that_has_lost_its_disk_goes_on_from_the_remote_tier") {
+  World world;
+  const std::string saves = world.folder + "/saves";
+  world.spec.checkpoint.remote = world.folder + "/remote";
+  Place plain(world, OnCpu, Encoding::kFloat32);
+  const LayerBuffers base = plain.Theta();
+  plain.Steps(0, 6);
+  int64_t save = 0;
+  {
+    Place killed(world, OnCpu, Encoding::kFloat32, saves);
+    killed.Steps(0, 4);
+    save = killed.Saves(4);
+    CHECK(killed.Saves(4, Tier::kRemote) == save);
+    killed.Steps(4, 5);
+    CHECK(killed.Saves(5, Tier::kRemote) > save);
+  }
+  std::filesystem::remove_all(saves);
+  Place back(world, OnCpu, Encoding::kFloat32, saves, /*goes_on=*/true);
+  CHECK(back.SetsUp(save).resumed);
+  back.Adopt(base, AdoptMode::kKeep);
+  back.Steps(4, 6);
+  REQUIRE(back.Theta() == plain.Theta());
 }
 
 TEST_CASE("a_save_that_is_damaged_is_not_gone_on_from") {

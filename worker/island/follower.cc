@@ -229,13 +229,16 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
       reply->set_copies_taken(taken);
       return absl::OkStatus();
     }
-    case v1::GroupFrame::kSave:
-      return member_->Save(KeeperTaskOf(frame.save()),
-                           [member = member_, from](int64_t save, const absl::Status& status) {
-                             v1::GroupFrame done;
-                             ToWire(save, status, done.mutable_save_done());
-                             member->Tell(from, std::move(done));
-                           });
+    case v1::GroupFrame::kSave: {
+      KeeperTask task = KeeperTaskOf(frame.save());
+      const Tier tier = task.tier;
+      return member_->Save(std::move(task), [member = member_, from, tier](
+                                                int64_t save, const absl::Status& status) {
+        v1::GroupFrame done;
+        *done.mutable_save_done() = SaveDoneOf(save, tier, status);
+        member->Tell(from, std::move(done));
+      });
+    }
     case v1::GroupFrame::kSetSteps:
       return member_->SetOptimizerSteps(frame.set_steps().optimizer_steps());
     default:

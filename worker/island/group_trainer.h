@@ -144,6 +144,7 @@ class GroupTrainer final : public Trainer {
   absl::StatusOr<Replayed> ReplayChanges(int64_t from, bool base_lost);
   absl::Status StepAgain(const LoggedStep& step);
   void OnSaveDone(const NodeId& from, const v1::SaveDone& done);
+  int64_t NumberOf(const LocalCheckpoint& about, Tier tier);
   void ForgetSaving();
 
   // Sends the call to all followers.
@@ -221,7 +222,13 @@ class GroupTrainer final : public Trainer {
   std::set<int64_t> bad_saves_;          // what could not be read
   std::map<Tier, int64_t> whole_saves_;  // the newest in each tier; guarded by save_mutex_
   int64_t last_save_ = 0;                // number of the newest
-  int64_t resume_save_ = 0;              // see ResumeFrom
+  struct Numbered {
+    LocalCheckpoint about;
+    int64_t steps = 0;
+    Tier tier = Tier::kDisk;
+  };
+  std::optional<Numbered> numbered_;  // what last_save_ is of, unless of copies in memory
+  int64_t resume_save_ = 0;           // see ResumeFrom
   // What was being set when something failed is not set: there is a way back to what was before.
   bool change_failed_ = false;
   // From where and how the island comes back to where it was; until it has.

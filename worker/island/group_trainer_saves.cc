@@ -21,6 +21,17 @@ int64_t NewSaveNumber(int64_t newest) {
 
 // ------------------------------------------------------------------------------------ saving ----
 
+// The same state on disks and in the remote tier has one number: what one lacks may be in the
+// other.
+int64_t GroupTrainer::NumberOf(const LocalCheckpoint& about, Tier tier) {
+  const bool same = tier != Tier::kMemory && numbered_ && numbered_->about == about &&
+                    numbered_->steps == steps_ && numbered_->tier != tier;
+  const int64_t number = same ? last_save_ : NewSaveNumber(last_save_);
+  numbered_.reset();
+  if (tier != Tier::kMemory) numbered_ = Numbered{about, steps_, tier};
+  return number;
+}
+
 absl::StatusOr<bool> GroupTrainer::SaveState(const LocalCheckpoint& about, Tier tier) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Settle());
@@ -32,7 +43,7 @@ absl::StatusOr<bool> GroupTrainer::SaveState(const LocalCheckpoint& about, Tier 
   saving.plan = PlanSave(holdings_, copies, sites);
   if (in_memory && !saving.plan.copied) return false;
   saving.about = about;
-  saving.about.save = last_save_ = NewSaveNumber(last_save_);
+  saving.about.save = last_save_ = NumberOf(about, tier);
   saving.members = plan_.members;
   KeeperTask task{last_save_, {}, tier, steps_};
   std::map<NodeId, SaveOrder> orders = saving.plan.orders;
@@ -58,10 +69,8 @@ absl::StatusOr<bool> GroupTrainer::SaveState(const LocalCheckpoint& about, Tier 
   absl::Status own;
   if (orders.contains(member_->name())) {
     task.order = orders[member_->name()];
-    own = member_->Save(std::move(task), [this](int64_t save, const absl::Status& status) {
-      v1::SaveDone done;
-      ToWire(save, status, &done);
-      OnSaveDone(member_->name(), done);
+    own = member_->Save(std::move(task), [this, tier](int64_t save, const absl::Status& status) {
+      OnSaveDone(member_->name(), SaveDoneOf(save, tier, status));
     });
   }
   const absl::Status others = AwaitAll(calls, member_->options().call_timeout);
@@ -83,7 +92,8 @@ void GroupTrainer::OnSaveDone(const NodeId& from, const v1::SaveDone& done) {
   {
     const std::lock_guard lock(save_mutex_);
     const auto found = std::find_if(saving_.begin(), saving_.end(), [&](const auto& entry) {
-      return entry.second.about.save == done.save();
+      return entry.second.about.save == done.save() &&
+             static_cast<int32_t>(entry.first) == done.tier();
     });
     if (found == saving_.end() || !found->second.plan.orders.contains(from)) return;
     auto& [tier, saving] = *found;

@@ -40,10 +40,13 @@ KeeperTask KeeperTaskOf(const v1::SaveCall& call) {
   return task;
 }
 
-void ToWire(int64_t save, const absl::Status& status, v1::SaveDone* out) {
-  out->set_save(save);
-  out->set_whole(status.ok());
-  out->set_trouble(std::string(status.message()));
+v1::SaveDone SaveDoneOf(int64_t save, Tier tier, const absl::Status& status) {
+  v1::SaveDone done;
+  done.set_save(save);
+  done.set_tier(static_cast<int32_t>(tier));
+  done.set_whole(status.ok());
+  done.set_trouble(std::string(status.message()));
+  return done;
 }
 
 void ToWire(const HeldSave& save, v1::HeldSave* out) {

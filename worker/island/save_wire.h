@@ -13,7 +13,7 @@ Tier TierFromWire(int32_t tier);
 void ToWire(const KeeperTask& task, v1::SaveCall* out);
 KeeperTask KeeperTaskOf(const v1::SaveCall& call);
 void ToWire(const HeldSave& save, v1::HeldSave* out);
-void ToWire(int64_t save, const absl::Status& status, v1::SaveDone* out);
+v1::SaveDone SaveDoneOf(int64_t save, Tier tier, const absl::Status& status);
 HeldSave FromWire(const v1::HeldSave& save);
 
 }  // namespace atl::worker
