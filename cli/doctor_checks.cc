@@ -233,7 +233,7 @@ Finding CheckTls(const TlsOptions& tls, const std::string& address) {
   const auto credentials = ClientCredentials(tls, address);
   if (!credentials.ok()) {
     return {Level::kProblem, "certificates", std::string(credentials.status().message()),
-            "see section 2 of deploy/README.md"};
+            "see docs/trust.md"};
   }
   return {Level::kOk, "certificates",
           tls.cert_path.empty() ? "none: plaintext" : absl::StrCat(tls.cert_path, " is valid"), ""};

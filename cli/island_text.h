@@ -1,6 +1,6 @@
 // What `atoll show` says of a job's islands: a table of all, then of each shared one its plan, what
-// the plan promises beside what is measured, and how its messages travel. cli/README.md explains
-// the words to users.
+// the plan promises beside what is measured, and how its messages travel.
+// docs/reference/commands.md explains the words to users.
 
 #ifndef ATOLL_CLI_ISLAND_TEXT_H_
 #define ATOLL_CLI_ISLAND_TEXT_H_

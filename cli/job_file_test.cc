@@ -218,9 +218,9 @@ TEST_CASE("the example has every key and, but for the required ones, the default
   CHECK(*spec == defaults);
 }
 
-TEST_CASE("the reference in README.md has every key") {
+TEST_CASE("the reference of the job file has every key") {
   CheckAllNames<v1::ModelSpec, v1::DataSpec, v1::InnerSpec, v1::OuterSpec, v1::ScheduleSpec,
-                v1::LayoutSpec, v1::CheckpointSpec>(Read("cli/README.md"), "`", "`");
+                v1::LayoutSpec, v1::CheckpointSpec>(Read("docs/reference/job-file.md"), "`", "`");
 }
 
 }  // namespace
