@@ -1,5 +1,5 @@
 // The control plane's messages, as plain structs: what workers, parameter servers and the
-// coordinator say to each other. Start here; README.md tells the story of a round in these words.
+// coordinator say to each other. Start here; docs/concepts.md describes a round.
 //
 // Rules that make the protocol safe (they are what the seeded simulation attacks):
 //  * Any message may be lost, repeated, delayed or reordered. Every message is idempotent, and

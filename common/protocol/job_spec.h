@@ -146,7 +146,7 @@ enum class Overlap {
   kCarry,  // trains on: theta <- theta_v + (theta_now - theta_push) when version v arrives
 };
 
-// Outer rounds; see coordinator/core/README.md for the rules of the penalty.
+// Outer rounds; docs/decisions/penalty.md has the rules of the penalty.
 struct OuterSpec {
   int64_t steps_per_round = 64;  // H of the fastest island
   bool balance_steps = true;     // slower islands make proportionally fewer steps a round

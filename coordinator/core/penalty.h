@@ -1,6 +1,6 @@
 // How far a contribution may stray from what its island usually sends: a running mean and deviation
 // of the size of each island's pseudo-gradients, which is their global L2 norm by their reach.
-// README.md has the rules and why.
+// docs/decisions/penalty.md has the rules and why.
 //
 // Pure values and functions.
 

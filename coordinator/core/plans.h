@@ -5,7 +5,8 @@
 // asks for one itself (a saturated link), or when what was measured is not true any more (a device
 // or link that became slower or faster), and replaces the one in force only if its predicted step
 // is shorter by CoordinatorOptions::plan_gain, or if it has the numbers of stages, replicas and
-// devices that the job fixes and the one in force has not. README.md has the reasons.
+// devices that the job fixes and the one in force has not. docs/decisions/island-membership.md has
+// the reasons.
 
 #ifndef ATOLL_COORDINATOR_CORE_PLANS_H_
 #define ATOLL_COORDINATOR_CORE_PLANS_H_
