@@ -155,7 +155,7 @@ struct OuterSpec {
   double momentum = 0.8;
   double clip_norm = 1.0;       // of the averaged pseudo-gradient (phi); 0: no clipping
   double grace_seconds = 10;    // from the first complete arrival of a round
-  bool adaptive_grace = false;  // as long as that holds up nobody, at most grace_seconds
+  bool adaptive_grace = false;  // as long as no island idles, at most grace_seconds
   bool wait_for_all = false;    // synchronous: the grace time does not end a round
   Overlap overlap = Overlap::kCarry;
   Encoding push_encoding = Encoding::kFloat32;

@@ -231,7 +231,7 @@ std::vector<IslandId> MissingIslands(const Job& job) {
 }
 
 // Four fifths of the time until the island that came first has its next contribution, less what it
-// takes to commit this one and to pull it: so long, waiting for the others holds up nobody.
+// takes to commit this one and to pull it: so long, waiting for the others leaves no island idle.
 Duration GraceFor(const State& s, const Job& job, IslandId first) {
   constexpr double kSafety = 0.8;
   const OuterSpec& outer = job.spec().outer;

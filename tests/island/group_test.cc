@@ -234,6 +234,9 @@ TEST_CASE("a worker alone whose data cannot be read for a while goes on where it
   for (int64_t step = 1; step < 4; ++step) {
     REQUIRE(worker.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   }
+  // Nothing was predicted for it that its steps could be compared with.
+  CHECK(worker.member->Work().empty());
+  CHECK(worker.member->Unreachable().empty());
 }
 
 TEST_CASE("plans follow each other and the state moves bit for bit") {

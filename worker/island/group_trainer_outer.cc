@@ -222,7 +222,7 @@ absl::Status GroupTrainer::TakeBaseOut() {
   return absl::OkStatus();
 }
 
-// ------------------------------------------------------------------------------- checkpoints ----
+// ---------------------------------------------------------------------------- what is owned ----
 
 absl::Status GroupTrainer::GatherOuter(OuterKind kind, int layer, std::span<float> out) {
   return member_->ReadOuterLayer(kind, layer, out);

@@ -150,7 +150,7 @@ absl::Status GroupMember::MeetToMeasure(const PeerFence& fence,
   const std::lock_guard meeting(meeting_mutex_);
   {
     const std::lock_guard lock(state_mutex_);
-    if (!fence_.job.empty() && fence_.plan > 0 && plan_.number > 0) {
+    if (fence_.plan > 0 && plan_.number > 0) {
       return absl::FailedPreconditionError(
           absl::StrCat("worker ", name(), " works in an island of ", fence_.job));
     }
@@ -390,7 +390,7 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
       engine->Step({number, Sequences(ranges), learning_rate, trace, masked}, read));
   NoteStep(number, engine->optimizer_steps());
   const std::lock_guard lock(state_mutex_);
-  if (fence_.job.empty()) return outcome;  // no plan: nobody asks
+  if (fence_.plan == 0) return outcome;  // without a plan there is nothing to compare it with
   for (DeviceWork& device : outcome.work) device.model_digest = job_->digest;
   work_ = outcome.work;
   sums_ = outcome.sums;
@@ -443,7 +443,7 @@ std::vector<RoundTrip> GroupMember::RoundTrips() const {
   std::vector<IslandMember> members;
   {
     const std::lock_guard lock(state_mutex_);
-    if (fence_.job.empty()) return {};
+    if (fence_.plan == 0) return {};
     members = plan_.members;
   }
   std::vector<RoundTrip> trips;
@@ -459,7 +459,7 @@ std::vector<RoundTrip> GroupMember::RoundTrips() const {
 std::vector<LinkFailure> GroupMember::Unreachable() const {
   {
     const std::lock_guard lock(state_mutex_);
-    if (fence_.job.empty() || plan_.number == 0) return {};
+    if (fence_.plan == 0 || plan_.number == 0) return {};
   }
   std::vector<LinkFailure> failures;
   for (const auto& [worker, trouble] : link_->Unconnected(options_.unreachable_after)) {
