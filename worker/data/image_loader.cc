@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/logging.h"
 
 namespace atl {
 namespace {
@@ -80,6 +81,8 @@ void ImageLoader::Work(const std::stop_token& stop) {
 
 absl::Status ImageLoader::Load(std::span<const int64_t> images, std::span<const int64_t> next,
                                const Cancelled& cancelled) {
+  const auto start = std::chrono::steady_clock::now();
+  bool waited = false;
   std::unique_lock lock(mutex_);
   for (const int64_t image : images) {
     State& state = states_[static_cast<size_t>(image)];
@@ -94,7 +97,12 @@ absl::Status ImageLoader::Load(std::span<const int64_t> images, std::span<const 
       if (state == State::kFailed) return errors_[image];
       if (cancelled && cancelled()) return absl::AbortedError("reading is interrupted");
       changed_.wait_for(lock, kCancelPoll);
+      waited = true;
     }
+  }
+  if (waited) {
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    LogDebug("data", "waited ", took.count(), " ms for images of ", files_[0].path, " and others");
   }
   return absl::OkStatus();
 }
