@@ -142,6 +142,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   void Stamp(const v1::GroupFrame& call, ToyLayer& toy) const;
   absl::Status FetchPart(const v1::FetchCall::Source& source, ToyLayer* into);
   absl::Status SetLayer(int32_t layer, const std::vector<float>& theta, bool borrowed);
+  absl::Status AddPrepared();
   void SetSteps(int64_t steps);
 
   // ---- member_outer.cc ----

@@ -105,13 +105,7 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
         reply.set_copies_taken(addition_prepared_);
         return reply;
       }
-      for (const auto& [layer, values] : Thetas()) {
-        const auto added = addition_.find(layer);
-        if (added == addition_.end()) return absl::FailedPreconditionError("nothing to add");
-        std::vector<float> sum = values;
-        for (size_t i = 0; i < sum.size(); ++i) sum[i] += added->second[i];
-        ATOLL_RETURN_IF_ERROR(SetLayer(layer, sum, /*borrowed=*/false));
-      }
+      ATOLL_RETURN_IF_ERROR(AddPrepared());
       return reply;
     case v1::GroupFrame::kSave:
       ATOLL_RETURN_IF_ERROR(Save(worker::KeeperTaskOf(call.save())));
@@ -365,6 +359,17 @@ absl::Status SimMember::SetLayer(int32_t layer, const std::vector<float>& theta,
   ToyLayer& toy = held_.at(layer);
   toy.theta = theta;
   toy.written = true;
+  return absl::OkStatus();
+}
+
+absl::Status SimMember::AddPrepared() {
+  for (const auto& [layer, values] : Thetas()) {
+    const auto added = addition_.find(layer);
+    if (added == addition_.end()) return absl::FailedPreconditionError("nothing to add");
+    std::vector<float> sum = values;
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += added->second[i];
+    ATOLL_RETURN_IF_ERROR(SetLayer(layer, sum, /*borrowed=*/false));
+  }
   return absl::OkStatus();
 }
 
