@@ -169,10 +169,12 @@ void WorkerNode::Quantize(const worker::CaptureDelta& action) {
   trainer_.encoded = std::move(delta.encoded);
 }
 
-// A residual makes up for what the model has got: it goes with what the model has not.
+// A residual makes up for what the model has got: it goes with what the model has not. That of a
+// saved state comes with it; here saves have none.
 void WorkerNode::SettleResidual(const worker::AdoptPulled& action) {
   const auto captured = std::exchange(captured_, std::nullopt);
-  if (!action.keep_residual) return trainer_.residual.clear();
+  const bool saved = action.mode == worker::AdoptMode::kKeep;
+  if (!action.keep_residual || saved) return trainer_.residual.clear();
   if (captured && !world_.checker.Committed(*captured)) {
     world_.checker.Fail(absl::StrCat(
         name(), " keeps the residual of a push that was not taken: ", Describe(*captured)));
