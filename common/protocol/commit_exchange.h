@@ -42,7 +42,8 @@ std::vector<CommitPlace> PlanCommitExchange(const std::vector<std::string>& site
 std::vector<std::string> SitesOfDevices(const IslandPlan& plan,
                                         const std::vector<std::string>& devices);
 
-// When each device has the sum of all, given when its own part is complete and what a message takes.
+// When each device has the sum of all, given when its own part is complete and what a message
+// takes.
 std::vector<double> CommitSeconds(const std::vector<CommitPlace>& places,
                                   const std::vector<double>& ready_s,
                                   const std::function<double(int from, int to)>& message_s);

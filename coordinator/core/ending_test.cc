@@ -56,16 +56,17 @@ TEST_CASE("a cancelled job does not wait for a server that has lost what was dec
   CHECK_FALSE(Says(w.Do("wait 10"), "ps-1"));
 }
 
-TEST_CASE("of more contributions than a round can be made of, the later ones are in the next") {
+TEST_CASE(
+    "of more contributions than a merge by layer takes, the later ones are in the next round") {
   const bool by_layer = GENERATE(true, false);
-  const size_t most = by_layer ? kMaxContributionsByLayer : kMaxContributions;
-  const size_t islands = most + 2;
+  const size_t islands = kMaxContributionsByLayer + 2;
+  const size_t most = by_layer ? kMaxContributionsByLayer : islands;
   std::vector<NodeId> workers;
   for (size_t i = 0; i < islands; ++i) workers.push_back(absl::StrCat("w", i));
   World w;
   w.StartJob(
       {"ps-0"}, workers,
-      absl::StrCat("max=600 tokens=10000 wait-for-all merge=", by_layer ? "radial" : "mean"));
+      absl::StrCat("max=100 tokens=10000 wait-for-all merge=", by_layer ? "radial" : "mean"));
   for (const NodeId& worker : workers) w.Contribute(worker, 1);
   w.Do("servers answer");
   REQUIRE(w.Job().summary.version == 1);
