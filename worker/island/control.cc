@@ -14,7 +14,8 @@ void IslandControl::Release() {
   holdings_.clear();
   pending_.clear();
   configured_ = failed_ = step_tried_ = false;
-  broken_.clear();
+  parameters_since_ = moments_since_ = {};
+  replacing_ = false;
   known_steps_.reset();
   steps_ = 0;
   staged_ = base_is_in_ = false;
@@ -138,9 +139,9 @@ absl::Status IslandControl::Settle() {
   return status;
 }
 
-void IslandControl::FailChange(const std::string& broken) {
+void IslandControl::FailChange(bool state_lost) {
   change_failed_ = true;
-  if (!broken.empty()) broken_ = broken;
+  if (state_lost) moments_since_ = NewStamp();
   Fail();
 }
 

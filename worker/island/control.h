@@ -17,6 +17,7 @@
 #ifndef ATOLL_WORKER_ISLAND_CONTROL_H_
 #define ATOLL_WORKER_ISLAND_CONTROL_H_
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -110,10 +111,10 @@ class IslandControl {
   const IslandPlan& plan() const { return plan_; }
   const Holdings& holdings() const { return holdings_; }  // when the plan was set up
   int64_t steps() const { return steps_; }                // of the optimizer
-  int64_t number() const { return number_; }  // of the newest step or evaluation
+  int64_t number() const { return number_; }              // of the newest step or evaluation
   absl::Status Ready() const;
-  // What a worker alone sets by itself has been set in part.
-  void FailChange(const std::string& broken);
+  // What a worker alone sets by itself has been set in part; with `state_lost` nothing counts.
+  void FailChange(bool state_lost);
 
  private:
   // How long followers have to answer after a failure here.
@@ -125,7 +126,14 @@ class IslandControl {
   absl::Status Inherit(const NodeId& before, Leadership* inherited);
   std::map<NodeId, OuterOrder> PlanOuter(std::string* lost) const;
   absl::Status MoveOuter(std::string* lost);
-  absl::Status FetchAll(LayerMoves& moves, int64_t save);
+  absl::Status FetchAll(LayerMoves& moves, int64_t save, const StateName& state);
+  StateStamp NewStamp() {
+    last_change_ = std::max(last_change_ + 1, port_->NowUs());
+    return {fence_.generation, last_change_};
+  }
+  std::vector<StateName> StatesWanted(const Holdings& holdings) const;
+  // What all members do changes their parameters.
+  absl::Status ChangeAll(v1::GroupFrame frame);
   absl::StatusOr<PlanTaken> MoveState(const Holdings& holdings);
   LayerMoves PlanMovesOrRestore(const Holdings& holdings);
   void LookIntoRemote(const Holdings& holdings);
@@ -174,7 +182,11 @@ class IslandControl {
   bool base_is_in_ = false;                     // theta_base is the parameters, or some of them
   bool configured_ = false;
   bool failed_ = false;
-  std::string broken_;  // why the devices' state counts no more, whatever steps they say
+  // Of the state of the island, before and after the newest step: what is of other changes counts
+  // no more, whatever steps it has.
+  StateStamp parameters_since_, moments_since_;
+  int64_t last_change_ = 0;
+  bool replacing_ = false;  // the parameters were being replaced, and are to be replaced again
   std::optional<int64_t> known_steps_;  // before the newest step; none: we have not led this job
   bool step_tried_ = false;
   int64_t steps_ = 0;

@@ -25,8 +25,6 @@ v1::GroupFrame ApplyFrame(OuterKind kind, OuterTarget target, bool beside) {
   return frame;
 }
 
-constexpr char kMomentsBroken[] = "the optimizer's moments were being written";
-
 // Of these elements, what of `held` covers them, in order; what is left is appended to `missing`.
 void Cover(int32_t layer, ElementRange range, const NodeId& from, const LayerParts& held,
            std::vector<OuterSource>* sources, std::vector<ElementRange>* missing) {
@@ -98,9 +96,7 @@ bool IslandControl::HaveAll(const std::set<NodeId>& taken) const {
 
 absl::Status IslandControl::InitialWeights() {
   change_failed_ = true;  // unless all of it succeeds
-  broken_ = "the initial weights were being made";
-  ATOLL_RETURN_IF_ERROR(AllDo(FrameOf(v1::OuterCall::INITIAL)));
-  broken_.clear();
+  ATOLL_RETURN_IF_ERROR(ChangeAll(FrameOf(v1::OuterCall::INITIAL)));
   change_failed_ = false;
   return absl::OkStatus();
 }
@@ -149,29 +145,33 @@ absl::StatusOr<IslandControl::Completion> IslandControl::StageCarry() {
   };
 }
 
-absl::Status IslandControl::ApplyAll(OuterKind kind, OuterTarget target) {
-  return AllDo(ApplyFrame(kind, target, /*beside=*/false));
-}
-
-absl::Status IslandControl::Carry() {
-  // Some devices may have added it, and others not.
-  broken_ = "what was pulled was being added to the parameters";
-  ATOLL_ASSIGN_OR_RETURN(const bool added, AddStaged());
-  if (!added) {
-    ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kAddition, OuterTarget::kAdded));
-    ATOLL_RETURN_IF_ERROR(FetchTables());
-  }
-  broken_.clear();
+// Some may have changed theirs, and others not: until all have, what is of this change is no state.
+absl::Status IslandControl::ChangeAll(v1::GroupFrame frame) {
+  const StateStamp changed = NewStamp();
+  ToWire(changed, frame.mutable_parameters_since());
+  ATOLL_RETURN_IF_ERROR(AllDo(frame));
+  parameters_since_ = changed;
   return absl::OkStatus();
 }
 
-absl::Status IslandControl::FetchTables() {
-  return AllDo(FrameOf(v1::OuterCall::TABLES));
+absl::Status IslandControl::ApplyAll(OuterKind kind, OuterTarget target) {
+  v1::GroupFrame frame = ApplyFrame(kind, target, /*beside=*/false);
+  return target == OuterTarget::kNothing ? AllDo(frame) : ChangeAll(std::move(frame));
 }
+
+absl::Status IslandControl::Carry() {
+  ATOLL_ASSIGN_OR_RETURN(const bool added, AddStaged());
+  if (added) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kAddition, OuterTarget::kAdded));
+  return FetchTables();
+}
+
+absl::Status IslandControl::FetchTables() { return AllDo(FrameOf(v1::OuterCall::TABLES)); }
 
 absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
   change_failed_ = true;  // unless all of it succeeds
   const bool replaces = command.mode == AdoptMode::kReplace;
+  replacing_ = replaces;
   if (command.mode == AdoptMode::kCarry) {
     ATOLL_RETURN_IF_ERROR(Carry());
   } else {
@@ -183,7 +183,7 @@ absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
   finish.mutable_outer()->mutable_tag()->set_base(command.version);
   finish.mutable_outer()->set_keep_residual(command.keep_residual);
   ATOLL_RETURN_IF_ERROR(AllDo(finish));
-  change_failed_ = false;
+  change_failed_ = replacing_ = false;
   if (replaces) port_->Log([](ReplayLog& log) { log.Explained(); });
   return absl::OkStatus();
 }
@@ -210,11 +210,12 @@ absl::Status IslandControl::SetOptimizerSteps(int64_t steps) {
   ATOLL_RETURN_IF_ERROR(Settle());
   v1::GroupFrame frame;
   frame.mutable_set_steps()->set_optimizer_steps(steps);
-  broken_ = kMomentsBroken;
+  const StateStamp changed = NewStamp();
+  ToWire(changed, frame.mutable_moments_since());
   change_failed_ = true;  // unless all of it succeeds
   ATOLL_RETURN_IF_ERROR(AllDoNow(frame));
   change_failed_ = false;
-  broken_.clear();
+  moments_since_ = changed;
   steps_ = steps;
   known_steps_ = steps;
   return absl::OkStatus();
@@ -258,7 +259,10 @@ absl::StatusOr<bool> IslandControl::AddStaged() {
   ATOLL_RETURN_IF_ERROR(Settle());
   v1::GroupFrame frame;
   frame.mutable_addition()->set_add(true);
+  const StateStamp changed = NewStamp();
+  ToWire(changed, frame.mutable_parameters_since());
   ATOLL_RETURN_IF_ERROR(AllDoNow(frame));
+  parameters_since_ = changed;
   return true;
 }
 
@@ -330,8 +334,7 @@ absl::Status IslandControl::MoveOuter(std::string* lost) {
   v1::GroupFrame frame;
   ToWire(orders.at(name()), frame.mutable_outer());
   const absl::Status own = DoHere(frame);
-  const absl::Status others =
-      AwaitAll(calls, port_->limits().move + MoveLimit(4 * ModelBytes()));
+  const absl::Status others = AwaitAll(calls, port_->limits().move + MoveLimit(4 * ModelBytes()));
   ATOLL_RETURN_IF_ERROR(own.ok() || absl::IsAborted(own) ? others : own);
   return own;
 }

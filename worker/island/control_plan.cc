@@ -9,10 +9,12 @@ namespace atl::worker {
 namespace {
 
 // `bytes` grows by what moves.
-v1::GroupFrame FetchFrame(const std::vector<ShardMove>& moves, int64_t optimizer_step, int64_t save,
+v1::GroupFrame FetchFrame(const std::vector<ShardMove>& moves, const StateName& state, int64_t save,
                           int64_t* bytes) {
   v1::GroupFrame frame;
-  frame.mutable_fetch()->set_optimizer_step(optimizer_step);
+  ToWire(state.parameters_since, frame.mutable_parameters_since());
+  ToWire(state.moments_since, frame.mutable_moments_since());
+  frame.mutable_fetch()->set_optimizer_step(state.optimizer_step);
   frame.mutable_fetch()->set_save(save);
   for (const ShardMove& move : moves) {
     v1::FetchCall::Item* item = frame.mutable_fetch()->add_items();
@@ -34,9 +36,9 @@ v1::GroupFrame FetchFrame(const std::vector<ShardMove>& moves, int64_t optimizer
 }  // namespace
 
 absl::StatusOr<PlanTaken> IslandControl::Configure(const JobId& job, Generation generation,
-                                                  const IslandPlan& plan,
-                                                  const std::vector<ShardPlacement>& shards,
-                                                  const NodeId& before, Leadership* known) {
+                                                   const IslandPlan& plan,
+                                                   const std::vector<ShardPlacement>& shards,
+                                                   const NodeId& before, Leadership* known) {
   if (port_->island_job() == nullptr) return absl::FailedPreconditionError("no job is open");
   port_->DropKept();
   ForgetSaving();
@@ -73,7 +75,9 @@ void IslandControl::Keep(Leadership known) {
   ToWire(known, kept.mutable_leadership());
   kept.set_known_steps(known_steps_.value_or(-1));
   kept.set_step_tried(step_tried_);
-  kept.set_state_broken(!broken_.empty() || base_is_in_);
+  kept.set_state_broken(base_is_in_);
+  ToWire(parameters_since_, kept.mutable_parameters_since());
+  ToWire(moments_since_, kept.mutable_moments_since());
   const std::shared_ptr<OuterState> outer = port_->outer();
   ToWire(outer == nullptr ? OuterTag() : outer->tag(), kept.mutable_outer());
   port_->Keep(std::move(kept));
@@ -83,8 +87,7 @@ absl::Status IslandControl::Inherit(const NodeId& before, Leadership* inherited)
   v1::GroupFrame frame;
   frame.mutable_take_over();
   ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(before, frame));
-  ATOLL_ASSIGN_OR_RETURN(const v1::GroupReply reply,
-                         port_->Await(call, port_->limits().call));
+  ATOLL_ASSIGN_OR_RETURN(const v1::GroupReply reply, port_->Await(call, port_->limits().call));
   if (!reply.has_inheritance()) {
     return absl::InternalError(absl::StrCat(before, " does not say what it knows"));
   }
@@ -94,7 +97,9 @@ absl::Status IslandControl::Inherit(const NodeId& before, Leadership* inherited)
   known_steps_.reset();
   if (known.known_steps() >= 0) known_steps_ = known.known_steps();
   step_tried_ = known.step_tried();
-  broken_ = known.state_broken() ? absl::StrCat(before, " had not written all of it") : "";
+  parameters_since_ = FromWire(known.parameters_since());
+  moments_since_ = FromWire(known.moments_since());
+  if (known.state_broken()) moments_since_ = NewStamp();
   return absl::OkStatus();
 }
 
@@ -172,17 +177,15 @@ absl::Status IslandControl::AgreeOnStep() {
 }
 
 // Every member gets what it lacks of the plan's state.
-absl::Status IslandControl::FetchAll(LayerMoves& moves, int64_t save) {
+absl::Status IslandControl::FetchAll(LayerMoves& moves, int64_t save, const StateName& state) {
   Calls calls;
   int64_t bytes = 0;  // that move to all
   for (const NodeId& follower : Followers()) {
-    const v1::GroupFrame frame =
-        FetchFrame(moves.moves[follower], moves.optimizer_step, save, &bytes);
+    const v1::GroupFrame frame = FetchFrame(moves.moves[follower], state, save, &bytes);
     ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(follower, frame));
     calls.emplace_back(follower, call);
   }
-  const absl::Status status =
-      DoHere(FetchFrame(moves.moves[name()], moves.optimizer_step, save, &bytes));
+  const absl::Status status = DoHere(FetchFrame(moves.moves[name()], state, save, &bytes));
   // Each member gives up by itself when nothing comes any more.
   const absl::Status others = AwaitAll(calls, port_->limits().move + MoveLimit(bytes));
   // It is damaged somewhere: there may be another.
@@ -194,9 +197,12 @@ absl::Status IslandControl::FetchAll(LayerMoves& moves, int64_t save) {
 absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
   LayerMoves moves = PlanMovesOrRestore(holdings);
   const int64_t save = moves.kept && replay_ ? replay_->save : 0;
-  // What is lost is at step 0 from here on, and must not look like what was before the first step.
-  if (!moves.kept && known_steps_.value_or(0) == 0) broken_ = moves.reason;
-  ATOLL_RETURN_IF_ERROR(FetchAll(moves, save));
+  StateName state = moves.state;
+  state.optimizer_step = moves.optimizer_step;
+  // What is lost must not look like what was before, nor what is half way back.
+  if (!moves.kept || save != 0) state.moments_since = NewStamp();
+  if (!moves.kept || save != 0 || state.any_parameters) state.parameters_since = NewStamp();
+  ATOLL_RETURN_IF_ERROR(FetchAll(moves, save, state));
   std::string outer_lost;
   ATOLL_RETURN_IF_ERROR(MoveOuter(&outer_lost));
 
@@ -216,12 +222,14 @@ absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
   configured_ = true;
   failed_ = false;
   if (save != 0) {
-    const int64_t saved = std::exchange(moves.optimizer_step, replay_->target);
+    const int64_t saved = moves.optimizer_step;
+    parameters_since_ = state.parameters_since;
     ATOLL_ASSIGN_OR_RETURN(const Replayed replayed, ReplayChanges(saved, !outer_lost.empty()));
     taken.replayed = replayed.optimizer_step - saved;
     taken.resumed = save == resume_save_;
     taken.kept = replayed.all;
     moves.optimizer_step = replayed.optimizer_step;
+    state.parameters_since = parameters_since_;
     absl::StrAppend(&taken.reason, ", from copies of step ", saved,
                     "; steps made again: ", taken.replayed);
   }
@@ -236,8 +244,9 @@ absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
   // Not before: whoever tries again has to find the same, and say so.
   steps_ = moves.optimizer_step;
   known_steps_ = steps_;
-  step_tried_ = false;
-  broken_.clear();
+  parameters_since_ = state.parameters_since;
+  moments_since_ = state.moments_since;
+  step_tried_ = replacing_ = false;
   change_failed_ = false;
   replay_.reset();
   resume_save_ = 0;

@@ -129,22 +129,26 @@ LayerMoves IslandControl::PlanMovesOrRestore(const Holdings& holdings) {
       return moves;
     }
   }
-  std::vector<int64_t> steps;
-  if (known_steps_) {
-    if (step_tried_) steps.push_back(*known_steps_ + 1);
-    steps.push_back(*known_steps_);
-  }
-  LayerMoves moves = PlanMoves(holdings, steps);
-  if (!broken_.empty() && moves.kept) {
-    moves = LayerMoves();
-    moves.reason = broken_;
-  }
-  // Nor is a state half way back one.
-  if (moves.kept && (!replay_ || moves.optimizer_step == replay_->target)) {
+  LayerMoves moves = PlanMoves(holdings, StatesWanted(holdings));
+  if (moves.kept) {
     replay_.reset();
     return moves;
   }
   return PlanGoingBack(holdings, std::move(moves));
+}
+
+// Where the island was; to who has not led it, the newest that there is.
+std::vector<StateName> IslandControl::StatesWanted(const Holdings& holdings) const {
+  if (!known_steps_) return StatesIn(holdings);
+  std::vector<StateName> states;
+  for (const bool any_parameters : {false, true}) {
+    if (any_parameters && !replacing_) continue;
+    if (step_tried_) {
+      states.push_back({parameters_since_, moments_since_, *known_steps_ + 1, any_parameters});
+    }
+    states.push_back({parameters_since_, moments_since_, *known_steps_, any_parameters});
+  }
+  return states;
 }
 
 LayerMoves IslandControl::PlanGoingBack(const Holdings& holdings, LayerMoves otherwise) {

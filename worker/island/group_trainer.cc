@@ -219,11 +219,10 @@ absl::Status GroupTrainer::GetParts(int layer, const ShardParts& out) {
   return member_->GetShard(member_->name(), WholeLayer(layer), all, out);
 }
 
-absl::Status GroupTrainer::SetParts(int layer, const ShardParts& values,
-                                    const std::string& broken) {
+absl::Status GroupTrainer::SetParts(int layer, const ShardParts& values, bool state_lost) {
   ATOLL_RETURN_IF_ERROR(ReadyAlone());
   const absl::Status status = member_->SetShard(WholeLayer(layer), values);
-  if (!status.ok()) control_.FailChange(broken);
+  if (!status.ok()) control_.FailChange(state_lost);
   return status;
 }
 
@@ -236,13 +235,12 @@ absl::Status GroupTrainer::GetMoments(int layer, std::span<float> first, std::sp
 }
 
 absl::Status GroupTrainer::SetParameters(int layer, std::span<const float> values) {
-  return SetParts(layer, {Mutable(values), {}, {}}, "");
+  return SetParts(layer, {Mutable(values), {}, {}}, false);
 }
 
 absl::Status GroupTrainer::SetMoments(int layer, std::span<const float> first,
                                       std::span<const float> second) {
-  return SetParts(layer, {{}, Mutable(first), Mutable(second)},
-                  "the optimizer's moments were being written");
+  return SetParts(layer, {{}, Mutable(first), Mutable(second)}, true);
 }
 
 }  // namespace atl::worker

@@ -112,7 +112,7 @@ class GroupTrainer final : public Trainer {
   bool PlanMayNeedLess(const JobSpec& spec) const;
   absl::Status ReadyAlone() const;
   absl::Status GetParts(int layer, const ShardParts& out);
-  absl::Status SetParts(int layer, const ShardParts& values, const std::string& broken);
+  absl::Status SetParts(int layer, const ShardParts& values, bool state_lost);
 
   void Hear(const NodeId& from, const v1::GroupReply& reply);
   void SayBoundaries();

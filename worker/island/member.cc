@@ -115,6 +115,7 @@ void GroupMember::Close() {
     kept_.reset();
     outer_.reset();
     next_outer_.reset();
+    stamps_.Clear();
   }
   for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Cancel();
   DropCopies();
@@ -281,8 +282,20 @@ std::vector<BoundaryCounters> GroupMember::Boundaries() const {
 
 std::vector<HeldLayer> GroupMember::Held() {
   const std::shared_ptr<Engine> engine = this->engine();
-  const std::lock_guard work(engine_mutex_);
-  return engine == nullptr ? std::vector<HeldLayer>() : engine->Held();
+  std::vector<HeldLayer> held;
+  {
+    const std::lock_guard work(engine_mutex_);
+    if (engine != nullptr) held = engine->Held();
+  }
+  const std::lock_guard lock(state_mutex_);
+  stamps_.Note(&held);
+  return held;
+}
+
+void GroupMember::Stamp(const StampBook::Stamps& stamps) {
+  const std::vector<HeldLayer> held = Held();
+  const std::lock_guard lock(state_mutex_);
+  stamps_.Set(held, stamps);
 }
 
 void GroupMember::DropSurplus() {
@@ -292,11 +305,15 @@ void GroupMember::DropSurplus() {
 }
 
 absl::Status GroupMember::Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step,
-                                int64_t save) {
+                                int64_t save, const StampBook::Stamps& stamps) {
   for (const ShardMove& move : moves) {
     ATOLL_RETURN_IF_ERROR(Annotate(FetchOne(move, optimizer_step), ToString(move.shard)));
+    const std::vector<HeldLayer> held = Held();
+    const std::lock_guard lock(state_mutex_);
+    stamps_.Set(held, move.shard, stamps);
   }
   ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(optimizer_step));
+  Stamp(stamps);
   if (save == 0) return absl::OkStatus();
   Log([&](ReplayLog& log) {
     log.Clear();

@@ -30,6 +30,7 @@
 #include "worker/island/peer_rendezvous.h"
 #include "worker/island/peer_transport.h"
 #include "worker/island/port.h"
+#include "worker/island/stamps.h"
 #include "worker/island/tracing.h"
 #include "worker/island/wire.h"
 #include "worker/island/work_queue.h"
@@ -125,7 +126,8 @@ class GroupMember final : public IslandPort, private PeerHandler {
   std::vector<HeldLayer> Held();
   // Gets shards from where the moves say; afterwards all layers in the plan have this step, and
   // are those of `save`, if that is not 0.
-  absl::Status Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step, int64_t save = 0);
+  absl::Status Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step, int64_t save = 0,
+                     const StampBook::Stamps& stamps = {});
   void DropSurplus();
 
   // ---- What this worker knows of the island that it led, for whom takes over. ----
@@ -287,6 +289,9 @@ class GroupMember final : public IslandPort, private PeerHandler {
   absl::Status SendFrame(const NodeId& to, const v1::GroupFrame& frame);
   // A plan of this worker alone.
   void JoinAlone(const PeerFence& fence, const IslandPlan& plan);
+  void Stamp(const StampBook::Stamps& stamps);  // of the plan's layers
+  absl::Status DoCall(const v1::GroupFrame& call, const std::atomic<bool>* interrupted,
+                      v1::GroupReply* reply);
   absl::Status DoStep(const v1::StepCall& step, v1::GroupReply* reply);
   absl::Status DoOuter(const v1::OuterCall& call);
   absl::Status DoSave(const v1::SaveCall& call);
@@ -364,6 +369,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   std::shared_ptr<OuterState> outer_;        // guarded by state_mutex_
   std::shared_ptr<OuterState> next_outer_;   // guarded by state_mutex_
   std::vector<HeldLayer> held_shards_;       // once each, by layer; guarded by state_mutex_
+  StampBook stamps_;                         // guarded by state_mutex_
   IslandPlan plan_;                          // guarded by state_mutex_
   PeerFence stepped_;                        // of the newest step; guarded by state_mutex_
   std::vector<DeviceWork> work_;             // guarded by state_mutex_

@@ -24,74 +24,83 @@ std::vector<ShardMove> MovesOf(const v1::FetchCall& fetch) {
   return moves;
 }
 
+StampBook::Stamps StampsOf(const v1::GroupFrame& frame) {
+  StampBook::Stamps stamps;
+  if (frame.has_parameters_since()) stamps.parameters = FromWire(frame.parameters_since());
+  if (frame.has_moments_since()) stamps.moments = FromWire(frame.moments_since());
+  return stamps;
+}
+
 }  // namespace
 
+// A change is named before it begins: who breaks off in it has a state that is neither.
 absl::StatusOr<v1::GroupReply> GroupMember::Do(const v1::GroupFrame& frame,
                                                const std::atomic<bool>* interrupted) {
+  const StampBook::Stamps stamps = StampsOf(frame);
+  if (!frame.has_fetch() && (stamps.parameters || stamps.moments)) Stamp(stamps);
   v1::GroupReply reply;
+  ATOLL_RETURN_IF_ERROR(DoCall(frame, interrupted, &reply));
+  return reply;
+}
+
+absl::Status GroupMember::DoCall(const v1::GroupFrame& frame, const std::atomic<bool>* interrupted,
+                                 v1::GroupReply* reply) {
   switch (frame.body_case()) {
     case v1::GroupFrame::kSettle: {
       const v1::SettleCall& settle = frame.settle();
       if (settle.has_take()) ATOLL_RETURN_IF_ERROR(TakeStep(FromWire(settle.take())));
       const CommitState state = Committed();
-      ToWire(state.taken, reply.mutable_taken());
-      ToWire(state.waits, reply.mutable_waits());
-      return reply;
+      ToWire(state.taken, reply->mutable_taken());
+      ToWire(state.waits, reply->mutable_waits());
+      return absl::OkStatus();
     }
     case v1::GroupFrame::kConfigure:
       ATOLL_RETURN_IF_ERROR(Configure(interrupted));
-      for (const HeldLayer& held : Held()) ToWire(held, reply.add_held());
-      for (const HeldSave& save : Saves()) ToWire(save, reply.add_saves());
-      ToWire(OuterHeld(), reply.mutable_outer());
-      reply.set_last_number(last_number());
-      return reply;
+      for (const HeldLayer& held : Held()) ToWire(held, reply->add_held());
+      for (const HeldSave& save : Saves()) ToWire(save, reply->add_saves());
+      ToWire(OuterHeld(), reply->mutable_outer());
+      reply->set_last_number(last_number());
+      return absl::OkStatus();
     case v1::GroupFrame::kFetch:
-      ATOLL_RETURN_IF_ERROR(Fetch(MovesOf(frame.fetch()), frame.fetch().optimizer_step(),
-                                  frame.fetch().save()));
-      return reply;
+      return Fetch(MovesOf(frame.fetch()), frame.fetch().optimizer_step(), frame.fetch().save(),
+                   StampsOf(frame));
     case v1::GroupFrame::kDropSurplus:
       DropSurplus();
       CommitOuterLayout();
-      return reply;
+      return absl::OkStatus();
     case v1::GroupFrame::kStep:
-      ATOLL_RETURN_IF_ERROR(DoStep(frame.step(), &reply));
-      return reply;
+      return DoStep(frame.step(), reply);
     case v1::GroupFrame::kTrace:
       // An error would end the island's work; whoever asks misses the devices.
-      if (frame.trace().number() == traced_number_) ToWire(TraceOf(newest_step_), &reply);
-      return reply;
+      if (frame.trace().number() == traced_number_) ToWire(TraceOf(newest_step_), reply);
+      return absl::OkStatus();
     case v1::GroupFrame::kTakeOver:
-      ATOLL_RETURN_IF_ERROR(TakeOver(&reply));
-      return reply;
+      return TakeOver(reply);
     case v1::GroupFrame::kEvaluate: {
       const v1::EvaluateCall& evaluate = frame.evaluate();
       ATOLL_ASSIGN_OR_RETURN(newest_loss_,
                              Evaluate(evaluate.number(), evaluate.first(), evaluate.count()));
-      return reply;
+      return absl::OkStatus();
     }
     case v1::GroupFrame::kOuter:
-      ATOLL_RETURN_IF_ERROR(DoOuter(frame.outer()));
-      return reply;
+      return DoOuter(frame.outer());
     case v1::GroupFrame::kSnapshot: {
       ATOLL_ASSIGN_OR_RETURN(const bool taken, TakeSnapshot(frame.snapshot().moments()));
-      reply.set_copies_taken(taken);
-      return reply;
+      reply->set_copies_taken(taken);
+      return absl::OkStatus();
     }
     case v1::GroupFrame::kAddition: {
       if (frame.addition().add()) {
-        ATOLL_RETURN_IF_ERROR(Add());
-        return reply;
+        return Add();
       }
       ATOLL_ASSIGN_OR_RETURN(const bool taken, PrepareAddition());
-      reply.set_copies_taken(taken);
-      return reply;
+      reply->set_copies_taken(taken);
+      return absl::OkStatus();
     }
     case v1::GroupFrame::kSave:
-      ATOLL_RETURN_IF_ERROR(DoSave(frame.save()));
-      return reply;
+      return DoSave(frame.save());
     case v1::GroupFrame::kSetSteps:
-      ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(frame.set_steps().optimizer_steps()));
-      return reply;
+      return SetOptimizerSteps(frame.set_steps().optimizer_steps());
     default:
       return absl::InvalidArgumentError("not a call");
   }

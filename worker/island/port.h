@@ -1,5 +1,6 @@
-// What the control of an island (control.h, follower_control.h) works with: this worker's part of the island, and the
-// way to the other members. GroupMember is the real one; tests/sim has one without threads.
+// What the control of an island (control.h, follower_control.h) works with: this worker's part of
+// the island, and the way to the other members. GroupMember is the real one; tests/sim has one
+// without threads.
 //
 // Threads: Call, Await, Tell, Do of what is beside steps, Log and ChangesSince are for any thread;
 // everything else is for the control's caller, one at a time. Meet, Do and Await block; an
@@ -64,7 +65,7 @@ class IslandPort {
   // What belongs to earlier attempts at setting the plan up is dropped from now on.
   virtual void BeginEpoch(int64_t epoch) = 0;
   virtual int64_t epoch() const = 0;
-  virtual void Leave() = 0;  // speaks with nobody any more
+  virtual void Leave() = 0;                 // speaks with nobody any more
   virtual int64_t last_number() const = 0;  // of the steps and evaluations begun
 
   // ---- Calls (proto/group.proto). ----

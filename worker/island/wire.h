@@ -47,6 +47,8 @@ DeviceMemoryState FromWire(const v1::DeviceMemory& memory);
 void ToWire(const LayerShard& shard, Range elements, v1::SavedShard* out);
 void ToWire(const StepSums& step, v1::StepSums* out);
 StepSums FromWire(const v1::StepSums& step);
+void ToWire(const StateStamp& stamp, v1::StateStamp* out);
+StateStamp FromWire(const v1::StateStamp& stamp);
 void ToWire(const LineCall& call, v1::LineCall* out);
 LineCall FromWire(const v1::LineCall& call);
 void ToWire(const Leadership& known, v1::Leadership* out);
