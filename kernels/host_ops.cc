@@ -23,7 +23,8 @@ constexpr int64_t kTaskElements = 1 << 16;
 // Elements handled at a time inside a task, so that the weighted sum of many deltas, and what
 // quantised ones decode to, stay in the cache while each delta is read once.
 constexpr int64_t kTile = 1024;
-constexpr int64_t kTileMax = 4096;  // a multiple of every codec's block
+constexpr size_t kGramBlockMost = 65;  // deltas whose products are made together
+constexpr int64_t kTileMax = 4096;     // a multiple of every codec's block
 // Deltas read in one pass: more streams than the processor's prefetchers follow would stall.
 constexpr int64_t kSideBySide = 4;
 
@@ -287,12 +288,29 @@ void CheckSize(const DeltaView& delta, int64_t size) {
   ATOLL_CHECK(delta.size == size, "a delta of ", delta.size, " numbers for ", size);
 }
 
-// The upper triangle of the Gram matrix of elements [begin, end), row by row, into `sums`.
-void GramTask(std::span<const DeltaView> deltas, int64_t begin, int64_t end, double* sums) {
-  const int64_t k = static_cast<int64_t>(deltas.size());
-  int64_t block = 1;
-  for (const DeltaView& delta : deltas) block = std::max(block, InfoOf(delta.encoding).block);
-  const int64_t tile_size = TileOf(block);
+// Rows by columns of the Gram matrix; the same of both is its upper triangle alone.
+struct GramBlock {
+  std::span<const DeltaView> rows, columns;
+
+  bool is_triangle() const { return rows.data() == columns.data(); }
+  size_t entries() const {
+    return is_triangle() ? rows.size() * (rows.size() + 1) / 2 : rows.size() * columns.size();
+  }
+};
+
+// The block's products of elements [begin, end), row by row, into `sums`.
+void GramTask(const GramBlock& block, int64_t begin, int64_t end, double* sums) {
+  std::vector<DeltaView> deltas(block.rows.begin(), block.rows.end());
+  if (!block.is_triangle()) {
+    deltas.insert(deltas.end(), block.columns.begin(), block.columns.end());
+  }
+  const auto k = std::ssize(deltas), rows = std::ssize(block.rows);
+  const int64_t first_column = block.is_triangle() ? 0 : rows;
+  int64_t codec_block = 1;
+  for (const DeltaView& delta : deltas) {
+    codec_block = std::max(codec_block, InfoOf(delta.encoding).block);
+  }
+  const int64_t tile_size = TileOf(codec_block);
   std::vector<float> decoded(tile_size);
   std::vector<double> numbers(k * tile_size);  // every delta is decoded and widened once
   // Tile by tile, so that the tiles of all deltas serve all their products from the cache.
@@ -309,8 +327,8 @@ void GramTask(std::span<const DeltaView> deltas, int64_t begin, int64_t end, dou
       const int64_t part_end = std::min(n, part + kTile);
       const int64_t vectors = (part_end - part) / kLanes * kLanes;
       double* sum = sums;
-      for (int64_t i = 0; i < k; ++i) {
-        for (int64_t j = i; j < k; ++j, ++sum) {
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = block.is_triangle() ? i : first_column; j < k; ++j, ++sum) {
           const double* const a = numbers.data() + i * tile_size;
           const double* const b = numbers.data() + j * tile_size;
           DotBlock(a + part, b + part, vectors, sum);
@@ -410,23 +428,44 @@ void OuterDelayedNesterov(std::span<float> theta, std::span<float> momentum, std
        SizeOf(theta, {momentum, sum}), pool);
 }
 
+namespace {
+
+// The block's sums over all elements, row by row; what it takes meanwhile grows with the elements
+// and the block alone.
+std::vector<double> GramSums(const GramBlock& block, int64_t size, ThreadPool& pool) {
+  const size_t entries = block.entries();
+  std::vector<double> partial(Tasks(size) * entries, 0.0);
+  pool.For(Tasks(size), [&](int64_t task, int) {
+    const int64_t begin = task * kTaskElements;
+    GramTask(block, begin, std::min(size, begin + kTaskElements), partial.data() + task * entries);
+  });
+  std::vector<double> sums(entries, 0.0);
+  for (size_t i = 0; i < partial.size(); ++i) sums[i % entries] += partial[i];
+  return sums;
+}
+
+}  // namespace
+
 void GramMatrix(std::span<const DeltaView> deltas, std::span<double> gram, ThreadPool& pool) {
   const size_t k = deltas.size();
   ATOLL_CHECK(k <= kMaxDeltas && gram.size() == k * k, k, " deltas, ", gram.size(), " entries");
   if (k == 0) return;
   const int64_t size = deltas[0].size;
   for (const DeltaView& delta : deltas) CheckSize(delta, size);
-  const size_t entries = k * (k + 1) / 2;
-  std::vector<double> partial(Tasks(size) * entries, 0.0);
-  pool.For(Tasks(size), [&](int64_t task, int) {
-    const int64_t begin = task * kTaskElements;
-    GramTask(deltas, begin, std::min(size, begin + kTaskElements), partial.data() + task * entries);
-  });
-  std::vector<double> sums(entries, 0.0);
-  for (size_t i = 0; i < partial.size(); ++i) sums[i % entries] += partial[i];
-  size_t entry = 0;
-  for (size_t i = 0; i < k; ++i) {
-    for (size_t j = i; j < k; ++j) gram[i * k + j] = gram[j * k + i] = sums[entry++];
+  const size_t blocks = (k + kGramBlockMost - 1) / kGramBlockMost;
+  const size_t width = (k + blocks - 1) / blocks;
+  for (size_t row = 0; row < k; row += width) {
+    for (size_t column = row; column < k; column += width) {
+      const GramBlock block{deltas.subspan(row, std::min(width, k - row)),
+                            deltas.subspan(column, std::min(width, k - column))};
+      const std::vector<double> sums = GramSums(block, size, pool);
+      size_t entry = 0;
+      for (size_t i = row; i < row + block.rows.size(); ++i) {
+        for (size_t j = block.is_triangle() ? i : column; j < column + block.columns.size(); ++j) {
+          gram[i * k + j] = gram[j * k + i] = sums[entry++];
+        }
+      }
+    }
   }
 }
 

@@ -20,7 +20,7 @@ struct WeightedDelta {
 
 // At most this many deltas in one call of an outer step or GramMatrix: a round's contributions and
 // a slot.
-inline constexpr int kMaxDeltas = 65;
+inline constexpr int kMaxDeltas = 513;
 
 // One outer step on a shard, every byte moved once: g = sum of weight_i * delta_i, and then
 //   Sgd:      theta = theta - eta * g.
@@ -50,7 +50,8 @@ void OuterDelayedNesterov(std::span<float> theta, std::span<float> momentum, std
                           bool last, ThreadPool& pool);
 
 // gram[i * k + j] = dot(delta_i, delta_j) of the decoded numbers, summed in double; symmetric. Not
-// finite where a delta is not. REQUIRES: k = deltas.size() <= kMaxDeltas, gram.size() == k * k,
+// finite where a delta is not. Many deltas are taken in blocks, which bounds the memory; a product
+// has the same bits in any block. REQUIRES: k = deltas.size() <= kMaxDeltas, gram.size() == k * k,
 // sizes equal.
 void GramMatrix(std::span<const DeltaView> deltas, std::span<double> gram, ThreadPool& pool);
 

@@ -200,6 +200,26 @@ TEST_CASE("the Gram matrix holds every pair's dot product") {
   REQUIRE(gram[3] == Approx(bb).epsilon(1e-12));
 }
 
+TEST_CASE("products_of_many_deltas_have_the_bits_of_each_pair_alone") {
+  constexpr size_t kMany = 140;
+  std::vector<std::vector<float>> numbers;
+  std::vector<DeltaView> views;
+  for (size_t d = 0; d < kMany; ++d) numbers.push_back(Numbers(d, 70'001));
+  for (const std::vector<float>& each : numbers) views.push_back(View(each));
+  std::vector<double> gram(kMany * kMany), pair(4);
+  ThreadPool pool(2);
+  GramMatrix(views, gram, pool);
+  for (size_t i = 0; i < kMany; i += 9) {
+    for (size_t j = 0; j < kMany; j += 13) {
+      const DeltaView two[] = {views[i], views[j]};
+      GramMatrix(two, pair, pool);
+      INFO(i << " and " << j);
+      REQUIRE(gram[i * kMany + j] == pair[1]);
+      REQUIRE(gram[j * kMany + i] == pair[1]);
+    }
+  }
+}
+
 TEST_CASE("a delta that is not finite shows in its Gram entries and nowhere else") {
   std::vector<float> bad = Numbers(5);
   bad[kSize - 1] = std::numeric_limits<float>::quiet_NaN();

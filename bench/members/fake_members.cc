@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/protocol/round_limit.h"
 #include "common/version.h"
 
 namespace atl::bench {
@@ -247,6 +248,7 @@ std::vector<ServerMessage> FakeServer::On(const ToServerMessage& message) {
     std::set<int32_t> layers;
     for (const OwnedShard& shard : jobs_[ask->job].assignment.shards) layers.insert(shard.layer);
     const size_t k = ask->contributions.size();
+    if (!HasStatisticsByLayer(k)) layers = {0};
     for (const int32_t layer : layers) {
       LayerGram gram{layer, std::vector<double>(k * k, 0.5)};
       for (size_t i = 0; i < k; ++i) gram.values[i * k + i] = 1;

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "absl/strings/str_join.h"
 #include "coordinator/core/testing/world.h"
 
 namespace atl {
@@ -15,6 +16,12 @@ using testing::World;
 bool Says(const std::string& text, const std::string& part) {
   INFO(text);
   return text.find(part) != std::string::npos;
+}
+
+std::string NamesOf(World& w) {
+  std::vector<NodeId> names;
+  for (const MemberView& member : w.core().Members(w.now())) names.push_back(member.name);
+  return absl::StrJoin(names, " ");
 }
 
 // ----------------------------------------------------------------------------------- members ----
@@ -32,12 +39,50 @@ TEST_CASE("another software version is refused for good") {
   CHECK(Says(w.Do("worker a attaches"), "all daemons must be of one version"));
 }
 
-TEST_CASE("no more names are kept than the limit") {
+TEST_CASE("a_name_beyond_the_limit_is_refused_while_all_others_are_in_use") {
   CoordinatorOptions options;
   options.max_members = 2;
   World w(options);
   w.Tell({"worker a attaches", "worker b attaches"});
   CHECK(Says(w.Do("worker c attaches"), "keeps at most 2 names"));
+  w.Tell({"worker a goes-silent", "wait 30"});
+  CHECK(Says(w.Do("worker c attaches"), "keeps at most 2 names"));  // it may be back any moment
+  w.Do("wait 60");
+  CHECK_FALSE(Says(w.Do("worker c attaches"), "Refused"));
+  CHECK(NamesOf(w) == "b c");
+  // Nor does a restarted coordinator know it.
+  w.Tell({"coordinator restarts"});
+  CHECK(NamesOf(w) == "b c");
+}
+
+TEST_CASE("names_that_a_job_refers_to_are_not_forgotten") {
+  CoordinatorOptions options;
+  options.max_members = 4;
+  World w(options);
+  w.StartJob({"ps-0"}, {"a", "b"}, "");
+  w.Tell({"worker other attaches", "worker a goes-silent", "worker other goes-silent", "wait 10",
+          "server ps-0 dies", "wait 90"});
+  CHECK_FALSE(Says(w.Do("worker c attaches"), "Refused"));
+  CHECK(NamesOf(w) == "a b c ps-0");
+  CHECK(Says(w.Do("worker d attaches"), "keeps at most 4 names"));
+}
+
+TEST_CASE("more_names_come_over_a_clusters_life_than_are_kept") {
+  CoordinatorOptions options;
+  options.max_members = 600;
+  options.many_members = 1000;
+  World w(options);
+  w.Do("worker stays attaches");
+  for (int wave = 0; wave < 15; ++wave) {
+    for (int i = 0; i < 290; ++i) {
+      const std::string name = absl::StrCat("w", wave, "-", i);
+      REQUIRE_FALSE(Says(w.Do(absl::StrCat("worker ", name, " attaches")), "Refused"));
+      w.Do(absl::StrCat("worker ", name, " goes-silent"));
+    }
+    w.Do("wait 70");
+    REQUIRE(w.core().Members(w.now()).size() <= 600);
+  }
+  CHECK(Says(NamesOf(w), "stays"));
 }
 
 TEST_CASE("who speaks without a hello is told to say it") {

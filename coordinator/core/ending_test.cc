@@ -56,21 +56,26 @@ TEST_CASE("a cancelled job does not wait for a server that has lost what was dec
   CHECK_FALSE(Says(w.Do("wait 10"), "ps-1"));
 }
 
-TEST_CASE("of more contributions than a round can be made of, the later ones are in the next") {
-  const size_t islands = kMaxContributions + 2;
+TEST_CASE(
+    "of more contributions than a merge by layer takes, the later ones are in the next round") {
+  const bool by_layer = GENERATE(true, false);
+  const size_t islands = kMaxContributionsByLayer + 2;
+  const size_t most = by_layer ? kMaxContributionsByLayer : islands;
   std::vector<NodeId> workers;
   for (size_t i = 0; i < islands; ++i) workers.push_back(absl::StrCat("w", i));
   World w;
-  w.StartJob({"ps-0"}, workers, "max=100 tokens=10000 wait-for-all");
+  w.StartJob(
+      {"ps-0"}, workers,
+      absl::StrCat("max=100 tokens=10000 wait-for-all merge=", by_layer ? "radial" : "mean"));
   for (const NodeId& worker : workers) w.Contribute(worker, 1);
   w.Do("servers answer");
   REQUIRE(w.Job().summary.version == 1);
-  CHECK(w.Job().decisions.back().participants.size() == kMaxContributions);
-  for (size_t i = 0; i < kMaxContributions; ++i) w.Do(absl::StrCat("worker w", i, " ready"));
-  for (size_t i = 0; i < kMaxContributions; ++i) w.Contribute(absl::StrCat("w", i), 1);
+  CHECK(w.Job().decisions.back().participants.size() == most);
+  for (size_t i = 0; i < most; ++i) w.Do(absl::StrCat("worker w", i, " ready"));
+  for (size_t i = 0; i < most; ++i) w.Contribute(absl::StrCat("w", i), 1);
   w.Do("servers answer");
   REQUIRE(w.Job().summary.version == 2);
-  CHECK(w.Job().decisions.back().participants.size() == kMaxContributions);
+  CHECK(w.Job().decisions.back().participants.size() == most);
 }
 
 TEST_CASE("a server that is not back yet makes no room, and closes no round for the lack of it") {

@@ -8,6 +8,7 @@
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/moves.h"
+#include "coordinator/core/names.h"
 #include "coordinator/core/removal.h"
 #include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
@@ -20,8 +21,6 @@ namespace {
 constexpr Duration kLease = kHeartbeatInterval * kMissedHeartbeatsBeforeEviction;
 // An incarnation follows the clock in milliseconds; a larger one is damage.
 constexpr Incarnation kIncarnationMax = Incarnation{1} << 53;
-// After a process has gone one of a smaller incarnation may have its name: clocks are set back.
-constexpr Duration kNameHeld = std::chrono::minutes(1);
 constexpr size_t kMaxListed = 256;  // devices of one worker
 constexpr size_t kMaxHeld = 4096;   // jobs of which a worker has a checkpoint
 constexpr size_t kMaxForeign = 256;
@@ -151,9 +150,9 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
   }
   auto it = s.members.find(key);
   if (it == s.members.end()) {
-    if (static_cast<int64_t>(s.members.size()) >= s.options.max_members) {
-      return refuse(
-          absl::StrCat("the coordinator keeps at most ", s.options.max_members, " names"));
+    if (!MakeRoomForName(s)) {
+      return refuse(absl::StrCat("the coordinator keeps at most ", s.options.max_members,
+                                 " names, and all of them are in use"));
     }
     it = s.members.emplace(key, Member()).first;
     it->second.record.kind = key.first;

@@ -271,6 +271,11 @@ std::string WhyClose(const State& s, const Job& job) {
   return "";
 }
 
+size_t MostContributions(const OuterSpec& outer) {
+  if (HasSinglePushRounds(outer)) return 1;
+  return outer.merge == "mean" ? kMaxContributions : kMaxContributionsByLayer;
+}
+
 bool AdvanceWindow(State& s, Job& job) {
   if (job.complete.empty()) {
     const bool was_open = job.window.has_value();
@@ -297,7 +302,7 @@ bool AdvanceWindow(State& s, Job& job) {
   Collecting collecting;
   collecting.version = job.progress.version + 1;
   // The earliest; the others are in the next round.
-  const size_t most = HasSinglePushRounds(job.spec().outer) ? 1 : kMaxContributions;
+  const size_t most = MostContributions(job.spec().outer);
   collecting.contributions.assign(
       job.complete.begin(),
       job.complete.begin() + static_cast<std::ptrdiff_t>(std::min(job.complete.size(), most)));

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/outer_optimizer.h"
+#include "common/protocol/round_limit.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/copies.h"
 #include "coordinator/core/islands.h"
@@ -348,6 +349,7 @@ void OnStatistics(State& s, Member& server, const Statistics& message) {
     if (shard.server == server.record.name) expected.insert(shard.layer);
   }
   const size_t k = message.contributions.size();
+  if (!HasStatisticsByLayer(k) && !expected.empty()) expected = {0};
   for (const LayerGram& layer : message.layers) {
     const bool fits = layer.values.size() == k * k || layer.values.size() == (k + 1) * (k + 1);
     if (expected.erase(layer.layer) == 0 || !fits) {

@@ -1,55 +1,51 @@
 #include "coordinator/planner/commit.h"
 
 #include <algorithm>
-#include <map>
 #include <string>
+#include <vector>
+
+#include "common/protocol/commit_exchange.h"
 
 namespace atl::plan {
+StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s) {
+  // Of each place the device of rank 0: those of a tensor-parallel group are done together.
+  std::vector<int> devices;
+  std::vector<std::string> sites;
+  std::vector<double> ready_s;
+  std::vector<size_t> places;  // by replica
+  for (size_t r = 0; r < layout.replicas.size(); ++r) {
+    const size_t first = devices.size();
+    const std::vector<int> place = PlacesOf(layout.replicas[r]);
+    for (size_t s = 0; s < place.size(); ++s) {
+      const size_t at = first + static_cast<size_t>(place[s]);
+      if (at == devices.size()) {
+        devices.push_back(layout.replicas[r].stages[s].devices[0]);
+        sites.push_back(cluster.devices[devices.back()].site);
+        ready_s.push_back(0);
+      }
+      ready_s[at] = std::max(ready_s[at], summed_s[r][s]);
+    }
+    places.push_back(devices.size() - first);
+  }
+  const auto message_s = [&](int from, int to) {
+    return sites[from] == sites[to] ? 0 : cluster.WireBetween(devices[from], devices[to]).latency_s;
+  };
+  const std::vector<double> known_s = CommitSeconds(PlanCommitExchange(sites), ready_s, message_s);
+  StageTimes result;
+  auto at = known_s.begin();
+  for (const size_t count : places) {
+    result.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
+    at += static_cast<std::ptrdiff_t>(count);
+  }
+  return result;
+}
+
 namespace {
 
 struct Last {
   int device = -1;  // of rank 0
   double seconds = 0;
 };
-
-// By site: whose sums are complete last.
-std::map<std::string, Last> LastOfSites(const Cluster& cluster, const Layout& layout,
-                                        const StageTimes& summed_s) {
-  std::map<std::string, Last> last;
-  for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    for (size_t s = 0; s < summed_s[r].size(); ++s) {
-      const int device = layout.replicas[r].stages[s].devices[0];
-      Last& slowest = last[cluster.devices[device].site];
-      if (slowest.device < 0 || summed_s[r][s] > slowest.seconds) {
-        slowest = {device, summed_s[r][s]};
-      }
-    }
-  }
-  return last;
-}
-
-}  // namespace
-
-StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s) {
-  const std::map<std::string, Last> sites = LastOfSites(cluster, layout, summed_s);
-  StageTimes known_s(layout.replicas.size());
-  for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    const std::vector<int> places = PlacesOf(layout.replicas[r]);
-    for (size_t s = 0; s < places.size(); ++s) {
-      if (static_cast<size_t>(places[s]) < known_s[r].size()) continue;
-      const int device = layout.replicas[r].stages[s].devices[0];
-      double& known = known_s[r].emplace_back(0);
-      for (const auto& [site, last] : sites) {
-        const bool near = site == cluster.devices[device].site;
-        const double latency_s = near ? 0 : cluster.WireBetween(last.device, device).latency_s;
-        known = std::max(known, last.seconds + latency_s);
-      }
-    }
-  }
-  return known_s;
-}
-
-namespace {
 
 // The leader, and when its devices have taken their optimizer's steps.
 Last LeaderOf(const Cluster& cluster, const Layout& layout, const StageTimes& known_s,

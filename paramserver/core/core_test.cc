@@ -112,6 +112,39 @@ TEST_CASE("running_statistics_step_to_the_mean_and_count_in_no_norm") {
   }
 }
 
+TEST_CASE("as_many_contributions_as_a_round_may_have_are_applied_with_one_matrix_of_statistics") {
+  constexpr auto kMany = static_cast<IslandId>(kMaxContributions);
+  ServerStory story(int64_t{16} << 20);
+  Begin(story);
+  std::vector<ContributionId> contributions;
+  std::vector<RoundTerm> terms;
+  for (IslandId island = 0; island < kMany; ++island) {
+    const auto x = static_cast<float>(island % 7);
+    story.Push(story.Id(island, 0, 0), {x, 0, 0, 0});
+    story.Push(story.Id(island, 0, 1), {0, x});
+    story.Push(story.Id(island, 0, 2), {0, 1, 0});
+    contributions.push_back(story.By(island, 0));
+    terms.push_back({contributions.back(), 1.0 / static_cast<double>(kMany)});
+  }
+  story.Sync();
+  story.Says(CollectStatistics{kJob, 1, contributions});
+  const Statistics statistics = story.Told<Statistics>().back();
+  REQUIRE(statistics.contributions == contributions);
+  REQUIRE(statistics.layers.size() == 1);
+  CHECK(statistics.layers[0].layer == 0);
+  const size_t n = kMaxContributions + 1;  // the momentum is the last
+  REQUIRE(statistics.layers[0].values.size() == n * n);
+  for (size_t i = 0; i < kMaxContributions; i += 31) {
+    for (size_t j = 0; j < kMaxContributions; j += 17) {
+      REQUIRE(statistics.layers[0].values[i * n + j] ==
+              2.0 * static_cast<double>(i % 7) * static_cast<double>(j % 7) + 1);
+    }
+  }
+  story.Commit(1, terms);
+  story.Sync();
+  CHECK(story.version() == 1);
+}
+
 TEST_CASE("the same push again changes nothing: pending, staged, applied or dropped") {
   ServerStory story;
   Begin(story);

@@ -525,7 +525,9 @@ absl::StatusOr<bool> JobState::AddToGram(GramSum& sum, int64_t elements) const {
     const std::vector<ShardId>& only = sum.shards;
     if (!only.empty() && std::find(only.begin(), only.end(), id) == only.end()) continue;
     if (absl::Status status = AddShard(id, shard, sum); !status.ok()) return status;
-    elements -= static_cast<int64_t>(sum.contributions.size() + 1) * shard.info.elements;
+    const auto deltas = static_cast<int64_t>(sum.contributions.size() + 1);
+    elements -= deltas * std::max<int64_t>(1, deltas / kMaxContributionsByLayer) *
+                shard.info.elements;  // the products of many take longer than reading them
   }
   return next == shards_.end();
 }
@@ -551,7 +553,7 @@ absl::Status JobState::AddShard(ShardId id, const Shard& shard, GramSum& sum) co
     deltas[k] = {slot->values().data(), Encoding::kFloat32, shard.info.elements};
   }
   GramMatrix(deltas, gram, *pool_);
-  std::vector<double>& layer = sum.by_layer[shard.info.layer];
+  std::vector<double>& layer = sum.by_layer[HasStatisticsByLayer(k) ? shard.info.layer : 0];
   layer.resize(n * n);
   for (size_t i = 0; i < n * n && !HoldsStatistics(shard.info); ++i) layer[i] += gram[i];
   return absl::OkStatus();

@@ -61,8 +61,9 @@ class JobState {
   // A consistent picture of now. `last_sequence`: of the newest record applied.
   std::shared_ptr<const Snapshot> TakeSnapshot(LogSequence last_sequence) const;
 
-  // Per layer held here, the inner products of these contributions' staged deltas, and last of the
-  // outer optimizer's reference slot where it has one, summed over shards in order, in double.
+  // Per layer held here (of many contributions for all together, see round_limit.h), the inner
+  // products of these contributions' staged deltas, and last of the outer optimizer's reference
+  // slot where it has one, summed over shards in order, in double.
   struct GramSum {
     std::vector<ContributionId> contributions;
     std::vector<ShardId> shards = {};  // of these; empty: of all

@@ -109,8 +109,11 @@ TEST_CASE("a step cut short where it is committed is taken by all or by none, an
   const World world;
   Cuts cuts;
   TestGroup group(world, 3, 1, cuts.Options());
-  const std::vector<IslandLayout> layouts = {Pipeline("three stages", {2, 2, 2}, 3),
-                                             Replicas("replicas", {4, 2, 2}, 3)};
+  std::vector<IslandLayout> layouts = {Pipeline("three stages", {2, 2, 2}, 3),
+                                       Replicas("replicas", {4, 2, 2}, 3)};
+  // At two sites one device gets the sums by way of another one.
+  const int sites = GENERATE(0, 2);
+  for (IslandLayout& layout : layouts) layout.sites = sites;
   group.Take(layouts[0], {"w1", "w2", "w3"});
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
@@ -202,6 +205,7 @@ TEST_CASE("a step that only some have taken is taken by the others, whoever of t
   TestGroup group(world, 3, 1, cuts.Options());
   IslandLayout layout{
       .name = "pipeline and replica", .replicas = {{{3, 3}, 2, 2}, {{6}, 4, 1}}, .workers = 3};
+  layout.sites = GENERATE(0, 2);
   group.Take(layout, {"w1", "w2", "w3"});
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());

@@ -261,8 +261,13 @@ class TestGroup {
       }
     }
     for (PlanProgram& program : plan.programs) program.device = renamed(program.device);
-    plan.members.clear();
-    for (const NodeId& name : names) plan.members.push_back(workers_.at(name)->Address());
+    std::vector<IslandMember> members;
+    for (const NodeId& name : names) {
+      IslandMember& member = members.emplace_back(workers_.at(name)->Address());
+      if (members.size() > plan.members.size()) continue;
+      member.site = plan.members[members.size() - 1].site;
+    }
+    plan.members = std::move(members);
     return plan;
   }
 

@@ -46,7 +46,9 @@ class PlanMaker {
     plan.optimizer_copies = spec_.optimizer_copies;
     plan.schedule = spec_.schedule;
     for (int w = 1; w <= spec_.workers; ++w) {
-      plan.members.push_back({.worker = absl::StrCat("w", w)});
+      IslandMember& member = plan.members.emplace_back();
+      member.worker = absl::StrCat("w", w);
+      if (spec_.sites > 0) member.site = absl::StrCat("s", (w - 1) * spec_.sites / spec_.workers);
     }
     // By replica, then by position in its pipeline, then rank: programs' compute order.
     std::map<std::string, std::vector<PlanOp>> orders;

@@ -29,6 +29,7 @@ struct IslandLayout {
   int workers = 1;           // the devices are dealt to w1, w2, ... in order, as evenly as can be
   bool unsplit = false;      // W with its B
   int optimizer_copies = 0;  // see IslandPlan
+  int sites = 0;             // the workers are dealt to them likewise; 0: not known
 };
 
 // A plan of number 1. CHECKs that the schedule exists for the layout.

@@ -71,5 +71,42 @@ TEST_CASE("workers with keys, sums over their links, train as one device does", 
   CheckOverSockets(true);
 }
 
+// So many replicas at each of two sites, of one stage each.
+IslandLayout AtTwoSites(int replicas, int optimizer_copies) {
+  IslandLayout layout;
+  layout.name =
+      absl::StrCat(replicas, " replicas at each of two sites, ",
+                   optimizer_copies == 0 ? "all" : "one", " with the state of an element");
+  int64_t left = kBatch;
+  for (int r = 2 * replicas; r > 0; --r) {
+    const auto sequences = static_cast<int32_t>(left / r);
+    layout.replicas.push_back({{6}, sequences, 1});
+    left -= sequences;
+  }
+  layout.workers = 2 * replicas;
+  layout.sites = 2;
+  layout.optimizer_copies = optimizer_copies;
+  return layout;
+}
+
+TEST_CASE("bytes_between_sites_do_not_grow_with_the_replicas_at_a_site", "[keys]") {
+  REQUIRE(SetLogLevel("warning").ok());
+  for (const int copies : {0, 1}) {
+    int64_t bytes = 0;
+    for (int replicas = 1; replicas <= 4; ++replicas) {
+      const IslandLayout layout = AtTwoSites(replicas, copies);
+      CAPTURE(layout.name);
+      PeerNetwork::Seen seen;
+      const auto network = [&](const IslandPlan& plan) {
+        return std::make_unique<PeerNetwork>(plan, /*with_keys=*/true, &seen);
+      };
+      CheckExact(Kind::kLlama, layout, {.network = network});
+      if (replicas == 1) bytes = seen.sum_bytes_between_sites;
+      REQUIRE(bytes > 0);
+      CHECK(seen.sum_bytes_between_sites == bytes);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace atl::worker

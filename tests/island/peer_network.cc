@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "absl/strings/str_split.h"
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "worker/collectives/communicators.h"
@@ -13,6 +14,13 @@ namespace atl::worker {
 namespace {
 
 constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
+
+// Of a block of a collective ("sum FROM TO CALL KIND OFFSET GROUP"): else it says why its sender
+// ends.
+bool HasNumbers(absl::string_view header) {
+  const std::vector<std::string> words = absl::StrSplit(header, absl::MaxSplits(' ', 5));
+  return words.size() > 4 && (words[4] == "0" || words[4] == "1");
+}
 
 }  // namespace
 
@@ -43,7 +51,8 @@ class PeerNetwork::Place final : private PeerHandler {
   PeerTransport transport;
   PeerBlocks blocks;
   std::unique_ptr<Communicators> older, communicators;
-  std::atomic<int64_t> tensors = 0, sums = 0;
+  std::map<NodeId, std::string> sites;  // of all workers; set before the first plan
+  std::atomic<int64_t> tensors = 0, sums = 0, sum_bytes_between_sites = 0;
   std::unique_ptr<PeerLink> link;  // last: it calls the others
 
  private:
@@ -55,6 +64,9 @@ class PeerNetwork::Place final : private PeerHandler {
   void OnMessage(PeerDelivery delivery) override {
     if (delivery.channel == PeerChannel::kSum) {
       ++sums;
+      if (HasNumbers(delivery.header) && sites[delivery.from] != sites[address.worker]) {
+        sum_bytes_between_sites += delivery.payload.size();
+      }
       blocks.OnMessage(std::move(delivery));
     } else {
       ++tensors;
@@ -80,12 +92,16 @@ PeerNetwork::PeerNetwork(const IslandPlan& plan, bool with_keys, Seen* seen)
     places_[member.worker] = std::make_unique<Place>(
         member.worker, with_keys ? GenerateKeyPair().value() : KeyPair(), tell);
   }
+  for (const auto& [worker, place] : places_) {
+    for (const IslandMember& member : plan.members) place->sites[member.worker] = member.site;
+  }
 }
 
 PeerNetwork::~PeerNetwork() {
   for (const auto& [worker, place] : places_) {
     seen_->tensors += place->tensors;
     seen_->sums += place->sums;
+    seen_->sum_bytes_between_sites += place->sum_bytes_between_sites;
   }
 }
 
@@ -103,6 +119,7 @@ void PeerNetwork::Begin(const IslandPlan& plan) {
     options.worker = worker;
     options.scope = absl::StrCat("job/1/", plans_);
     options.sealed = with_keys_ ? &place->blocks : nullptr;
+    options.sites = place->sites;
     options.timeout = kLong;
     place->blocks.BeginScope(options.scope + "/");
     place->older = std::move(place->communicators);

@@ -17,6 +17,7 @@ class PeerNetwork final : public IslandNetwork {
   struct Seen {
     int64_t tensors = 0;  // messages between stages and for commits that came over a socket
     int64_t sums = 0;     // blocks of sums, likewise
+    int64_t sum_bytes_between_sites = 0;
   };
   PeerNetwork(const IslandPlan& plan, bool with_keys, Seen* seen);
   ~PeerNetwork() override;

@@ -44,10 +44,11 @@ class Saves {
 struct Fixture {
   // `remote`: a folder of the world's; empty: none.
   explicit Fixture(int workers, EngineOptions engine = {}, const std::string& remote = "",
-                   bool disks = false)
+                   bool disks = false, Encoding pushes = Encoding::kFloat32)
       : remote_tier(world.spec.checkpoint.remote =
                         remote.empty() ? "" : absl::StrCat(world.folder, "/", remote)),
         disks(world.disks = disks),
+        pushes(world.spec.outer.push_encoding = pushes),
         group(world, workers, 1, engine) {
     for (int w = 1; w <= workers; ++w) saves.Watch(group[absl::StrCat("w", w)]);
   }
@@ -96,6 +97,7 @@ struct Fixture {
   World world;
   const std::string remote_tier;
   const bool disks;
+  const Encoding pushes;
   Saves saves;
   TestGroup group;
   Alone alone{world};
@@ -335,6 +337,64 @@ TEST_CASE("all_workers_die_and_the_island_resumes_from_their_disks_in_any_layout
   f.Trains("w2", 1);
   f.Save("w2", kDisk);
   f.Trains("w2", 1);
+}
+
+// Of every member, of what it keeps.
+void EachResidual(
+    Fixture& f, const std::vector<NodeId>& members,
+    const std::function<void(OuterState&, const OwnedPart&, std::vector<float>)>& do_) {
+  for (const NodeId& name : members) {
+    const std::shared_ptr<OuterState> outer = f.group[name].member->outer();
+    for (const OwnedPart& part : *outer->parts()) {
+      std::vector<float> values;
+      for (int64_t i = part.range.begin; i < part.range.end; ++i) {
+        values.push_back(1e-3f * static_cast<float>((i + 7 * part.layer) % 1009 - 500));
+      }
+      do_(*outer, part, std::move(values));
+    }
+  }
+}
+
+TEST_CASE("a_state_that_is_resumed_has_the_residual_of_quantised_pushes_that_it_was_saved_with") {
+  const Tier tier = GENERATE(kMemory, kDisk, kRemote);
+  INFO("tier " << static_cast<int>(tier));
+  Fixture f(3, {}, tier == kRemote ? "remote" : "", tier == kDisk, Encoding::kInt4);
+  f.group.Take(kThree, {"w1", "w2", "w3"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 1);
+  EachResidual(f, {"w1", "w2", "w3"}, [](OuterState& outer, const OwnedPart& part, auto values) {
+    REQUIRE(outer.Write(OuterKind::kResidual, part.layer, part.range, values).ok());
+  });
+  const int64_t save = f.Save("w1", tier);
+  f.Trains("w1", 1);
+  f.group["w1"].Settles();
+  std::vector<NodeId> members = {"w2", "w3"};
+  f.group.Kill("w1");
+  if (tier == kDisk) {
+    for (const NodeId name : {"w2", "w3"}) f.group.Kill(name);
+    for (const NodeId name : {"w1", "w2", "w3"}) f.group.Restart(name);
+    members.push_back("w1");
+  } else {
+    f.group["w2"].follower->Unfollow("it is to lead");
+    REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
+  }
+  f.group["w2"].trainer->ResumeFrom(save);
+  const auto taken = f.group.Order(f.group.PlanFor(kTwo, members), /*generation=*/2);
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  REQUIRE(taken->resumed);
+  f.group.Pulled([](int32_t, int64_t) { return 0.5f; });
+  const auto adopted = f.group["w2"].trainer->AdoptPulled(
+      {3, AdoptMode::kKeep, /*reset_moments=*/false, /*keep_residual=*/true});
+  REQUIRE(adopted.ToString() == "OK");
+  int parts = 0;
+  EachResidual(f, {"w2", "w3"}, [&](OuterState& outer, const OwnedPart& part, auto values) {
+    std::vector<float> own(values.size());
+    REQUIRE(outer.Read(OuterKind::kResidual, part.layer, part.range, own).ok());
+    REQUIRE(own == values);
+    ++parts;
+  });
+  CHECK(parts >= 6);  // all layers
 }
 
 TEST_CASE("a_follower_dies_without_copies_and_its_restart_brings_its_disk_back") {

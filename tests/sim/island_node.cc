@@ -333,7 +333,9 @@ absl::Status WorkerNode::Adopt(const worker::AdoptPulled& action) {
       action.mode == worker::AdoptMode::kKeep ? 0 : worker::Sequences(known_.since_base);
   known_.captured_on.clear();
   const auto captured = std::exchange(known_.captured, std::nullopt);
-  if (action.keep_residual && captured && !world_.checker.Committed(*captured)) {
+  // That of a saved state comes with it.
+  const bool saved = action.mode == worker::AdoptMode::kKeep;
+  if (action.keep_residual && !saved && captured && !world_.checker.Committed(*captured)) {
     world_.checker.Fail(absl::StrCat(
         name(), " keeps the residual of a push that was not taken: ", Describe(*captured)));
   }

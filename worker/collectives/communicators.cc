@@ -72,8 +72,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicators::JoinOthers(const st
 
 std::unique_ptr<Communicator> Communicators::JoinSealed(
     const std::string& name, int rank, const std::vector<std::string>& devices) const {
-  PeerGroup group{absl::StrCat(options_.scope, "/", name), rank, {}, options_.timeout};
-  for (const std::string& device : devices) group.workers.push_back(WorkerOfDevice(device));
+  PeerGroup group{.name = absl::StrCat(options_.scope, "/", name), .rank = rank};
+  group.timeout = options_.timeout;
+  for (const std::string& device : devices) {
+    group.workers.push_back(WorkerOfDevice(device));
+    const auto site = options_.sites.find(group.workers.back());
+    group.sites.push_back(site == options_.sites.end() ? "" : site->second);
+  }
   return NewPeerCommunicator(options_.sealed, std::move(group));
 }
 

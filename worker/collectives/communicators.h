@@ -25,6 +25,8 @@ struct CommunicatorsOptions {
   bool allow_plaintext_beyond_loopback = false;
   // Where not null, groups that reach other workers sum over the peer link.
   PeerBlocks* sealed = nullptr;
+  // Of workers, where known: sums over the peer link are added up at each site first.
+  std::map<NodeId, std::string> sites = {};
   Duration timeout = std::chrono::seconds(60);  // longest wait, of joining and of a collective
 };
 

@@ -8,6 +8,7 @@
 #include "common/event_loop.h"
 #include "kernels/bfloat16.h"
 #include "kernels/host_communicator.h"
+#include "worker/collectives/group_sites.h"
 
 namespace atl::worker {
 namespace {
@@ -31,7 +32,8 @@ struct Arithmetic<Bfloat16> {
 
 class Member final : public HostCommunicator {
  public:
-  Member(PeerBlocks* blocks, PeerGroup group) : blocks_(*blocks), group_(std::move(group)) {
+  Member(PeerBlocks* blocks, PeerGroup group)
+      : blocks_(*blocks), group_(std::move(group)), sites_(group_.sites, size(), group_.rank) {
     blocks_.Open(group_.name, group_.rank);
   }
 
@@ -87,20 +89,26 @@ class Member final : public HostCommunicator {
     return status.ok() ? status : Fail(status);
   }
 
-  // Sums or maxima of the parts at those who have them, which send them on.
+  // Sums or maxima of the parts at those who own them, which send them on. Between two members
+  // blocks are taken in the order in which they are sent: of parts that the receiver adds up for
+  // owners at other sites, of its own; then results, first the sender's own.
   template <typename T>
   absl::Status Reduce(T* data, const Cuts& cuts, bool sum, const Routes& routes) {
     const int64_t bytes = cuts.back() * static_cast<int64_t>(sizeof(T));
     std::byte* const own = Fresh(parts_, bytes);
     std::memcpy(own, data, static_cast<size_t>(bytes));
-    for (int owner = 0; owner < size(); ++owner) {
-      ATOLL_RETURN_IF_ERROR(ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) {
-        return Send<T>(owner, BlockKind::kPart, parts_, begin, count, begin);
-      }));
+    for (const bool at_own_site : {false, true}) {
+      for (int owner = 0; owner < size(); ++owner) {
+        if (sites_.IsOwn(owner) != at_own_site) continue;
+        ATOLL_RETURN_IF_ERROR(ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) {
+          return Send<T>(sites_.Agent(owner), BlockKind::kPart, parts_, begin, count, begin);
+        }));
+      }
     }
+    ATOLL_RETURN_IF_ERROR(ReduceForOthers(data, cuts, sum));
     std::byte* const results = FreshResults<T>(cuts);
     ATOLL_RETURN_IF_ERROR(ForPieces<T>(rank(), cuts, [&](int64_t begin, int64_t count) {
-      ATOLL_RETURN_IF_ERROR(AddUp(data, begin, count, sum));
+      ATOLL_RETURN_IF_ERROR(AddUpSites(data, begin, count, sum));
       return SendResult(data, results, cuts, begin, count, routes);
     }));
     return TakeResults(data, cuts, routes);
@@ -115,67 +123,165 @@ class Member final : public HostCommunicator {
     return TakeResults(data, cuts, routes);
   }
 
+  // This site's sums of parts that others own and for which this member is the agent.
   template <typename T>
-  std::byte* FreshResults(const Cuts& cuts) {
-    return Fresh(results_, (cuts[rank() + 1] - cuts[rank()]) * static_cast<int64_t>(sizeof(T)));
-  }
-
-  // Elements [begin, begin + count), of our own part.
-  template <typename T>
-  absl::Status SendResult(const T* data, std::byte* results, const Cuts& cuts, int64_t begin,
-                          int64_t count, const Routes& routes) {
-    const int64_t at = begin - cuts[rank()];
-    std::memcpy(results + at * sizeof(T), data + begin, count * sizeof(T));
-    for (int other = 0; other < size(); ++other) {
-      if (other == rank() || !routes(rank(), other)) continue;
-      ATOLL_RETURN_IF_ERROR(Send<T>(other, BlockKind::kResult, results_, at, count, begin));
+  absl::Status ReduceForOthers(const T* data, const Cuts& cuts, bool sum) {
+    using Wide = typename Arithmetic<T>::Sum;
+    int64_t elements = 0;
+    for (const int owner : sites_.served()) elements += cuts[owner + 1] - cuts[owner];
+    std::byte* const sums = Fresh(site_sums_, elements * static_cast<int64_t>(sizeof(Wide)));
+    int64_t at = 0;
+    for (const int owner : sites_.served()) {
+      ATOLL_RETURN_IF_ERROR(ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) {
+        ATOLL_ASSIGN_OR_RETURN(const Wide* const total, AddUp(data, begin, count, sum));
+        std::memcpy(sums + at * sizeof(Wide), total, count * sizeof(Wide));
+        const int64_t from = std::exchange(at, at + count);
+        return Send<Wide>(owner, BlockKind::kPart, site_sums_, from, count, begin);
+      }));
     }
     return absl::OkStatus();
   }
 
   template <typename T>
+  std::byte* FreshResults(const Cuts& cuts) {
+    return Fresh(results_, (cuts[rank() + 1] - cuts[rank()]) * static_cast<int64_t>(sizeof(T)));
+  }
+
+  // Elements [begin, begin + count), of our own part: to members of this site, and once to each
+  // other site.
+  template <typename T>
+  absl::Status SendResult(const T* data, std::byte* results, const Cuts& cuts, int64_t begin,
+                          int64_t count, const Routes& routes) {
+    const int64_t at = begin - cuts[rank()];
+    std::memcpy(results + at * sizeof(T), data + begin, count * sizeof(T));
+    for (const int other : sites_.own()) {
+      if (other == rank() || !routes(rank(), other)) continue;
+      ATOLL_RETURN_IF_ERROR(Send<T>(other, BlockKind::kResult, results_, at, count, begin));
+    }
+    for (int site = 0; site < sites_.count(); ++site) {
+      if (site == sites_.own_number() || !IsWanted(rank(), site, routes)) continue;
+      const int agent = sites_.Agent(rank(), site);
+      ATOLL_RETURN_IF_ERROR(Send<T>(agent, BlockKind::kResult, results_, at, count, begin));
+    }
+    return absl::OkStatus();
+  }
+
+  bool IsWanted(int owner, int site, const Routes& routes) const {
+    const std::vector<int>& members = sites_.members(site);
+    return std::any_of(members.begin(), members.end(),
+                       [&](int member) { return routes(owner, member); });
+  }
+
+  template <typename T>
   absl::Status TakeResults(T* data, const Cuts& cuts, const Routes& routes) {
-    for (int owner = 0; owner < size(); ++owner) {
-      if (owner == rank() || !routes(owner, rank())) continue;
+    ATOLL_RETURN_IF_ERROR(PassOn(data, cuts, routes));
+    for (const bool at_own_site : {true, false}) {
+      for (int owner = 0; owner < size(); ++owner) {
+        const int from = sites_.Agent(owner);  // the owner itself, at this site
+        if (sites_.IsOwn(owner) != at_own_site || from == rank() || !routes(owner, rank())) {
+          continue;
+        }
+        ATOLL_RETURN_IF_ERROR(ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) {
+          return TakeResult(data, from, begin, count);
+        }));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Results from other sites for which this member is the agent, to all here who want them.
+  template <typename T>
+  absl::Status PassOn(T* data, const Cuts& cuts, const Routes& routes) {
+    int64_t elements = 0;
+    for (const int owner : sites_.served()) elements += cuts[owner + 1] - cuts[owner];
+    std::byte* const passed = Fresh(passed_, elements * static_cast<int64_t>(sizeof(T)));
+    int64_t at = 0;
+    for (const int owner : sites_.served()) {
+      if (!IsWanted(owner, sites_.own_number(), routes)) continue;
       ATOLL_RETURN_IF_ERROR(
           ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) -> absl::Status {
-            ATOLL_ASSIGN_OR_RETURN(const PeerBlocks::Block block,
-                                   Take<T>(owner, BlockKind::kResult, begin, count));
-            std::memcpy(data + begin, block.payload.data(), count * sizeof(T));
+            ATOLL_RETURN_IF_ERROR(TakeResult(data, owner, begin, count));
+            const int64_t from = std::exchange(at, at + count);
+            std::memcpy(passed + from * sizeof(T), data + begin, count * sizeof(T));
+            for (const int other : sites_.own()) {
+              if (other == rank() || !routes(owner, other)) continue;
+              ATOLL_RETURN_IF_ERROR(
+                  Send<T>(other, BlockKind::kResult, passed_, from, count, begin));
+            }
             return absl::OkStatus();
           }));
     }
     return absl::OkStatus();
   }
 
-  // data[begin ...] <- sum or maximum over all members in the order of ranks; this member's numbers
-  // are in data.
   template <typename T>
-  absl::Status AddUp(T* data, int64_t begin, int64_t count, bool sum) {
+  absl::Status TakeResult(T* data, int from, int64_t begin, int64_t count) {
+    ATOLL_ASSIGN_OR_RETURN(const PeerBlocks::Block block,
+                           Take<T>(from, BlockKind::kResult, begin, count));
+    std::memcpy(data + begin, block.payload.data(), count * sizeof(T));
+    return absl::OkStatus();
+  }
+
+  // Sum or maximum over the members of this site, in the order of ranks; this member's numbers are
+  // in data. The memory is the next call's, too.
+  template <typename T>
+  absl::StatusOr<const typename Arithmetic<T>::Sum*> AddUp(const T* data, int64_t begin,
+                                                           int64_t count, bool sum) {
     using Wide = typename Arithmetic<T>::Sum;
-    std::vector<std::byte>& memory = sums_;
-    memory.resize(std::max<size_t>(memory.size(), count * sizeof(Wide)));
-    Wide* const total = reinterpret_cast<Wide*>(memory.data());
-    for (int member = 0; member < size(); ++member) {
+    Wide* const total = Room<Wide>(sums_, count);
+    bool first = true;
+    for (const int member : sites_.own()) {
       PeerBlocks::Block block;
       const T* from = data + begin;
       if (member != rank()) {
         ATOLL_ASSIGN_OR_RETURN(block, Take<T>(member, BlockKind::kPart, begin, count));
         from = reinterpret_cast<const T*>(block.payload.data());
       }
-      if (member == 0) {
-        for (int64_t i = 0; i < count; ++i) total[i] = Arithmetic<T>::Wide(from[i]);
-      } else if (sum) {
-        for (int64_t i = 0; i < count; ++i) total[i] += Arithmetic<T>::Wide(from[i]);
-      } else {
-        for (int64_t i = 0; i < count; ++i) {
-          const Wide x = Arithmetic<T>::Wide(from[i]), y = total[i];
-          total[i] = x > y || x != x ? x : y;  // a NaN of either stays
-        }
+      Combine(total, from, count, sum, std::exchange(first, false));
+    }
+    return total;
+  }
+
+  // data[begin ...] <- sum or maximum over all members: over each site's, then over the sites in
+  // the order of their first ranks; rounded once.
+  template <typename T>
+  absl::Status AddUpSites(T* data, int64_t begin, int64_t count, bool sum) {
+    using Wide = typename Arithmetic<T>::Sum;
+    ATOLL_ASSIGN_OR_RETURN(const Wide* const own, AddUp(data, begin, count, sum));
+    Wide* const total = Room<Wide>(totals_, count);
+    for (int site = 0; site < sites_.count(); ++site) {
+      PeerBlocks::Block block;
+      const Wide* from = own;
+      if (site != sites_.own_number()) {
+        ATOLL_ASSIGN_OR_RETURN(
+            block, Take<Wide>(sites_.Agent(rank(), site), BlockKind::kPart, begin, count));
+        from = reinterpret_cast<const Wide*>(block.payload.data());
       }
+      Combine(total, from, count, sum, /*first=*/site == 0);
     }
     for (int64_t i = 0; i < count; ++i) data[begin + i] = Arithmetic<T>::Narrow(total[i]);
     return absl::OkStatus();
+  }
+
+  template <typename Wide, typename T>
+  static void Combine(Wide* total, const T* from, int64_t count, bool sum, bool first) {
+    const auto wide = [](T x) { return static_cast<Wide>(Arithmetic<T>::Wide(x)); };
+    if (first) {
+      for (int64_t i = 0; i < count; ++i) total[i] = wide(from[i]);
+    } else if (sum) {
+      for (int64_t i = 0; i < count; ++i) total[i] += wide(from[i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        const Wide x = wide(from[i]), y = total[i];
+        total[i] = x > y || x != x ? x : y;  // a NaN of either stays
+      }
+    }
+  }
+
+  template <typename Wide>
+  static Wide* Room(std::vector<std::byte>& memory, int64_t count) {
+    memory.resize(std::max<size_t>(memory.size(), count * sizeof(Wide)));
+    return reinterpret_cast<Wide*>(memory.data());
   }
 
   Cuts EvenCuts(int64_t n) const {
@@ -249,9 +355,10 @@ class Member final : public HostCommunicator {
 
   PeerBlocks& blocks_;
   const PeerGroup group_;
+  const GroupSites sites_;
   int64_t call_ = 0;
-  Bytes parts_, results_;
-  std::vector<std::byte> sums_;
+  Bytes parts_, site_sums_, results_, passed_;
+  std::vector<std::byte> sums_, totals_;
 
   mutable std::mutex mutex_;
   absl::Status failure_;  // guarded by mutex_
@@ -261,7 +368,8 @@ class Member final : public HostCommunicator {
 
 std::unique_ptr<Communicator> NewPeerCommunicator(PeerBlocks* blocks, PeerGroup group) {
   ATOLL_CHECK(blocks != nullptr && group.rank >= 0 &&
-              group.rank < static_cast<int>(group.workers.size()));
+              group.rank < static_cast<int>(group.workers.size()) &&
+              (group.sites.empty() || group.sites.size() == group.workers.size()));
   return std::make_unique<Member>(blocks, std::move(group));
 }
 

@@ -5,6 +5,10 @@
 // bytes as in a ring, in two waits instead of 2 (n - 1), and the order of summing is that of the
 // ranks for every element, whatever the size.
 //
+// Where members are at several sites, each part has an agent at each site but its owner's
+// (group_sites.h). It adds up the numbers of its site, the owner adds up what sites send, and the
+// agents pass the result on. So what goes between sites does not grow with the members at a site.
+//
 // Big parts travel in blocks, and the result of one goes out while the next come in. A member that
 // leaves in good order says so behind its last block; one that fails, or is lost, ends the calls of
 // all others at once.
@@ -27,7 +31,9 @@ struct PeerGroup {
   std::string name;  // unique among those of the island, for ever; at most 400 bytes
   int rank = 0;
   std::vector<NodeId> workers;  // of each rank; a worker may have several
-  Duration timeout{};           // longest wait for another member
+  // Of each rank; those without a known one ("") are at one. Empty: all are at one.
+  std::vector<std::string> sites = {};
+  Duration timeout{};  // longest wait for another member
 };
 
 // `blocks` outlives it. Waits for nobody; but before the first collective all members are made.

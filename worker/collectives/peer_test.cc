@@ -3,9 +3,11 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "absl/strings/str_join.h"
 #include "common/rng.h"
 #include "kernels/reference/reference.h"
 #include "kernels/testing/communicator_cases.h"
+#include "worker/collectives/group_sites.h"
 #include "worker/collectives/testing/peer_members.h"
 
 namespace atl::worker {
@@ -53,6 +55,42 @@ TEST_CASE("and where a worker has several devices of a group") {
       });
     }
   }
+}
+
+TEST_CASE("and where members are at several sites") {
+  const std::vector<std::vector<std::string>> all_sites = {
+      {"a", "a", "b", "b", "b"}, {"a", "b", "a", "c", "b"}, {"", "a", "", "", ""}};
+  for (const std::vector<std::string>& sites : all_sites) {
+    for (const atl::testing::CommunicatorCase& communicator_case :
+         atl::testing::CommunicatorCases()) {
+      DYNAMIC_SECTION(communicator_case.name << " at " << absl::StrJoin(sites, ",")) {
+        communicator_case.run([&](int size, Duration timeout) {
+          return NewPeerMembers(size, timeout, false, 1, {sites.begin(), sites.begin() + size});
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("a_part_has_one_agent_at_each_site_and_its_owner_at_its_own") {
+  const std::vector<std::string> sites = {"a", "b", "a", "b", "b", "c"};
+  std::vector<int> served(sites.size());
+  for (int rank = 0; rank < 6; ++rank) {
+    const GroupSites group(sites, 6, rank);
+    CHECK(group.count() == 3);
+    for (int owner = 0; owner < 6; ++owner) {
+      for (int site = 0; site < 3; ++site) {
+        const int agent = group.Agent(owner, site);
+        CHECK(agent == GroupSites(sites, 6, 0).Agent(owner, site));
+        CHECK(sites[agent] == sites[group.members(site)[0]]);
+        if (sites[owner] == sites[agent]) CHECK(agent == owner);
+      }
+      CHECK(group.IsOwn(owner) == (sites[owner] == sites[rank]));
+    }
+    served[rank] = static_cast<int>(group.served().size());
+  }
+  CHECK(served == std::vector<int>{2, 1, 2, 1, 1, 5});
+  CHECK(GroupSites({}, 3, 1).own() == std::vector<int>{0, 1, 2});
 }
 
 TEST_CASE("large tensors are added up in the order of ranks, in pieces") {
@@ -110,7 +148,7 @@ TEST_CASE("a member that has done its part may leave; the others finish what it 
 
 TEST_CASE("a lost worker ends the wait at once") {
   const auto cluster = std::make_shared<PeerCluster>(2, true);
-  const PeerGroup group{"group", 0, {"w0", "w1"}, kLong};
+  const PeerGroup group{.name = "group", .workers = {"w0", "w1"}, .timeout = kLong};
   const auto member = NewPeerCommunicator(&cluster->place(0).blocks, group);
   std::vector<float> x(100);
   absl::Status status;
@@ -159,7 +197,8 @@ TEST_CASE("what is no block, too long, or of another is not taken") {
 TEST_CASE("numbers are kept for members that are here, and for no others") {
   testing::PeerCluster cluster(1, false);
   PeerBlocks& blocks = cluster.place(0).blocks;
-  const auto member = NewPeerCommunicator(&blocks, {"1/group", 0, {"w0", "w1"}, kLong});
+  const auto member =
+      NewPeerCommunicator(&blocks, {.name = "1/group", .workers = {"w0", "w1"}, .timeout = kLong});
   const auto admits = [&](const std::string& header) { return blocks.Admit(header, 4).ok(); };
   CHECK(admits("sum 1 0 1 0 0 1/group"));        // a part
   CHECK(admits("sum 1 0 1 1 0 1/group"));        // a result

@@ -191,8 +191,8 @@ bool WorkerCore::Impl::StartAdopt() {
   if (resumed_ && pulling_version_ == resumed_->base_version) {
     adopting_ = AdoptMode::kKeep;
     doing_ = absl::StrCat("going on from the state saved at inner step ", resumed_->inner_step);
-    Start(Command::kAdopt,
-          AdoptPulled{pulling_version_, adopting_, false, false, resumed_->consumed});
+    Start(Command::kAdopt, AdoptPulled{pulling_version_, adopting_, false, /*keep_residual=*/true,
+                                       resumed_->consumed});
     return true;
   }
   // A later version is there: its base is none for what was trained since.

@@ -146,6 +146,7 @@ TEST_CASE(
   story.Pulls(0);
   const AdoptPulled adopt = story.Wants<AdoptPulled>();
   CHECK(adopt.mode == (whole ? AdoptMode::kKeep : AdoptMode::kReplace));
+  if (whole) CHECK(adopt.keep_residual);  // the save's
   story.Happens(Adopted{0});
   const LocalCheckpoint about = story.Saves();
   CHECK(about.consumed == (whole ? Ranges{{0, 4}} : Ranges{}));

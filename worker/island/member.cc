@@ -245,6 +245,7 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   const bool keys = std::all_of(plan.members.begin(), plan.members.end(),
                                 [](const IslandMember& m) { return !m.public_key.empty(); });
   if (keys) options.sealed = &blocks_;
+  for (const IslandMember& member : plan.members) options.sites[member.worker] = member.site;
   NcclCommunicatorsOptions nccl;
   nccl.worker = options.worker;
   nccl.scope = absl::StrCat(options.scope, "/nccl");

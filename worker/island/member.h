@@ -304,6 +304,15 @@ class GroupMember final : public IslandPort, private PeerHandler {
                       v1::LayerCall what, const ShardParts& out);
   absl::Status LendSnapshot(const Loan& loan);
   absl::StatusOr<bool> LendSaved(const Loan& loan);
+  // What quantised pushes owed at a save.
+  absl::Status SaveResiduals(KeeperTask* task);
+  absl::Status ReadSavedResidual(int64_t save, int32_t layer, ElementRange range, bool remote,
+                                 std::span<float> out, ElementRanges* found);
+  absl::Status RestoreResiduals(int64_t save, OuterState& next);
+  absl::Status BorrowResidual(const NodeId& from, int64_t save, int32_t layer, ElementRange range,
+                              std::span<float> out);
+  absl::StatusOr<bool> LendSavedResidual(const Loan& loan);
+  std::optional<int64_t> PresentSave() const;
   absl::Status KeepCopies(const KeeperTask& task, const Cancelled& cancelled);
   absl::Status WriteUnits(const KeeperTask& task, const Cancelled& cancelled);
   absl::StatusOr<std::shared_ptr<TierStore>> StoreOf(Tier tier);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/logging.h"
 #include "common/model/tensor_layout.h"
 #include "worker/island/member.h"
 #include "worker/model/weights.h"
@@ -81,6 +82,15 @@ absl::Status GroupMember::SetOuterLayout(const OuterOrder& order) {
     next->set_tag(order.tag);
     for (const OuterSource& source : order.sources) {
       ATOLL_RETURN_IF_ERROR(FetchOuter(source, before, *next, order.tag.captured.has_value()));
+    }
+    // A state that was gone back to has the residual of its save, and pulls its base.
+    const std::optional<int64_t> save = PresentSave();
+    if (quantized && save && order.tag == OuterTag()) {
+      const absl::Status restored = RestoreResiduals(*save, *next);
+      if (absl::IsAborted(restored)) return restored;
+      if (!restored.ok()) {
+        LogWarning("checkpoint", "what quantised pushes owe begins at zero: ", restored.message());
+      }
     }
   }
   std::vector<HeldLayer> held = ShardsOf(Held());

@@ -62,6 +62,7 @@ absl::Status GroupMember::Save(KeeperTask task, Keeper::Done done) {
       task.units.push_back({unit, layout.size, parts});
     }
   }
+  ATOLL_RETURN_IF_ERROR(SaveResiduals(&task));
   for (SaveOrder::Fetch& fetch : task.order.fetch) {
     ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(fetch.unit.shard));
     fetch.elements = layout.size;
@@ -69,6 +70,27 @@ absl::Status GroupMember::Save(KeeperTask task, Keeper::Done done) {
   }
   Log([&](ReplayLog& log) { log.Saved(task.save, /*lasting=*/!in_memory); });
   keeper.Prepare(std::move(task), std::move(done));
+  return absl::OkStatus();
+}
+
+// What quantised pushes owe. In memory all who keep it save it, so that the death of its owner
+// loses none of it; elsewhere the owners do.
+absl::Status GroupMember::SaveResiduals(KeeperTask* task) {
+  const std::shared_ptr<OuterState> outer = this->outer();
+  if (outer == nullptr || !outer->quantized()) return absl::OkStatus();
+  const bool in_memory = task->tier == Tier::kMemory;
+  for (const KeptPart& part : outer->layout()) {
+    const bool kept = std::count(part.holders.begin(), part.holders.end(), name()) > 0;
+    if (in_memory ? !kept : part.holders.front() != name()) continue;
+    const auto values = std::make_shared<std::vector<float>>(part.range.size());
+    ATOLL_RETURN_IF_ERROR(outer->Read(OuterKind::kResidual, part.layer, part.range, *values));
+    StoredResidual residual{part.layer, part.range, values};
+    if (in_memory) {
+      ATOLL_RETURN_IF_ERROR(units_.PutResidual(task->save, std::move(residual)));
+    } else {
+      task->residuals.push_back(std::move(residual));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -98,7 +120,8 @@ absl::Status GroupMember::WriteUnits(const KeeperTask& task, const Cancelled& ca
   if (store == nullptr) return absl::FailedPreconditionError("this worker has no such tier");
   // What a save left that was broken off goes, too: it would fill the tier.
   ATOLL_RETURN_IF_ERROR(store->RemoveAllBut(name(), task.keep, cancelled));
-  return store->Write(name(), task.save, task.optimizer_step, task.units, cancelled);
+  return store->Write(name(), task.save, task.optimizer_step, task.units, task.residuals,
+                      cancelled);
 }
 
 void GroupMember::StopSaving() {
@@ -188,8 +211,82 @@ absl::Status GroupMember::GetSaved(const NodeId& from, int64_t save, const Layer
   return absl::OkStatus();
 }
 
+// Of this worker's memory and disk, or also of the remote tier.
+absl::Status GroupMember::ReadSavedResidual(int64_t save, int32_t layer, ElementRange range,
+                                            bool remote, std::span<float> out,
+                                            ElementRanges* found) {
+  const Cancelled cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
+  units_.ReadResidual(save, layer, range, out, found);
+  for (const Tier tier : {Tier::kDisk, Tier::kRemote}) {
+    if (found->Covers(range) || (tier == Tier::kRemote && !remote)) break;
+    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, StoreOf(tier));
+    if (store == nullptr) continue;
+    ATOLL_RETURN_IF_ERROR(store->ReadResidual(save, layer, range, out, found, cancelled));
+  }
+  return absl::OkStatus();
+}
+
+// What `next` keeps is what the save has of it, here or with other members; what is nowhere begins
+// at zero.
+absl::Status GroupMember::RestoreResiduals(int64_t save, OuterState& next) {
+  const IslandPlan plan = this->plan();
+  for (const OwnedPart& part : *next.parts()) {
+    std::vector<float> values(static_cast<size_t>(part.range.size()));
+    ElementRanges found;
+    ATOLL_RETURN_IF_ERROR(
+        ReadSavedResidual(save, part.layer, part.range, /*remote=*/true, values, &found));
+    for (const IslandMember& member : plan.members) {
+      if (member.worker == name()) continue;
+      for (const ElementRange& missing : found.Missing(part.range)) {
+        ATOLL_RETURN_IF_ERROR(BorrowResidual(
+            member.worker, save, part.layer, missing,
+            std::span(values).subspan(static_cast<size_t>(missing.begin - part.range.begin),
+                                      static_cast<size_t>(missing.size()))));
+      }
+    }
+    ATOLL_RETURN_IF_ERROR(next.Write(OuterKind::kResidual, part.layer, part.range, values));
+  }
+  return absl::OkStatus();
+}
+
+// What another member has of these elements; the others stay.
+absl::Status GroupMember::BorrowResidual(const NodeId& from, int64_t save, int32_t layer,
+                                         ElementRange range, std::span<float> out) {
+  std::vector<float> lent(out.size());
+  ShardParts parts;
+  parts.outer = lent;
+  parts.outer_part = PartOf(OuterKind::kResidual);
+  v1::LayerCall of;
+  of.set_of_save(save);
+  const absl::Status status =
+      Borrow(from, LayerShard{layer, 0, {1}}, {range.begin, range.end}, std::move(of), parts);
+  if (absl::IsNotFound(status)) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(status);
+  for (size_t i = 0; i < lent.size(); ++i) {
+    if (lent[i] != 0) out[i] = lent[i];  // zero, or not there: then another one may have it
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> GroupMember::LendSavedResidual(const Loan& loan) {
+  const ElementRange range{loan.what.begin(), loan.what.end()};
+  const int32_t layer = loan.what.shard().layer();
+  if (job_ == nullptr || layer < 0 || layer >= std::ssize(job_->layouts) ||
+      range.end > job_->layouts[static_cast<size_t>(layer)].size) {
+    return false;  // before memory is taken
+  }
+  const auto parts = std::make_shared<const OwnedParts>(range.size(), loan.what.parts());
+  ElementRanges found;
+  ATOLL_RETURN_IF_ERROR(ReadSavedResidual(loan.what.of_save(), layer, range, /*remote=*/false,
+                                          parts->parts().outer, &found));
+  if (found.empty()) return false;
+  ATOLL_RETURN_IF_ERROR(SendParts(loan.to, loan.call, parts));
+  return true;
+}
+
 // False: it is not here.
 absl::StatusOr<bool> GroupMember::LendSaved(const Loan& loan) {
+  if ((loan.what.parts() & kOuterParts) != 0) return LendSavedResidual(loan);
   const LayerShard shard = FromWire(loan.what.shard());
   const Range elements{loan.what.begin(), loan.what.end()};
   // Whether it is here is asked before memory is taken.
@@ -208,6 +305,14 @@ absl::StatusOr<bool> GroupMember::LendSaved(const Loan& loan) {
 std::optional<ReplayLog::Changes> GroupMember::ChangesSince(int64_t save) const {
   const std::lock_guard lock(log_mutex_);
   return log_.Since(save);
+}
+
+// The save that the state of now is, with nothing since.
+std::optional<int64_t> GroupMember::PresentSave() const {
+  const std::lock_guard lock(log_mutex_);
+  const std::optional<int64_t> save = log_.newest_save();
+  const std::optional<ReplayLog::Changes> since = save ? log_.Since(*save) : std::nullopt;
+  return since && since->all && since->list.empty() ? save : std::nullopt;
 }
 
 void GroupMember::Log(const std::function<void(ReplayLog&)>& change) {

@@ -147,7 +147,8 @@ absl::Status Check(const v1::LayerCall& call) {
       (call.parts() & ~kOuterParts) == 0 && std::popcount(static_cast<uint32_t>(call.parts())) == 1;
   if (!state && !outer) return Bad("parts");
   if (call.of_snapshot() && !state) return Bad("parts of a snapshot");
-  if (!IsCount(call.of_save()) || (call.of_save() != 0 && !state)) return Bad("save");
+  const bool saved = state || call.parts() == 1 << PartOf(OuterKind::kResidual);
+  if (!IsCount(call.of_save()) || (call.of_save() != 0 && !saved)) return Bad("save");
   ATOLL_RETURN_IF_ERROR(Check(call.shard()));
   return CheckElements(call.begin(), call.end());
 }

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "common/protocol/commit_exchange.h"
 #include "worker/model/host_reals.h"
 #include "worker/pipeline/adapter.h"
 #include "worker/pipeline/device.h"
@@ -85,12 +86,15 @@ class CommitTable {
   int parts() const { return ranks_ * shards_; }
   int replicas() const { return (first_device_ - norms()) / 2; }
   const std::vector<std::string>& devices() const { return devices_; }
+  // What a device of devices() does in the exchange.
+  const CommitPlace& place(const std::string& device) const;
 
  private:
   int layers_, ranks_, shards_, first_device_, first_pieces_, first_norms_;
   std::vector<int> norms_before_;  // by layer, and of all at the end
   std::vector<int> first_stage_;   // of each replica among all stages, and how many there are
   std::vector<std::string> devices_;
+  std::vector<CommitPlace> places_;  // by device
 };
 
 class Executor {
@@ -103,8 +107,8 @@ class Executor {
   // An error has been raised as the interrupt, too.
   absl::Status Run(const StepInput& input, StepResult* result);
 
-  // The step that ended when this device had told its part at the commit point and not heard all
-  // others'; 0: none. Until the next Run it can be taken with the sums that others had.
+  // The step that ended when this device had begun to tell its part at the commit point and not
+  // got the sums of all; 0: none. Until the next Run it can be taken with the sums that others had.
   int64_t waiting_number() const { return waiting_number_; }
   absl::Status TakeStep(const std::vector<double>& sums);
   // The newest step taken, and with which sums; empty: none yet.
@@ -176,7 +180,19 @@ class Executor {
   StageRun* NextWeight();
   void WeightsDone(StageRun& run, int32_t m);
   absl::Status Commit();
+  // One exchange of tables under way.
+  struct TableExchange {
+    bool commits = false;
+    Instant deadline;
+  };
+  // Values <- the sum of all devices', the same bits on each.
   absl::Status ExchangeTable(std::vector<double>* values, bool commits);
+  absl::Status ExchangeWithHeads(const TableExchange& exchange, const std::vector<int>& heads,
+                                 std::vector<double>* values);
+  MessageTag TableTag(const TableExchange& exchange, int from) const;
+  absl::Status SendTable(const TableExchange& exchange, const std::vector<int>& to,
+                         const std::vector<double>& values);
+  absl::Status ReceiveTable(const TableExchange& exchange, int from, std::vector<double>* values);
   absl::Status AddNorms(std::vector<double>* values);
   double SumOfSquares(const std::vector<double>& values) const;
   std::vector<double> NormsOfPlanned() const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/check.h"
 #include "common/event_loop.h"
 #include "worker/pipeline/executor.h"
 
@@ -14,7 +15,8 @@ CommitTable::CommitTable(const IslandPlan& plan, int32_t layers,
       ranks_(plan.tensor_parallel()),
       shards_(OwnershipOf(plan).shards),
       first_device_(norms() + 2 * static_cast<int>(plan.replicas.size())),
-      devices_(DevicesOf(plan)) {
+      devices_(DevicesOf(plan)),
+      places_(PlanCommitExchange(SitesOfDevices(plan, devices_))) {
   first_pieces_ = first_device_ + static_cast<int>(devices_.size());
   first_stage_ = {0};
   for (const PlanReplica& replica : plan.replicas) {
@@ -24,6 +26,12 @@ CommitTable::CommitTable(const IslandPlan& plan, int32_t layers,
   if (norm_counts.empty()) return;
   norms_before_ = {0};
   for (const int count : norm_counts) norms_before_.push_back(norms_before_.back() + count);
+}
+
+const CommitPlace& CommitTable::place(const std::string& device) const {
+  const auto found = std::find(devices_.begin(), devices_.end(), device);
+  ATOLL_CHECK(found != devices_.end(), device, " has no place in the plan");
+  return places_[static_cast<size_t>(found - devices_.begin())];
 }
 
 void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* values) const {
@@ -92,40 +100,84 @@ std::vector<double> Executor::NormsOfPlanned() const {
   return norms;
 }
 
-// Everybody's table goes straight to everybody. The device that is done last has all others' by
-// then, waits for nobody, and the next step begins with it; the others hear of it a latency later.
+// Along common/protocol/commit_exchange.h. The table's tensor on the device holds one table at a
+// time, so that a sum is sent before another one is received.
 absl::Status Executor::ExchangeTable(std::vector<double>* values, bool commits) {
-  Backend& backend = device_.compute();
-  Stream& stream = device_.stream();
-  const Tensor& commit = device_.run().commit;
-  const std::vector<std::string>& devices = table_.devices();
+  const CommitPlace& place = table_.place(device_.name());
+  TableExchange exchange;
+  exchange.commits = commits;
+  exchange.deadline = SteadyNow() + options_.message_timeout;
+  std::vector<double> other(values->size());
+  for (const int from : place.below) {
+    ATOLL_RETURN_IF_ERROR(ReceiveTable(exchange, from, &other));
+    for (size_t i = 0; i < other.size(); ++i) (*values)[i] += other[i];
+  }
+  if (place.above >= 0) {
+    ATOLL_RETURN_IF_ERROR(SendTable(exchange, {place.above}, *values));
+    ATOLL_RETURN_IF_ERROR(ReceiveTable(exchange, place.above, values));
+  } else if (!place.heads.empty()) {
+    ATOLL_RETURN_IF_ERROR(ExchangeWithHeads(exchange, place.heads, values));
+  }
+  return SendTable(exchange, {place.below.rbegin(), place.below.rend()}, *values);
+}
+
+// Each head adds up all heads' sums in the same order, its own in its place.
+absl::Status Executor::ExchangeWithHeads(const TableExchange& exchange,
+                                         const std::vector<int>& heads,
+                                         std::vector<double>* values) {
+  std::vector<int> others;
+  for (const int head : heads) {
+    if (table_.devices()[head] != device_.name()) others.push_back(head);
+  }
+  ATOLL_RETURN_IF_ERROR(SendTable(exchange, others, *values));
+  std::vector<double> sum(values->size()), other(values->size());
+  for (const int head : heads) {
+    const bool own = table_.devices()[head] == device_.name();
+    if (!own) ATOLL_RETURN_IF_ERROR(ReceiveTable(exchange, head, &other));
+    const std::vector<double>& part = own ? *values : other;
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+  }
+  *values = std::move(sum);
+  return absl::OkStatus();
+}
+
+MessageTag Executor::TableTag(const TableExchange& exchange, int from) const {
   MessageTag tag;
   tag.step = input_->number;
   tag.stage = kCommitStage;
-  tag.gradient = !commits;
-  const auto own = std::find(devices.begin(), devices.end(), device_.name());
-  tag.micro_batch = static_cast<int32_t>(own - devices.begin());
-  backend.CopyToDevice(stream, commit, values->data());
-  for (const std::string& to : devices) {
-    if (to == device_.name()) continue;
-    ATOLL_RETURN_IF_ERROR(transport_.Send(device_.name(), to, tag, backend, stream, commit));
-  }
-  const Instant deadline = SteadyNow() + options_.message_timeout;
-  std::vector<double> others(values->size());
-  for (size_t d = 0; d < devices.size(); ++d) {
-    if (devices[d] == device_.name()) continue;
-    tag.micro_batch = static_cast<int32_t>(d);
-    if (options_.before_word) {
-      ATOLL_RETURN_IF_ERROR(options_.before_word(device_.name(), devices[d]));
-    }
-    ATOLL_RETURN_IF_ERROR(
-        Annotate(transport_.Receive(device_.name(), tag, backend, stream, commit, deadline),
-                 absl::StrCat("from ", devices[d])));
-    backend.CopyToHost(stream, others.data(), commit);
-    ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
-    for (size_t i = 0; i < others.size(); ++i) (*values)[i] += others[i];
+  tag.gradient = !exchange.commits;
+  tag.micro_batch = from;
+  return tag;
+}
+
+absl::Status Executor::SendTable(const TableExchange& exchange, const std::vector<int>& to,
+                                 const std::vector<double>& values) {
+  if (to.empty()) return absl::OkStatus();
+  Backend& backend = device_.compute();
+  const Tensor& commit = device_.run().commit;
+  const std::vector<std::string>& devices = table_.devices();
+  const auto own = std::find(devices.begin(), devices.end(), device_.name()) - devices.begin();
+  backend.CopyToDevice(device_.stream(), commit, values.data());
+  for (const int each : to) {
+    ATOLL_RETURN_IF_ERROR(transport_.Send(device_.name(), devices[each],
+                                          TableTag(exchange, static_cast<int>(own)), backend,
+                                          device_.stream(), commit));
   }
   return absl::OkStatus();
+}
+
+absl::Status Executor::ReceiveTable(const TableExchange& exchange, int from,
+                                    std::vector<double>* values) {
+  Backend& backend = device_.compute();
+  const Tensor& commit = device_.run().commit;
+  const std::string& sender = table_.devices()[from];
+  if (options_.before_word) ATOLL_RETURN_IF_ERROR(options_.before_word(device_.name(), sender));
+  ATOLL_RETURN_IF_ERROR(
+      Annotate(transport_.Receive(device_.name(), TableTag(exchange, from), backend,
+                                  device_.stream(), commit, exchange.deadline),
+               absl::StrCat("from ", sender)));
+  backend.CopyToHost(device_.stream(), values->data(), commit);
+  return backend.Synchronize(device_.stream());
 }
 
 absl::Status Executor::CheckSteps(const std::vector<double>& values) const {

@@ -23,6 +23,7 @@ struct KeeperTask {
   int64_t optimizer_step = 0;
   int64_t keep = 0;                    // of the saves before, in this tier
   std::vector<StoredUnit> units = {};  // its own, as they were; those of memory are in the store
+  std::vector<StoredResidual> residuals = {};  // likewise
 };
 
 class Keeper {

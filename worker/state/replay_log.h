@@ -85,6 +85,10 @@ class ReplayLog {
     }
     return std::nullopt;
   }
+  // Seen last, be it made or gone back to.
+  std::optional<int64_t> newest_save() const {
+    return marks_.empty() ? std::nullopt : std::optional(marks_.back().save);
+  }
   void Clear() {
     marks_.clear();
     changes_.clear();

@@ -31,6 +31,10 @@ std::string NameOf(const Unit& unit) {
                       unit.elements.end);
 }
 
+std::string NameOf(int32_t layer, ElementRange range) {
+  return absl::StrCat("residual-", layer, "-", range.begin, "-", range.end);
+}
+
 std::array<std::span<const float>, kParts> PartsOfUnit(const StoredUnit& unit) {
   const ShardParts& parts = unit.parts->parts();
   return {parts.parameters, parts.first_moment, parts.second_moment};
@@ -55,9 +59,11 @@ std::string TierStore::Folder(int64_t save) const {
 }
 
 absl::Status TierStore::Write(const NodeId& worker, int64_t save, int64_t optimizer_step,
-                              const std::vector<StoredUnit>& units, const Cancelled& cancelled) {
+                              const std::vector<StoredUnit>& units,
+                              const std::vector<StoredResidual>& residuals,
+                              const Cancelled& cancelled) {
   const std::string folder = absl::StrCat(Folder(save), worker, "/");
-  absl::Status written = WriteAll(folder, optimizer_step, units, cancelled);
+  absl::Status written = WriteAll(folder, optimizer_step, units, residuals, cancelled);
   if (written.ok()) {
     absl::StatusOr<Manifest> manifest = ReadManifest(folder + kManifest, cancelled);
     if (manifest.ok()) {
@@ -69,11 +75,15 @@ absl::Status TierStore::Write(const NodeId& worker, int64_t save, int64_t optimi
   }
   (void)objects_->Remove(folder + kManifest);
   for (const StoredUnit& unit : units) (void)objects_->Remove(folder + NameOf(unit.unit));
+  for (const StoredResidual& r : residuals)
+    (void)objects_->Remove(folder + NameOf(r.layer, r.range));
   return written;
 }
 
 absl::Status TierStore::WriteAll(const std::string& folder, int64_t optimizer_step,
-                                 const std::vector<StoredUnit>& units, const Cancelled& cancelled) {
+                                 const std::vector<StoredUnit>& units,
+                                 const std::vector<StoredResidual>& residuals,
+                                 const Cancelled& cancelled) {
   json list = json::array();
   for (const StoredUnit& unit : units) {
     if (cancelled && cancelled()) return absl::AbortedError("the save is cancelled");
@@ -92,7 +102,17 @@ absl::Status TierStore::WriteAll(const std::string& folder, int64_t optimizer_st
                     {"elements", unit.elements},
                     {"xxh3", sums}});
   }
-  const json manifest = {{"optimizer_step", optimizer_step}, {"units", list}};
+  json owed = json::array();
+  for (const StoredResidual& residual : residuals) {
+    if (cancelled && cancelled()) return absl::AbortedError("the save is cancelled");
+    const std::array<ByteSpan, 1> values{std::as_bytes(std::span(*residual.values))};
+    ATOLL_RETURN_IF_ERROR(objects_->Write(folder + NameOf(residual.layer, residual.range), values));
+    owed.push_back({{"layer", residual.layer},
+                    {"begin", residual.range.begin},
+                    {"end", residual.range.end},
+                    {"xxh3", Checksums(*residual.values)}});
+  }
+  const json manifest = {{"optimizer_step", optimizer_step}, {"units", list}, {"residuals", owed}};
   std::string text = manifest.dump() + "\n";
   absl::StrAppend(&text, XXH3_64bits(text.data(), text.size()), "\n");
   const std::array<ByteSpan, 1> pieces{AsBytes(text)};
@@ -136,6 +156,19 @@ absl::StatusOr<TierStore::Manifest> TierStore::ReadManifest(const std::string& n
       for (int part = 0; part < kParts; ++part) {
         entry.checksums[part] = item.at("xxh3").at(part).get<std::vector<uint64_t>>();
         if (entry.checksums[part].size() != chunks) return bad("a checksum is missing");
+      }
+    }
+    // Saves of before have none.
+    for (const json& item : read.value("residuals", json::array())) {
+      Residual& residual = manifest.residuals.emplace_back();
+      residual.layer = item.at("layer").get<int32_t>();
+      residual.range = {item.at("begin").get<int64_t>(), item.at("end").get<int64_t>()};
+      residual.checksums = item.at("xxh3").get<std::vector<uint64_t>>();
+      const ElementRange& range = residual.range;
+      if (range.begin < 0 || range.end <= range.begin || range.end > kElementsMax ||
+          residual.checksums.size() !=
+              static_cast<size_t>((range.size() + kChunkElements - 1) / kChunkElements)) {
+        return bad("a residual that cannot be");
       }
     }
   } catch (const json::exception& error) {
@@ -237,6 +270,45 @@ absl::Status TierStore::Read(int64_t save, const LayerShard& shard, Range elemen
       const int64_t end = std::min(within.end, at + std::ssize(chunk));
       std::copy(chunk.begin() + (begin - at), chunk.begin() + (end - at),
                 to.begin() + (begin - within.begin));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TierStore::ReadResidual(int64_t save, int32_t layer, ElementRange range,
+                                     std::span<float> out, ElementRanges* found,
+                                     const Cancelled& cancelled) {
+  std::vector<std::pair<std::string, Residual>> wanted;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, manifest] : manifests_) {
+      if (!absl::StartsWith(name, Folder(save))) continue;
+      const std::string folder = name.substr(0, name.size() - std::string(kManifest).size());
+      for (const Residual& residual : manifest.residuals) {
+        if (residual.layer != layer || residual.range.end <= range.begin ||
+            residual.range.begin >= range.end) {
+          continue;
+        }
+        wanted.emplace_back(folder + NameOf(layer, residual.range), residual);
+      }
+    }
+  }
+  for (const auto& [name, residual] : wanted) {
+    const int64_t first = residual.range.begin, size = residual.range.size();
+    const int64_t begin = std::max<int64_t>(range.begin - first, 0);
+    for (int64_t at = begin / kChunkElements * kChunkElements;
+         at < std::min(size, range.end - first); at += kChunkElements) {
+      const auto chunk = std::make_shared<std::vector<float>>(
+          static_cast<size_t>(std::min(kChunkElements, size - at)));
+      ATOLL_RETURN_IF_ERROR(
+          objects_->Read(name, 4 * at, std::as_writable_bytes(std::span(*chunk)), {cancelled, ""}));
+      if (XXH3_64bits(chunk->data(), chunk->size() * sizeof(float)) !=
+          residual.checksums[static_cast<size_t>(at / kChunkElements)]) {
+        return absl::DataLossError(
+            absl::StrCat(objects_->url(), "/", name, " is damaged: its checksum differs"));
+      }
+      CopyResidual({layer, {first + at, first + at + std::ssize(*chunk)}, chunk}, layer, range, out,
+                   found);
     }
   }
   return absl::OkStatus();

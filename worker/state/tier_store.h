@@ -2,6 +2,7 @@
 //
 //   JOB/save-NUMBER/WORKER/unit-LAYER-RANK-of-SHARES-BEGIN-END
 //                                parameters, first and second moment: little endian fp32
+//   JOB/save-NUMBER/WORKER/residual-LAYER-BEGIN-END    what quantised pushes owed, likewise
 //   JOB/save-NUMBER/WORKER/manifest    what this owner has saved, with checksums; written last
 //
 // A save is whole when what its owners say they saved is all of the state. Reading believes
@@ -32,7 +33,8 @@ class TierStore {
   // One owner's part of a save. An error leaves nothing of it, as far as that can be removed, and
   // touches nothing older.
   absl::Status Write(const NodeId& worker, int64_t save, int64_t optimizer_step,
-                     const std::vector<StoredUnit>& units, const Cancelled& cancelled);
+                     const std::vector<StoredUnit>& units,
+                     const std::vector<StoredResidual>& residuals, const Cancelled& cancelled);
   // What all owners have saved of the newest saves, `most` at most. Damaged manifests are left out,
   // and told in `problems`.
   absl::StatusOr<std::vector<HeldSave>> List(int most, std::vector<std::string>* problems,
@@ -42,6 +44,10 @@ class TierStore {
   // NOT_FOUND: Has says no. DATA_LOSS: damaged, and where.
   absl::Status Read(int64_t save, const LayerShard& shard, Range elements, const ShardParts& out,
                     const Cancelled& cancelled);
+  // What a save that was written here, or listed, has of the residual of these elements of a layer,
+  // into its place in `out`; adds it to `found`. DATA_LOSS: damaged, and where.
+  absl::Status ReadResidual(int64_t save, int32_t layer, ElementRange range, std::span<float> out,
+                            ElementRanges* found, const Cancelled& cancelled);
   // This owner's part of other saves, and what is left of attempts.
   absl::Status RemoveAllBut(const NodeId& worker, int64_t save, const Cancelled& cancelled);
 
@@ -53,9 +59,15 @@ class TierStore {
     int64_t elements = 0;                // of the whole shard
     std::vector<uint64_t> checksums[3];  // of each part's chunks
   };
+  struct Residual {
+    int32_t layer = 0;
+    ElementRange range;
+    std::vector<uint64_t> checksums;  // of its chunks
+  };
   struct Manifest {
     int64_t optimizer_step = 0;
     std::vector<Entry> units;
+    std::vector<Residual> residuals;
   };
   struct Found {
     std::string name;
@@ -64,7 +76,8 @@ class TierStore {
   std::string Folder(int64_t save) const;
   std::optional<Found> Find(int64_t save, const LayerShard& shard, Range elements);
   absl::Status WriteAll(const std::string& folder, int64_t optimizer_step,
-                        const std::vector<StoredUnit>& units, const Cancelled& cancelled);
+                        const std::vector<StoredUnit>& units,
+                        const std::vector<StoredResidual>& residuals, const Cancelled& cancelled);
   // Calls `each` with the save's number, the owner and the name of all objects of this job.
   absl::Status ForEach(
       const Cancelled& cancelled,

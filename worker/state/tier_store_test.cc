@@ -53,8 +53,9 @@ const Range kLarge{100, 1'500'100};  // two chunks
 
 TEST_CASE("units come back by ranges, from another process too") {
   Fixture f;
-  REQUIRE(f.store->Write("w1", 7, 40, {UnitOf(0, kLarge, 1), UnitOf(1, {0, 10}, 2)}, nullptr).ok());
-  REQUIRE(f.store->Write("w2", 7, 40, {UnitOf(2, {0, 10}, 3)}, nullptr).ok());
+  REQUIRE(
+      f.store->Write("w1", 7, 40, {UnitOf(0, kLarge, 1), UnitOf(1, {0, 10}, 2)}, {}, nullptr).ok());
+  REQUIRE(f.store->Write("w2", 7, 40, {UnitOf(2, {0, 10}, 3)}, {}, nullptr).ok());
   const auto other = f.Open();
   std::vector<std::string> problems;
   const auto saves = other->List(4, &problems, nullptr);
@@ -81,7 +82,7 @@ TEST_CASE("other saves of an owner are removed when it says so, the newest is li
   for (const int64_t save : {5, 6, 7}) {
     for (const NodeId worker : {"w1", "w2"}) {
       const int32_t layer = worker == "w1" ? 0 : 1;
-      REQUIRE(f.store->Write(worker, save, save, {UnitOf(layer, {0, 10}, 1)}, nullptr).ok());
+      REQUIRE(f.store->Write(worker, save, save, {UnitOf(layer, {0, 10}, 1)}, {}, nullptr).ok());
     }
   }
   REQUIRE(f.store->RemoveAllBut("w1", 7, nullptr).ok());
@@ -95,9 +96,43 @@ TEST_CASE("other saves of an owner are removed when it says so, the newest is li
   REQUIRE(f.files() == 8);
 }
 
+TEST_CASE("residuals_come_back_by_ranges_of_any_cut") {
+  Fixture f;
+  const auto residual = [](int32_t layer, ElementRange range) {
+    auto values = std::make_shared<std::vector<float>>(range.size());
+    std::iota(values->begin(), values->end(), static_cast<float>(range.begin));
+    return StoredResidual{layer, range, values};
+  };
+  constexpr int64_t kMany = (int64_t{1} << 20) + 5;  // two chunks
+  REQUIRE(f.store->Write("w1", 7, 40, {UnitOf(0, {0, 10}, 1)}, {residual(0, {0, kMany})}, nullptr)
+              .ok());
+  REQUIRE(f.store
+              ->Write("w2", 7, 40, {UnitOf(1, {0, 10}, 1)},
+                      {residual(0, {kMany, kMany + 7}), residual(1, {0, 3})}, nullptr)
+              .ok());
+  const std::unique_ptr<TierStore> other = f.Open();
+  std::vector<std::string> problems;
+  REQUIRE(other->List(4, &problems, nullptr).ok());
+  const ElementRange wanted{kMany - 9, kMany + 9};
+  std::vector<float> values(18, -1.0f);
+  ElementRanges found;
+  REQUIRE(other->ReadResidual(7, 0, wanted, values, &found, nullptr).ok());
+  CHECK(found.Missing(wanted) == std::vector<ElementRange>{{kMany + 7, kMany + 9}});
+  for (int64_t i = 0; i < 16; ++i) {
+    REQUIRE(values[static_cast<size_t>(i)] == static_cast<float>(wanted.begin + i));
+  }
+  CHECK(values[16] == -1);
+  ElementRanges none;
+  REQUIRE(other->ReadResidual(8, 0, wanted, values, &none, nullptr).ok());
+  CHECK(none.empty());
+  std::ofstream(f.PathOf("residual-1-0-3"), std::ios::binary) << "twelve bytes";
+  CHECK(absl::IsDataLoss(
+      other->ReadResidual(7, 1, {0, 3}, std::span(values).first(3), &none, nullptr)));
+}
+
 TEST_CASE("damage is found, and said where") {
   Fixture f;
-  REQUIRE(f.store->Write("w1", 7, 40, {UnitOf(0, {0, 10}, 1)}, nullptr).ok());
+  REQUIRE(f.store->Write("w1", 7, 40, {UnitOf(0, {0, 10}, 1)}, {}, nullptr).ok());
   std::vector<std::string> problems;
   SECTION("of a unit") {
     {
@@ -130,9 +165,9 @@ TEST_CASE("damage is found, and said where") {
 
 TEST_CASE("a place that cannot be written leaves what is there") {
   Fixture f;
-  REQUIRE(f.store->Write("w1", 7, 40, {UnitOf(0, {0, 10}, 1)}, nullptr).ok());
+  REQUIRE(f.store->Write("w1", 7, 40, {UnitOf(0, {0, 10}, 1)}, {}, nullptr).ok());
   std::ofstream(f.folder + "/job-1/save-8") << "in the way";
-  const absl::Status written = f.store->Write("w1", 8, 44, {UnitOf(0, {0, 10}, 1)}, nullptr);
+  const absl::Status written = f.store->Write("w1", 8, 44, {UnitOf(0, {0, 10}, 1)}, {}, nullptr);
   REQUIRE(!written.ok());
   REQUIRE(written.message().find("save-8") != std::string::npos);
   std::vector<std::string> problems;

@@ -1,9 +1,21 @@
 #include "worker/state/unit_store.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "worker/island/wire.h"
 
 namespace atl::worker {
+
+void CopyResidual(const StoredResidual& from, int32_t layer, ElementRange range,
+                  std::span<float> out, ElementRanges* found) {
+  const ElementRange both{std::max(range.begin, from.range.begin),
+                          std::min(range.end, from.range.end)};
+  if (from.layer != layer || both.size() <= 0) return;
+  std::copy_n(from.values->begin() + (both.begin - from.range.begin), both.size(),
+              out.begin() + (both.begin - range.begin));
+  found->Add(both);
+}
 
 void UnitStore::Begin(int64_t save, int64_t optimizer_step) {
   const std::lock_guard lock(mutex_);
@@ -32,6 +44,24 @@ absl::StatusOr<StoredUnit> UnitStore::Find(int64_t save, const LayerShard& shard
       absl::StrCat("no copy of ", ToString(shard), " from save ", save, " is here"));
 }
 
+absl::Status UnitStore::PutResidual(int64_t save, StoredResidual residual) {
+  const std::lock_guard lock(mutex_);
+  const auto found = saves_.find(save);
+  if (found == saves_.end()) return absl::NotFoundError("the save is not kept any more");
+  found->second.residuals.push_back(std::move(residual));
+  return absl::OkStatus();
+}
+
+void UnitStore::ReadResidual(int64_t save, int32_t layer, ElementRange range, std::span<float> out,
+                             ElementRanges* found) const {
+  const std::lock_guard lock(mutex_);
+  const auto saved = saves_.find(save);
+  if (saved == saves_.end()) return;
+  for (const StoredResidual& residual : saved->second.residuals) {
+    CopyResidual(residual, layer, range, out, found);
+  }
+}
+
 std::vector<HeldSave> UnitStore::Held() const {
   const std::lock_guard lock(mutex_);
   std::vector<HeldSave> all;
@@ -50,6 +80,9 @@ int64_t UnitStore::bytes() const {
   for (const auto& [number, save] : saves_) {
     for (const StoredUnit& unit : save.units) {
       bytes += BytesOf(unit.unit.elements.size(), kAllParts);
+    }
+    for (const StoredResidual& residual : save.residuals) {
+      bytes += residual.range.size() * static_cast<int64_t>(sizeof(float));
     }
   }
   return bytes;

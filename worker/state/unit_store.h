@@ -7,9 +7,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "common/element_ranges.h"
 #include "common/status.h"
 #include "worker/island/parts.h"
 #include "worker/state/save_plan.h"
@@ -22,6 +24,18 @@ struct StoredUnit {
   std::shared_ptr<const OwnedParts> parts;  // all three, of unit.elements
 };
 
+// What quantised pushes owed of these elements of a whole layer (runtime/outer_state.h): it belongs
+// to a save, and not to a unit, since owners cut it otherwise.
+struct StoredResidual {
+  int32_t layer = 0;
+  ElementRange range;
+  std::shared_ptr<const std::vector<float>> values;
+};
+
+// Copies what `from` has of these elements to `out`, and adds it to `found`.
+void CopyResidual(const StoredResidual& from, int32_t layer, ElementRange range,
+                  std::span<float> out, ElementRanges* found);
+
 class UnitStore {
  public:
   void Begin(int64_t save, int64_t optimizer_step);
@@ -29,6 +43,11 @@ class UnitStore {
   absl::Status Put(int64_t save, StoredUnit unit);
   // The one that has all these elements of a shard. NOT_FOUND: none has.
   absl::StatusOr<StoredUnit> Find(int64_t save, const LayerShard& shard, Range elements) const;
+
+  absl::Status PutResidual(int64_t save, StoredResidual residual);
+  // What is here of these elements, into its place in `out`; adds it to `found`.
+  void ReadResidual(int64_t save, int32_t layer, ElementRange range, std::span<float> out,
+                    ElementRanges* found) const;
 
   std::vector<HeldSave> Held() const;
   int64_t bytes() const;
@@ -40,6 +59,7 @@ class UnitStore {
   struct Save {
     int64_t optimizer_step = 0;
     std::vector<StoredUnit> units;
+    std::vector<StoredResidual> residuals = {};
   };
   mutable std::mutex mutex_;
   std::map<int64_t, Save> saves_;  // guarded by mutex_

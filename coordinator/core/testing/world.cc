@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/check.h"
+#include "common/protocol/round_limit.h"
 #include "coordinator/core/testing/describe.h"
 
 namespace atl::testing {
@@ -481,7 +482,8 @@ Statistics World::Gram(const Server& server, const CollectStatistics& request) {
   for (const ShardPlacement& shard : view.shards) total += static_cast<double>(shard.elements);
   std::map<int32_t, double> share;
   for (const OwnedShard& shard : job.assignment.shards) {
-    share[shard.layer] += static_cast<double>(shard.elements) / total;
+    const bool by_layer = HasStatisticsByLayer(request.contributions.size());
+    share[by_layer ? shard.layer : 0] += static_cast<double>(shard.elements) / total;
   }
   for (const auto& [layer, part] : share) {
     LayerGram gram{layer, {}};
@@ -531,6 +533,7 @@ void World::Submit(const Command& command) {
   spec.outer.steps_min = command.Int("steps-min", 1);
   spec.outer.adaptive_grace = command.Has("adaptive-grace");
   spec.outer.clip_norm = command.Real("clip", 0);
+  spec.outer.merge = command.Text("merge", "mean");
   spec.outer.wait_for_all = command.Has("wait-for-all");
   const std::string island = command.Text("island");
   spec.layout.island = island == "site"   ? IslandExtent::kSite

@@ -94,12 +94,12 @@ class PeerClusterMember final : public Communicator {
 };
 
 // Rank r is at worker r / devices_per_worker.
-inline std::vector<std::unique_ptr<Communicator>> NewPeerMembers(int size, Duration timeout,
-                                                                 bool encrypted,
-                                                                 int devices_per_worker = 1) {
+inline std::vector<std::unique_ptr<Communicator>> NewPeerMembers(
+    int size, Duration timeout, bool encrypted, int devices_per_worker = 1,
+    std::vector<std::string> sites = {}) {
   const int workers = (size + devices_per_worker - 1) / devices_per_worker;
   const auto cluster = std::make_shared<PeerCluster>(workers, encrypted);
-  PeerGroup group{"group", 0, {}, timeout};
+  PeerGroup group{.name = "group", .sites = sites, .timeout = timeout};
   for (int rank = 0; rank < size; ++rank) {
     group.workers.push_back(absl::StrCat("w", rank / devices_per_worker));
   }
