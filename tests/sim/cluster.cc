@@ -183,7 +183,9 @@ Cluster::Cluster(const ClusterOptions& options) : world_(options) {
   }
 }
 
-Cluster::~Cluster() = default;
+Cluster::~Cluster() {
+  for (auto& node : world_.workers) node->End();
+}
 
 void Cluster::Repeat(Duration mean, std::function<void()> fault) {
   if (mean == Duration(0)) return;

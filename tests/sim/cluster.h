@@ -1,5 +1,6 @@
-// A whole Atoll in one thread: the real cores of the coordinator, parameter servers and workers, on
-// virtual time, a faulty network and disks that forget what was not synced.
+// A whole Atoll in one thread: the real cores of the coordinator, parameter servers and workers,
+// and the real control of islands, on virtual time, a faulty network and disks that forget what was
+// not synced. Of an island only devices and links are toys (member.h).
 //
 // One seed gives one history. Nodes crash and restart, connections break, messages are lost,
 // repeated, delayed and reordered, old messages come back from the dead; then the faults stop and
@@ -9,10 +10,13 @@
 #define ATOLL_TESTS_SIM_CLUSTER_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/protocol/control.h"
@@ -22,6 +26,7 @@
 #include "tests/sim/checker.h"
 #include "tests/sim/network.h"
 #include "tests/sim/timeline.h"
+#include "worker/pipeline/engine.h"
 
 namespace atl::sim {
 
@@ -74,6 +79,8 @@ std::string Describe(const ClusterOptions& options);
 class CoordinatorNode;
 class ServerNode;
 class WorkerNode;
+struct IslandState;
+struct StepRoom;
 
 // What the nodes share.
 struct World {
@@ -95,8 +102,12 @@ struct World {
   Network network;
   ThreadPool pool;
   Checker checker;
-  int64_t island_steps = 0;  // begun so far; names them
-  int64_t saves = 0;         // likewise
+  // Attempts at steps of several members, the newest last; by the name that all of them know.
+  std::shared_ptr<StepRoom> RoomOf(const std::string& key);
+  void Commit(StepRoom& room, worker::StepSums sums, Duration late_max);
+  std::deque<std::pair<std::string, std::shared_ptr<StepRoom>>> rooms;
+  std::set<uint64_t> moments;  // fingerprints of all that an island's optimizer was in at a time
+  std::map<int64_t, std::pair<LocalCheckpoint, std::shared_ptr<IslandState>>> saved;  // by save
   uint64_t trace_hash = 1469598103934665603u;
   std::function<void(const std::string&)> print;  // every line of the trace, when set
 

@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
     std::cout << "seed " << s << ": " << Describe(options) << "\n  "
               << (outcome.failure.empty() ? "ok" : "FAILED: " + outcome.failure) << "; "
               << outcome.rounds << " rounds, " << outcome.crashes << " crashes, " << outcome.events
-              << " events, " << atl::Seconds(outcome.took) << " virtual seconds\n";
+              << " events, " << atl::Seconds(outcome.took) << " virtual seconds" << std::endl;
     if (!outcome.failure.empty()) return 1;
   }
   return 0;

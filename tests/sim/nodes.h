@@ -4,6 +4,9 @@
 #ifndef ATOLL_TESTS_SIM_NODES_H_
 #define ATOLL_TESTS_SIM_NODES_H_
 
+#include <atomic>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,8 +17,11 @@
 #include "coordinator/core/core.h"
 #include "paramserver/core/core.h"
 #include "tests/sim/cluster.h"
+#include "tests/sim/member.h"
 #include "tests/sim/toy_trainer.h"
 #include "worker/core/core.h"
+#include "worker/island/control.h"
+#include "worker/island/follower_control.h"
 
 namespace atl::sim {
 
@@ -172,6 +178,14 @@ class ServerNode : public Member {
   ps::Token next_token_ = 1;
 };
 
+// What an island's devices are to hold: what its leader believes, and the checks compare.
+struct IslandState {
+  LayerValues theta;  // empty: not known, it is about to be replaced
+  LayerValues moment;
+  int64_t optimizer_step = 0;
+};
+
+// The real core, control and follower around a toy member (member.h).
 class WorkerNode : public Member {
  public:
   WorkerNode(World* world, std::string name, double slowness)
@@ -181,154 +195,114 @@ class WorkerNode : public Member {
   void Crash();
   void Deliver(const worker::Event& event);
   void Leave();  // SIGTERM
+  void End();    // the simulation is over
   std::string Doing() const { return core_ ? core_->doing() : "down"; }
+  const std::shared_ptr<SimMember>& member() const { return member_; }
 
  private:
-  // What this worker's disk has of a save: the layers that it held.
-  struct Saved {
-    LocalCheckpoint about;
-    std::map<int32_t, std::vector<float>> layers;
-  };
   struct Pull {
     int64_t number = 0;
     size_t missing = 0;
-    bool over = false;
+  };
+  // What the compute thread does, one after the other.
+  struct Command {
+    std::function<std::optional<worker::Event>()> run;
+    std::optional<worker::Event> refused;  // instead, where it is interrupted before it begins
+    bool interrupted = false;
+  };
+  struct ToyStep {
+    std::vector<PositionRange> ranges;
+    double learning_rate = 0;
+  };
+  // What the checks know of an island, for whom takes over.
+  struct Known {
+    std::optional<IslandState> state;
+    std::vector<PositionRange> since_base, captured_on;
+    Version adopted = kNoVersion;
+    int64_t carried = 0;
+    std::optional<ContributionId> captured;
+    std::optional<ToyStep> stepping;
   };
 
   void OnConnected() override { Deliver(worker::Connected{}); }
   void OnDisconnected() override { Deliver(worker::ConnectionLost{"simulated"}); }
   void TellCoordinatorLost(Incarnation incarnation, int64_t connection) override;
+  void CrashAndRestart();
+
+  // ---- worker_node.cc ----
   void Do(const worker::Send& action) { SendUp(FromWorker{name(), incarnation_, action.message}); }
-  void Do(const worker::Prepare& action);
-  void Do(const worker::MakeInitialWeights& action);
-  void Do(const worker::TrainStep& action);
-  void Do(const worker::CaptureDelta& action);
-  void Do(const worker::SaveState& action);
-  void Do(const worker::AdoptPulled& action);
-  void Do(const worker::Validate& action);
-  void Do(const worker::ReleaseJob& action);
-  void Do(const worker::Reconfigure& action);
-  void Do(const worker::HandOver& action);
   void Do(const worker::InterruptStep& action);
   void Do(const worker::Follow& action);
   void Do(const worker::Unfollow& action);
   void Do(const MeasureLinks&) {}   // the simulated planner does not ask
   void Do(const TraceNextStep&) {}  // nobody asks
-  void Do(const worker::StartPull& action);
-  void Do(const worker::PushShards& action);
   void Do(const worker::CancelTransfers& action);
   void Do(const worker::Stop& action);
   void Do(const worker::RememberCluster& action) { mark_ = action.mark; }
   void Do(const worker::Note& action) { world_.Trace(absl::StrCat(name(), ": ", action.text)); }
+  void Post(worker::Event event);
+  void RunFollower();
+  void Enqueue(Command command);
+  void Compute();
+  void AwaitSideWork();
+  absl::Status AwaitFree();
 
-  void PullShard(const worker::StartPull& action, const ShardPlacement& shard, int64_t transfer);
-  void PushShard(const worker::PushShards& action, const worker::ShardPart& shard);
+  // ---- transfer_node.cc ----
+  void Do(const worker::StartPull& action);
+  void Do(const worker::PushShards& action);
+  std::map<NodeId, std::vector<worker::ShardPart>> OwnersOf(
+      const std::vector<worker::ShardPart>& shards) const;
+  void PullPart(const worker::StartPull& action, const NodeId& owner, const worker::ShardPart& part,
+                int64_t transfer);
+  void PushPart(const worker::PushShards& action, const NodeId& sender,
+                const worker::ShardPart& part);
+  bool Fill(ps::PushArrived& event, const worker::PushShards& action, const NodeId& sender,
+            const worker::ShardPart& part) const;
   void EndPull(int64_t transfer, worker::Event event);
-  void Capture(const worker::CaptureDelta& action);
-  void MakeDelta(const worker::CaptureDelta& action);
-  void Quantize(const worker::CaptureDelta& action);
-  void SettleResidual(const worker::AdoptPulled& action);
+  void StagePulled(const worker::PullDone& pulled, int64_t ticket);
 
-  // ---- group_node.cc: an island of several workers ----
-  // Whose state a shard is a part of.
-  struct Owner {
-    IslandId island = -1;
-    Generation generation = 0;
-    bool operator==(const Owner&) const = default;
-  };
-  struct Shard {
-    std::vector<float> theta;
-    int64_t clock = 0;  // grows with every step and every new set of parameters
-    Owner owner;
-    std::vector<PositionRange> trained_on;  // since the base, in no captured delta yet
-    int64_t step = 0;                       // that made it; 0: none, it was written
-  };
-  struct Serving {
-    JobId job;
-    Generation generation = 0;
-    int64_t plan = 0;
-    bool operator==(const Serving&) const = default;
-  };
-  struct ToyStep {
-    std::vector<PositionRange> ranges;
-    double learning_rate = 0;
-    float scale = 1;
-  };
-  // A step that the leader has taken, and this worker is about to: it is a little behind.
-  struct LateStep {
-    ToyStep step;
-    Owner owner;
-    int64_t clock = 0;  // before it
-    int64_t number = 0;
-  };
-  // What this worker knows of the island that it led, for whom takes over.
-  struct Kept {
-    worker::Leadership leadership;
-    ToyTrainer trainer;
-    std::vector<PositionRange> since_base;
-    Version adopted = kNoVersion;
-    int64_t carried = 0;
-    std::optional<ContributionId> captured;
-    int64_t clock = 0;
-    std::optional<ToyStep> stepping;
-    std::map<NodeId, int64_t> owners;
-  };
-  NodeId HolderOf(int32_t layer) const;
-  WorkerNode* Partner(const NodeId& worker, std::string& why);
-  std::string WhyNotTogether();
-  void Together(Duration delay, Timeline::Action finish);
-  void FailTogether(const std::string& why);
-  void SetUp(Instant deadline);
-  std::map<int32_t, Shard> Find(int64_t clock);
-  void MoveState();
-  bool TakeOver(std::string& why);
-  void CrashAndRestart();
-  bool FromDisks(int64_t save, std::map<int32_t, Shard>& state);
-  // A save that goes on beside steps.
-  struct Saving {
-    LocalCheckpoint about;
-    SavedState state;
-    std::map<NodeId, Saved> parts;
-    std::map<NodeId, int64_t> lives;
-  };
-  void WriteSaved(Saving saving);
-  bool Gather();
-  bool Scatter(const std::vector<PositionRange>& trained_on);
-  void Take(const LateStep& step);
-  void TakeLate();
-  void HearAll();
-  void AgreeOnStep();
-  void TakeStepSomewhere();
-  void StepTogether(const worker::TrainStep& action, Duration took, float scale, double loss);
-  void OwnersKeep();
-  bool AnOwnerIsGone();
+  // ---- island_node.cc ----
+  void Do(const worker::Prepare& action);
+  void Do(const worker::Reconfigure& action);
+  void Do(const worker::MakeInitialWeights& action);
+  void Do(const worker::TrainStep& action);
+  void Do(const worker::CaptureDelta& action);
+  void Do(const worker::AdoptPulled& action);
+  void Do(const worker::Validate& action);
+  void Do(const worker::SaveState& action);
+  void Do(const worker::HandOver& action);
+  void Do(const worker::ReleaseJob& action);
+  worker::Event Configured(const worker::Reconfigure& action, const worker::PlanTaken& taken,
+                           worker::Leadership leadership);
+  absl::StatusOr<double> Steps(const worker::TrainStep& action);
+  absl::Status Adopt(const worker::AdoptPulled& action);
+  void Lead();
+  void OnSaved(const worker::IslandControl::SaveOutcome& outcome);
+
+  // ---- island_checks.cc ----
+  std::optional<IslandState> Gather();
+  void CheckWhole(const char* when);
+  void Remember(const IslandState& state);
+  void CheckDelta(const worker::CaptureDelta& action, const LayerValues& theta);
+  LayerValues OfOwners(worker::OuterKind kind);
 
   const double slowness_;
-  std::map<int64_t, Saved> disk_;  // by save: the newest two
+  Disk disk_;
   std::optional<worker::WorkerCore> core_;
-  ToyTrainer trainer_;
+  std::shared_ptr<SimMember> member_;
+  std::shared_ptr<worker::IslandControl> control_;
+  std::shared_ptr<worker::FollowerControl> follower_;
+  bool follower_runs_ = false;
+  std::deque<Command> queue_;
+  bool computing_ = false;
+  bool capturing_ = false, staging_ = false;  // beside
+  std::shared_ptr<std::atomic<bool>> side_cancelled_;
+  int64_t staging_ticket_ = 0;
+  bool stepped_ = false;  // since the last adoption or capture
   JobSpec spec_;
-  std::vector<PositionRange> since_base_;  // trained on, in no captured delta yet
-  Version adopted_ = kNoVersion;
-  int64_t carried_ = 0;                     // sequences of since_base_ at the last adoption
-  std::optional<ContributionId> captured_;  // since the last adoption
-  // Who keeps theta_base and what is pushed of its layers: the process that does. Empty: nothing is
-  // kept yet, or it is all here.
-  std::map<NodeId, int64_t> owners_;
-  std::map<int32_t, Shard> held_;    // layers on this worker's device
-  std::optional<Serving> serving_;   // under which plan, as leader or follower
-  IslandPlan plan_;                  // that it leads; no members: none
-  Owner owner_;                      // the island that it leads
-  int64_t clock_ = 0;                // of the newest whole state
-  std::optional<ToyStep> stepping_;  // under way, or failed and not known to be taken or not
-  std::optional<LateStep> late_;     // given up if it is told to follow another plan
-  int64_t late_number_ = 0;
-  std::optional<LateStep> waits_;  // given up where it was committed: others may have taken it
-  std::optional<Kept> kept_;
-  NodeId take_over_from_;  // in the Reconfigure under way
-  int64_t resume_ = 0;     // likewise
-  bool together_ = false;  // a command of several devices is under way
-  int64_t together_number_ = 0;
+  std::pair<IslandId, Generation> island_{-1, 0};  // that it leads
+  Known known_, kept_;
+  std::map<int64_t, std::pair<LocalCheckpoint, IslandState>> saving_;  // by inner step
   bool leaving_ = false;
   Pull pull_;
   int diverged_ = 0;    // steps that ended in no number since the newest capture

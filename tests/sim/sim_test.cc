@@ -17,6 +17,9 @@ constexpr double kSlowestStepSeconds = 0.1 * 2.5 * 1.2;  // see WorkerNode: slow
 // What the histories must contain, or they prove nothing about it: words of the job's log.
 const char* const kWanted[] = {"goes on from the state saved at inner step",
                                ", from disks",
+                               ", from copies",
+                               ", theta_base lost",
+                               ", a push lost",
                                "is not whole any more",
                                "its disk is lost",
                                "is evicted",

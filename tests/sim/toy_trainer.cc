@@ -11,13 +11,6 @@ LayerValues Zeros() {
   return values;
 }
 
-// into += a - b
-void AddDifference(LayerValues& into, const LayerValues& a, const LayerValues& b) {
-  for (size_t l = 0; l < into.size(); ++l) {
-    for (size_t i = 0; i < into[l].size(); ++i) into[l][i] += a[l][i] - b[l][i];
-  }
-}
-
 }  // namespace
 
 JobFacts ToyFacts(const JobSpec& spec) {
@@ -34,17 +27,6 @@ LayerValues ToyInitialWeights(uint64_t seed) {
   return values;
 }
 
-void ToyTrainer::Initialize(uint64_t seed) {
-  theta = ToyInitialWeights(seed);
-  theta_base = theta;
-}
-
-void ToyTrainer::Step(const std::vector<PositionRange>& ranges, double learning_rate, float scale) {
-  for (size_t l = 0; l < theta.size(); ++l) {
-    StepLayer(static_cast<int32_t>(l), theta[l], ranges, learning_rate, scale);
-  }
-}
-
 void ToyTrainer::StepLayer(int32_t layer, std::vector<float>& values,
                            const std::vector<PositionRange>& ranges, double learning_rate,
                            float scale) {
@@ -55,26 +37,6 @@ void ToyTrainer::StepLayer(int32_t layer, std::vector<float>& values,
       for (float& x : values) x -= scale * static_cast<float>(rng.Uniform() - 0.5);
     }
   }
-}
-
-void ToyTrainer::CaptureDelta(bool initial) {
-  theta_push = theta;
-  delta = Zeros();
-  AddDifference(delta, initial ? theta : theta_base, initial ? Zeros() : theta);
-}
-
-void ToyTrainer::Replace() {
-  theta = pulled;
-  theta_base = pulled;
-  theta_push = theta_base;
-}
-
-void ToyTrainer::Carry() {
-  LayerValues carried = pulled;
-  AddDifference(carried, theta, theta_push);
-  theta = std::move(carried);
-  theta_base = pulled;
-  theta_push = theta_base;
 }
 
 }  // namespace atl::sim

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "common/ids.h"
@@ -27,23 +26,11 @@ inline const std::vector<LayerSize>& ToyLayers() {
 JobFacts ToyFacts(const JobSpec& spec);
 LayerValues ToyInitialWeights(uint64_t seed);
 
-// The worker's parameters, as the commands of worker/core/actions.h treat them.
 struct ToyTrainer {
-  LayerValues theta, theta_base, theta_push, pulled;
-  LayerValues delta;     // of the contribution in flight, as it travels
-  LayerValues residual;  // empty: zeroes
-  std::map<ShardId, std::vector<std::byte>> encoded;  // the delta, where it is quantised
-
-  void Initialize(uint64_t seed);
-  // A step `scale` times as long as it should be.
-  void Step(const std::vector<PositionRange>& ranges, double learning_rate, float scale);
-  // The same, of one layer.
+  // A step `scale` times as long as it should be, of one layer.
   static void StepLayer(int32_t layer, std::vector<float>& values,
                         const std::vector<PositionRange>& ranges, double learning_rate,
                         float scale);
-  void CaptureDelta(bool initial);
-  void Replace();
-  void Carry();
 };
 
 }  // namespace atl::sim

@@ -1,59 +1,27 @@
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <memory>
+// A worker's process: its life, and its threads as fibers.
+
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/deltas.h"
-#include "kernels/host_ops.h"
 #include "tests/sim/nodes.h"
-#include "worker/core/leases.h"
-#include "worker/runtime/delta.h"
 
 namespace atl::sim {
-namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-constexpr Duration kTransferTimeout = std::chrono::seconds(6);
-
-ps::SharedBytes Encode(std::span<const float> values, Encoding encoding, ThreadPool& pool) {
-  if (encoding == Encoding::kFloat32) {
-    auto copy = std::make_shared<std::vector<float>>(values.begin(), values.end());
-    return {copy, std::as_bytes(std::span(*copy))};
-  }
-  auto narrow = std::make_shared<std::vector<Bfloat16>>(values.size());
-  ToBfloat16(values, *narrow, pool);
-  return {narrow, std::as_bytes(std::span(*narrow))};
-}
-
-}  // namespace
 
 void WorkerNode::Start() {
   BeginLife();
   ++incarnation_;
   connected_ = false;
-  trainer_ = ToyTrainer();
-  captured_.reset();
-  since_base_.clear();
+  queue_.clear();
+  computing_ = follower_runs_ = capturing_ = staging_ = leaving_ = stepped_ = false;
+  known_ = kept_ = Known();
+  island_ = {-1, 0};
+  saving_.clear();
   transfers_.clear();
   pull_ = Pull();
-  adopted_ = kNoVersion;
-  held_.clear();
-  owners_.clear();
-  serving_.reset();
-  plan_ = IslandPlan();
-  stepping_.reset();
-  late_.reset();
-  waits_.reset();
-  together_ = leaving_ = false;
-  kept_.reset();
-  take_over_from_.clear();
-  resume_ = 0;
   world_.Trace(absl::StrCat(name(), " starts, incarnation ", incarnation_,
                             disk_.empty() ? "" : ", with saved states"));
   worker::Identity identity;
@@ -62,8 +30,22 @@ void WorkerNode::Start() {
   identity.devices = {{"cpu", 1 << 30, 1}};
   identity.peer_endpoint = absl::StrCat("sim://", name());
   if (world_.options.sites_declared) identity.site = name().back() % 2 == 0 ? "even" : "odd";
-  if (!disk_.empty()) identity.held = {disk_.rbegin()->second.about.job};
+  if (!disk_.empty()) identity.held = {disk_.rbegin()->second.job};
   identity.mark = mark_;
+  member_ = std::make_shared<SimMember>(
+      &world_, IslandMember{name(), incarnation_, identity.peer_endpoint, ""}, slowness_, &disk_);
+  // Saves end while another command goes on, and settle within Configure.
+  control_ = std::make_shared<worker::IslandControl>(
+      member_.get(),
+      worker::IslandControl::Hooks{
+          .heard = nullptr,
+          .settled = [this](const worker::Settled& settled) { Post(settled); },
+          .saved = [this](const worker::IslandControl::SaveOutcome& o) { OnSaved(o); }});
+  follower_ = std::make_shared<worker::FollowerControl>(
+      member_.get(), [this](int64_t plan_number, const std::string& doing) {
+        Post(worker::FollowerState{plan_number, doing});
+      });
+  side_cancelled_ = std::make_shared<std::atomic<bool>>(false);
   core_.emplace(std::move(identity));
   KeepConnecting();
 }
@@ -74,7 +56,21 @@ void WorkerNode::Crash() {
   world_.Trace(absl::StrCat(name(), " crashes", lost ? ", and its disk is lost" : ""));
   EndLife();
   core_.reset();
+  queue_.clear();
+  *side_cancelled_ = true;
+  // What its threads wait for never comes: they end now, and what they do on the way counts
+  // nowhere.
+  const std::shared_ptr<SimMember> member = member_;
+  member->Die();
   CloseByDeath();
+}
+
+void WorkerNode::End() {
+  if (!alive()) return;
+  EndLife();
+  queue_.clear();
+  const std::shared_ptr<SimMember> member = member_;
+  member->Die();
 }
 
 void WorkerNode::TellCoordinatorLost(Incarnation incarnation, int64_t connection) {
@@ -92,236 +88,10 @@ void WorkerNode::Deliver(const worker::Event& event) {
   Arm(actions.deadline, [this] { Deliver(worker::Tick{}); });
 }
 
-void WorkerNode::Do(const worker::Prepare& action) {
-  spec_ = action.spec;
-  plan_ = IslandPlan();
-  held_.clear();
-  kept_.reset();
-  stepping_.reset();
-  After(milliseconds(50), [this, action] {
-    Deliver(worker::Prepared{action.job, ToyFacts(action.spec)});
-  });
+// From any of its threads.
+void WorkerNode::Post(worker::Event event) {
+  After(Duration(0), [this, event = std::move(event)] { Deliver(event); });
 }
-
-void WorkerNode::Do(const worker::TrainStep& action) {
-  const double jitter = 0.8 + 0.4 * world_.rng.Uniform();
-  const Duration took = FromSeconds(0.1 * slowness_ * jitter);
-  const bool faulty = world_.faulty();
-  if (faulty && world_.rng.Chance(world_.options.step_fails)) {
-    return After(took, [this] { Deliver(worker::CommandFailed{"simulated: the step failed"}); });
-  }
-  if (faulty && world_.rng.Chance(world_.options.trainer_sick)) {
-    sick_until_ = world_.timeline.now() + world_.UpTo(seconds(20));
-  }
-  const bool sick = faulty && world_.timeline.now() < sick_until_;
-  if (worker::Sequences(action.ranges) == 0)
-    world_.checker.Fail(absl::StrCat(name(), " trains on nothing"));
-  // One more in a row, and the worker rightly gives the job up: that is for worker/core's tests.
-  const bool diverges =
-      sick && diverged_ + 1 < worker::kNotFiniteTriesMax && world_.rng.Chance(0.1);
-  if (diverges) ++diverged_;
-  const double loss = diverges ? std::numeric_limits<double>::quiet_NaN() : 1.0;
-  StepTogether(action, took, sick ? 100 : 1, loss);
-}
-
-// Steps go on meanwhile.
-void WorkerNode::MakeDelta(const worker::CaptureDelta& action) {
-  After(milliseconds(2) + world_.UpTo(milliseconds(100)),
-        [this, action] { Deliver(worker::DeltaReady{action.contribution}); });
-}
-
-void WorkerNode::Capture(const worker::CaptureDelta& action) {
-  trainer_.CaptureDelta(action.contribution.base_version == kNoVersion);
-  trainer_.encoded.clear();
-  if (IsQuantized(action.encoding)) Quantize(action);
-  captured_ = action.contribution;
-  world_.checker.DeltaCaptured(action.contribution, trainer_.delta, since_base_);
-}
-
-// As worker/runtime does it; the delta becomes what servers decode. Nothing may get lost on the
-// way.
-void WorkerNode::Quantize(const worker::CaptureDelta& action) {
-  LayerValues& residual = trainer_.residual;
-  residual.resize(trainer_.delta.size());
-  LayerValues owed = trainer_.delta;
-  for (size_t l = 0; l < owed.size(); ++l) {
-    residual[l].resize(owed[l].size());
-    for (size_t i = 0; i < owed[l].size(); ++i) owed[l][i] += residual[l][i];
-  }
-  worker::Delta delta{trainer_.delta, Encoding::kFloat32, {}};
-  const absl::Status status =
-      worker::Quantize(action.encoding, action.shards, &residual, world_.pool, &delta);
-  if (!status.ok()) world_.checker.Fail(absl::StrCat(name(), ": ", status.message()));
-  for (const ShardPlacement& shard : action.shards) {
-    const std::vector<std::byte>& bytes = delta.encoded.at(shard.shard);
-    DecodeDelta({bytes.data(), action.encoding, shard.elements},
-                std::span(trainer_.delta[shard.layer]).subspan(shard.begin, shard.elements),
-                world_.pool);
-  }
-  for (size_t l = 0; l < owed.size(); ++l) {
-    for (size_t i = 0; i < owed[l].size(); ++i) {
-      const float kept = trainer_.delta[l][i] + residual[l][i];
-      if (std::abs(kept - owed[l][i]) > 1e-5f * std::max(1.0f, std::abs(owed[l][i]))) {
-        world_.checker.Fail(absl::StrCat(name(), " owes ", owed[l][i], " and keeps ", kept));
-      }
-    }
-  }
-  trainer_.encoded = std::move(delta.encoded);
-}
-
-// A residual makes up for what the model has got: it goes with what the model has not.
-void WorkerNode::SettleResidual(const worker::AdoptPulled& action) {
-  const auto captured = std::exchange(captured_, std::nullopt);
-  if (!action.keep_residual) return trainer_.residual.clear();
-  if (captured && !world_.checker.Committed(*captured)) {
-    world_.checker.Fail(absl::StrCat(
-        name(), " keeps the residual of a push that was not taken: ", Describe(*captured)));
-  }
-}
-
-void WorkerNode::Do(const worker::Validate& action) {
-  if (action.version != adopted_) {
-    world_.checker.Fail(
-        absl::StrCat(name(), " validates version ", action.version, " and holds ", adopted_));
-  }
-  After(milliseconds(200), [this, action] {
-    Deliver(worker::ValidationDone{action.version, 1.0 / (2.0 + action.version), 64});
-  });
-}
-
-void WorkerNode::Do(const worker::ReleaseJob& action) {
-  if (action.removed) world_.checker.Deleted(name());
-  if (action.removed) {
-    std::erase_if(disk_, [&](const auto& save) { return save.second.about.job == action.job; });
-  }
-  plan_ = IslandPlan();
-  held_.clear();
-  kept_.reset();
-}
-
-void WorkerNode::Do(const worker::StartPull& action) {
-  const int64_t transfer = next_transfer_++;
-  transfers_.insert(transfer);
-  pull_ = Pull{action.pull, action.shards.size(), false};
-  trainer_.pulled.assign(ToyLayers().size(), {});
-  for (size_t l = 0; l < ToyLayers().size(); ++l) {
-    trainer_.pulled[l].assign(ToyLayers()[l].elements, 0.0f);
-  }
-  for (const ShardPlacement& shard : action.shards) PullShard(action, shard, transfer);
-  After(kTransferTimeout, [this, transfer, pull = action.pull] {
-    EndPull(transfer,
-            worker::PullFailed{pull, worker::PullFailure::kError, kNoVersion, "timed out"});
-  });
-}
-
-void WorkerNode::EndPull(int64_t transfer, worker::Event event) {
-  if (transfers_.erase(transfer) > 0) Deliver(event);
-}
-
-void WorkerNode::PullShard(const worker::StartPull& action, const ShardPlacement& shard,
-                           int64_t transfer) {
-  const int64_t pull = action.pull;
-  // Runs here, with what the server answered, when the answer has crossed the network.
-  const auto once =
-      std::make_shared<bool>(false);  // the answer counts once, however often it comes
-  const auto arrived = [this, shard, transfer, pull, once](std::vector<float> values) {
-    if (!transfers_.contains(transfer) || std::exchange(*once, true)) return;
-    std::copy(values.begin(), values.end(), trainer_.pulled[shard.layer].begin() + shard.begin);
-    if (--pull_.missing == 0) EndPull(transfer, worker::PullDone{pull, shard.elements * 4});
-  };
-  const auto refused = [this, transfer, pull](ps::RefusePull refusal) {
-    const auto failure = refusal.refusal == PullRefusal::kNotYet ? worker::PullFailure::kNotYet
-                         : refusal.refusal == PullRefusal::kSuperseded
-                             ? worker::PullFailure::kSuperseded
-                             : worker::PullFailure::kError;
-    EndPull(transfer, worker::PullFailed{pull, failure, refusal.current, refusal.reason});
-  };
-  const auto answer = [this, shard, arrived, refused, at = life()](const ps::ReplyPull* reply,
-                                                                   const ps::RefusePull* refusal) {
-    const auto alive_then = [this, at](Timeline::Action action) {
-      return [this, at, action] {
-        if (alive() && life() == at) action();
-      };
-    };
-    if (reply != nullptr) {
-      world_.checker.Served(shard.server, reply->version, shard, reply->values);
-      std::vector<float> values(reply->values.begin(), reply->values.end());
-      world_.network.Send(shard.server, name(), alive_then([arrived, values] { arrived(values); }));
-    } else {
-      world_.network.Send(shard.server, name(),
-                          alive_then([refused, copy = *refusal] { refused(copy); }));
-    }
-  };
-  const ps::PullAsked asked{action.job, action.version, shard.shard, 0};
-  world_.network.Send(name(), shard.server, [this, shard, asked, answer] {
-    if (ServerNode* node = world_.FindServer(shard.server)) node->Pull(asked, answer);
-  });
-}
-
-void WorkerNode::Do(const worker::PushShards& action) {
-  for (const worker::ShardPart& shard : action.shards) PushShard(action, shard);
-}
-
-void WorkerNode::PushShard(const worker::PushShards& action, const worker::ShardPart& shard) {
-  const int64_t transfer = next_transfer_++;
-  transfers_.insert(transfer);
-  const PushId id = PushIdOf(action, shard);
-  const ElementRange part = shard.part();
-  const auto finish = [this, transfer, id](worker::PushStatus status, std::string reason) {
-    if (transfers_.erase(transfer) > 0) Deliver(worker::PushShardDone{id, status, reason, 4});
-  };
-  // By way of the member that has pushed it.
-  const NodeId through = shard.sender.empty() ? name() : shard.sender;
-  const auto answer = [this, shard, finish, through, at = life()](PushStatus status,
-                                                                  std::string reason) {
-    const auto mapped =
-        status == PushStatus::kRefused ? worker::PushStatus::kRefused : worker::PushStatus::kStaged;
-    const auto told = [this, at, finish, mapped, reason] {
-      if (alive() && life() == at) finish(mapped, reason);
-    };
-    world_.network.Send(shard.server, through, [this, through, told] {
-      if (through == name()) return told();
-      world_.network.Send(through, name(), told);
-    });
-  };
-  const bool fill = IsFill(action.contribution.base_version);
-  const std::vector<float>& layer = (fill ? trainer_.theta_base : trainer_.delta)[shard.layer];
-  ps::PushArrived event;
-  event.id = id;
-  event.encoding = action.encoding;
-  event.elements = part.size();
-  if (IsQuantized(action.encoding)) {
-    const std::vector<std::byte>& all = trainer_.encoded.at(shard.shard);
-    auto bytes = std::make_shared<std::vector<std::byte>>(
-        all.begin() + EncodedBytes(action.encoding, part.begin),
-        all.begin() + EncodedBytes(action.encoding, part.end));
-    event.payload = {bytes, *bytes};
-  } else {
-    event.payload = Encode(std::span(layer).subspan(shard.begin + part.begin, part.size()),
-                           action.encoding, world_.pool);
-  }
-  const NodeId sender = shard.sender.empty() ? name() : shard.sender;
-  WorkerNode* const owner = world_.FindWorker(sender);
-  const bool there =
-      owner != nullptr && owner->alive() &&
-      (sender == name() || (owners_.contains(sender) && owners_.at(sender) == owner->life() &&
-                            world_.network.Reachable(name(), sender)));
-  if (!there) {
-    return After(milliseconds(1), [finish, sender] {
-      finish(worker::PushStatus::kFailed, absl::StrCat(sender, " cannot be reached"));
-    });
-  }
-  const auto deliver = [this, shard, event, answer] {
-    if (ServerNode* node = world_.FindServer(shard.server)) node->Push(event, answer);
-  };
-  if (world_.faulty() && world_.rng.Chance(world_.options.ghost)) {
-    world_.timeline.After(world_.UpTo(seconds(30)), deliver);
-  }
-  world_.network.Send(sender, shard.server, deliver);
-  After(kTransferTimeout, [finish] { finish(worker::PushStatus::kFailed, "timed out"); });
-}
-
-void WorkerNode::Do(const worker::CancelTransfers&) { transfers_.clear(); }
 
 void WorkerNode::Leave() {
   if (!alive()) return;
@@ -343,6 +113,93 @@ void WorkerNode::CrashAndRestart() {
     if (!alive()) Start();
   });
   Crash();
+}
+
+// -------------------------------------------------------------------------- the compute thread
+// ----
+
+void WorkerNode::Enqueue(Command command) {
+  queue_.push_back(std::move(command));
+  Compute();
+}
+
+void WorkerNode::Compute() {
+  if (computing_ || queue_.empty()) return;
+  computing_ = true;
+  Fiber::Start([this, member = member_, control = control_, at = life()] {
+    while (life() == at && !queue_.empty()) {
+      const Command next = std::move(queue_.front());
+      queue_.pop_front();
+      control->ForgetInterrupts();
+      *side_cancelled_ = false;
+      const bool refused = next.interrupted && next.refused;
+      const std::optional<worker::Event> event = refused ? next.refused : next.run();
+      if (life() == at && event) Post(*event);
+    }
+    if (life() == at) computing_ = false;
+  });
+}
+
+void WorkerNode::AwaitSideWork() {
+  (void)member_->WaitUntil(seconds(600), [this] { return !capturing_ && !staging_; });
+}
+
+void WorkerNode::Do(const worker::InterruptStep& action) {
+  for (Command& command : queue_) command.interrupted = true;
+  *side_cancelled_ = true;
+  control_->Interrupt();
+  member_->Interrupt(action.reason);
+}
+
+// ------------------------------------------------------------------------- the follower's thread
+// ----
+
+void WorkerNode::Do(const worker::Follow& action) {
+  const MemberOrder& order = action.order;
+  const PeerFence fence{order.job, order.generation, order.plan.number};
+  const int64_t number = follower_->Follow(fence, order.plan, order.at_boundary);
+  const auto serve = [this, number](const NodeId& from, v1::GroupFrame frame) {
+    if (worker::FollowerControl::BeginsAnew(frame)) {
+      member_->Interrupt("the island is set up again");
+    }
+    follower_->OnCall(from, std::move(frame), number);
+    RunFollower();
+  };
+  const auto lost = [this] {
+    follower_->OnPeerLost();
+    RunFollower();
+  };
+  member_->SetHooks({.serve = serve, .peer_lost = lost});
+  if (!order.at_boundary) member_->Interrupt(absl::StrCat("plan ", order.plan.number, " is there"));
+  RunFollower();
+}
+
+void WorkerNode::Do(const worker::Unfollow& action) {
+  if (!follower_->Unfollow()) return;
+  member_->SetHooks({});
+  member_->Interrupt(action.reason);
+  RunFollower();
+}
+
+void WorkerNode::RunFollower() {
+  if (follower_runs_ || !alive()) return;
+  follower_runs_ = true;
+  Fiber::Start([this, member = member_, follower = follower_, at = life()] {
+    while (life() == at) {
+      std::optional<worker::FollowerControl::Next> next = follower->Take();
+      if (!next) break;
+      follower->Do(*std::move(next));
+    }
+    if (life() != at) return;
+    follower_runs_ = false;
+    member->Wake();
+  });
+}
+
+absl::Status WorkerNode::AwaitFree() {
+  return member_->WaitUntil(seconds(20), [this] {
+    return follower_->following() || (!follower_runs_ && !follower_->waiting());
+  });
 }
 
 }  // namespace atl::sim

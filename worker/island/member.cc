@@ -14,6 +14,9 @@
 namespace atl::worker {
 namespace {
 
+// Waiting for members to accept a plan is interrupted this often, to look for an interruption.
+constexpr Duration kMeetSlice = std::chrono::milliseconds(200);
+
 // How long a trace waits for messages that its step has received, but whose receipts are missing.
 constexpr Duration kArrivalTimeout = std::chrono::seconds(2);
 
@@ -88,6 +91,7 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bo
   ATOLL_ASSIGN_OR_RETURN(GroupJob job, GroupJob::Open(spec, options_.compute, data));
   ATOLL_ASSIGN_OR_RETURN(std::vector<LocalDevice> devices, options_.make_devices());
   job_ = std::make_unique<GroupJob>(std::move(job));
+  island_job_ = {job_->spec, job_->facts.layers, job_->undivided};
   {
     const std::lock_guard tiers(tiers_mutex_);
     remote_url_ = spec.checkpoint.remote;
@@ -111,6 +115,7 @@ void GroupMember::Close() {
     kept_.reset();
     outer_.reset();
     next_outer_.reset();
+    stamps_.Clear();
   }
   for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Cancel();
   DropCopies();
@@ -123,6 +128,19 @@ void GroupMember::Close() {
   job_.reset();
 }
 
+const IslandJob* GroupMember::island_job() const {
+  return job_ == nullptr ? nullptr : &island_job_;
+}
+
+IslandMember GroupMember::Self() const {
+  return {name(), options_.link.incarnation, endpoint(), ""};
+}
+
+int64_t GroupMember::NowUs() const {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
 std::shared_ptr<Engine> GroupMember::engine() const {
   const std::lock_guard lock(state_mutex_);
   return engine_;
@@ -131,6 +149,10 @@ std::shared_ptr<Engine> GroupMember::engine() const {
 // ------------------------------------------------------------------------------------ plan ----
 
 absl::Status GroupMember::Join(const PeerFence& fence, const IslandPlan& plan) {
+  if (fence.plan == 0) {
+    JoinAlone(fence, plan);
+    return absl::OkStatus();
+  }
   const std::lock_guard meeting(meeting_mutex_);
   {
     const std::lock_guard lock(state_mutex_);
@@ -143,6 +165,17 @@ absl::Status GroupMember::Join(const PeerFence& fence, const IslandPlan& plan) {
     plan_ = plan;
   }
   return link_->SetPeers(fence, plan.members);
+}
+
+absl::Status GroupMember::Meet(const std::vector<NodeId>& workers,
+                               const std::atomic<bool>& interrupted) {
+  const Instant deadline = SteadyNow() + options_.meet_timeout;
+  for (;;) {
+    if (interrupted) return absl::AbortedError("interrupted");
+    const Instant now = SteadyNow();
+    const absl::Status met = link_->AwaitPeers(std::min(deadline, now + kMeetSlice), workers);
+    if (met.ok() || !absl::IsDeadlineExceeded(met) || now >= deadline) return met;
+  }
 }
 
 absl::Status GroupMember::MeetToMeasure(const PeerFence& fence,
@@ -248,8 +281,20 @@ std::vector<BoundaryCounters> GroupMember::Boundaries() const {
 
 std::vector<HeldLayer> GroupMember::Held() {
   const std::shared_ptr<Engine> engine = this->engine();
-  const std::lock_guard work(engine_mutex_);
-  return engine == nullptr ? std::vector<HeldLayer>() : engine->Held();
+  std::vector<HeldLayer> held;
+  {
+    const std::lock_guard work(engine_mutex_);
+    if (engine != nullptr) held = engine->Held();
+  }
+  const std::lock_guard lock(state_mutex_);
+  stamps_.Note(&held);
+  return held;
+}
+
+void GroupMember::Stamp(const StampBook::Stamps& stamps) {
+  const std::vector<HeldLayer> held = Held();
+  const std::lock_guard lock(state_mutex_);
+  stamps_.Set(held, stamps);
 }
 
 void GroupMember::DropSurplus() {
@@ -259,11 +304,15 @@ void GroupMember::DropSurplus() {
 }
 
 absl::Status GroupMember::Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step,
-                                int64_t save) {
+                                int64_t save, const StampBook::Stamps& stamps) {
   for (const ShardMove& move : moves) {
     ATOLL_RETURN_IF_ERROR(Annotate(FetchOne(move, optimizer_step), ToString(move.shard)));
+    const std::vector<HeldLayer> held = Held();
+    const std::lock_guard lock(state_mutex_);
+    stamps_.Set(held, move.shard, stamps);
   }
   ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(optimizer_step));
+  Stamp(stamps);
   if (save == 0) return absl::OkStatus();
   Log([&](ReplayLog& log) {
     log.Clear();

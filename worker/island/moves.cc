@@ -17,13 +17,11 @@ namespace {
 // Who lends what is held at one step.
 class Lenders {
  public:
-  // No step: everything counts.
-  Lenders(const Holdings& holdings, std::optional<int64_t> step)
-      : holdings_(holdings), step_(step) {}
+  // No state: everything counts.
+  Lenders(const Holdings& holdings, std::optional<StateName> state)
+      : holdings_(holdings), state_(state) {}
 
-  bool Current(const HeldLayer& layer) const {
-    return !step_ || (layer.written && layer.optimizer_step == *step_);
-  }
+  bool Current(const HeldLayer& layer) const { return !state_ || state_->Names(layer); }
 
   // Adds sources of these elements; false: nobody holds some of them.
   bool Cover(const LayerShard& shard, int32_t parts, Range elements, const NodeId& receiver,
@@ -46,7 +44,7 @@ class Lenders {
   };
 
   Range Has(const HeldLayer& layer, int32_t parts) const {
-    const bool all = parts == kParametersPart && (layer.whole || !step_);
+    const bool all = parts == kParametersPart && (layer.whole || !state_);
     return all ? Range{0, layer.elements} : layer.owned;
   }
 
@@ -73,18 +71,19 @@ class Lenders {
   }
 
   const Holdings& holdings_;
-  const std::optional<int64_t> step_;
+  const std::optional<StateName> state_;
   std::map<NodeId, int64_t> lent_;
 };
 
 class Planner {
  public:
-  Planner(const Holdings& holdings, int64_t step)
-      : holdings_(holdings), step_(step), lenders_(holdings, step) {}
+  Planner(const Holdings& holdings, const StateName& state)
+      : holdings_(holdings), state_(state), lenders_(holdings, state) {}
 
   LayerMoves Plan() {
     LayerMoves result;
-    result.optimizer_step = step_;
+    result.state = state_;
+    result.optimizer_step = state_.optimizer_step;
     int64_t shards = 0;
     for (const auto& [worker, held] : holdings_) {
       for (const HeldLayer& layer : held) {
@@ -97,7 +96,8 @@ class Planner {
         std::vector<ShardSource> sources = SourcesOf(layer, worker);
         if (sources.empty()) {
           result.moves.clear();
-          result.reason = absl::StrCat("nobody holds ", ToString(layer.shard), " at step ", step_);
+          result.reason = absl::StrCat("nobody holds ", ToString(layer.shard), " at step ",
+                                       state_.optimizer_step);
           return result;
         }
         moves.push_back({layer.shard, std::move(sources)});
@@ -155,7 +155,7 @@ class Planner {
   }
 
   const Holdings& holdings_;
-  const int64_t step_;
+  const StateName state_;
   Lenders lenders_;
 };
 
@@ -213,24 +213,36 @@ absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings,
   return absl::OkStatus();
 }
 
-LayerMoves PlanMoves(const Holdings& holdings, std::vector<int64_t> steps) {
-  if (steps.empty()) {
-    std::set<int64_t, std::greater<>> seen;
-    for (const auto& [worker, held] : holdings) {
-      for (const HeldLayer& layer : held) {
-        if (layer.written) seen.insert(layer.optimizer_step);
-      }
-    }
-    steps.assign(seen.begin(), seen.end());
-  }
+LayerMoves PlanMoves(const Holdings& holdings, const std::vector<StateName>& states) {
   LayerMoves first;
   first.reason = "nobody holds anything yet";
-  for (size_t i = 0; i < steps.size(); ++i) {
-    LayerMoves moves = Planner(holdings, steps[i]).Plan();
+  for (size_t i = 0; i < states.size(); ++i) {
+    LayerMoves moves = Planner(holdings, states[i]).Plan();
     if (moves.kept) return moves;
-    if (i == 0 || steps.size() == 1) first.reason = moves.reason;
+    if (i == 0) first.reason = moves.reason;
   }
   return first;
+}
+
+std::vector<StateName> StatesIn(const Holdings& holdings) {
+  std::vector<StateName> states;
+  for (const bool any_parameters : {false, true}) {
+    const size_t before = states.size();
+    for (const auto& [worker, held] : holdings) {
+      for (const HeldLayer& layer : held) {
+        if (!layer.written) continue;
+        const StateName state{any_parameters ? StateStamp() : layer.parameters_since,
+                              layer.moments_since, layer.optimizer_step, any_parameters};
+        if (std::count(states.begin(), states.end(), state) == 0) states.push_back(state);
+      }
+    }
+    std::sort(states.begin() + static_cast<std::ptrdiff_t>(before), states.end(),
+              [](const StateName& a, const StateName& b) {
+                return std::tuple(a.optimizer_step, a.parameters_since, a.moments_since) >
+                       std::tuple(b.optimizer_step, b.parameters_since, b.moments_since);
+              });
+  }
+  return states;
 }
 
 std::vector<ShardSource> SourcesOf(const Holdings& holdings, const LayerShard& shard, int32_t parts,

@@ -45,17 +45,34 @@ struct ShardMove {
   bool operator==(const ShardMove&) const = default;
 };
 
+// A state of an island: all layers that are of it fit together, whoever held on to them.
+struct StateName {
+  StateStamp parameters_since, moments_since;
+  int64_t optimizer_step = 0;
+  bool any_parameters = false;  // they are about to be replaced: the moments alone count
+
+  bool Names(const HeldLayer& layer) const {
+    return layer.written && layer.optimizer_step == optimizer_step &&
+           layer.moments_since == moments_since &&
+           (any_parameters || layer.parameters_since == parameters_since);
+  }
+  bool operator==(const StateName&) const = default;
+};
+
 struct LayerMoves {
   bool kept = false;
+  StateName state;                                 // that is kept
   int64_t optimizer_step = 0;                      // that all layers then have
   std::map<NodeId, std::vector<ShardMove>> moves;  // by receiver
   std::string reason;                              // what is lost, or how much moves
 };
 
-// Finds the first of `steps` at which all layers of the plan are held completely by somebody, and
-// the moves that bring every member to it. Sources are dealt evenly, in the order of names. Empty
-// `steps`: any, the largest first.
-LayerMoves PlanMoves(const Holdings& holdings, std::vector<int64_t> steps);
+// Finds the first of these states of which all layers of the plan are held completely by somebody,
+// and the moves that bring every member to it. Sources are dealt evenly, in the order of names.
+LayerMoves PlanMoves(const Holdings& holdings, const std::vector<StateName>& states);
+// All states that somebody has a layer of, the most steps first; then the same, of which the
+// moments alone count.
+std::vector<StateName> StatesIn(const Holdings& holdings);
 
 // Where these parts of a shard lie when all that is held is whole; all elements once, the
 // receiver's own first. REQUIRES: somebody holds the shard.

@@ -24,6 +24,11 @@ HeldLayer Spare(HeldLayer held) {
   held.surplus = true;
   return held;
 }
+std::vector<StateName> At(const std::vector<int64_t>& steps) {
+  std::vector<StateName> states;
+  for (const int64_t step : steps) states.push_back({{}, {}, step});
+  return states;
+}
 LayerShard Rank(int32_t rank, std::vector<int32_t> shares) { return {0, rank, std::move(shares)}; }
 
 std::vector<NodeId> Lenders(const LayerMoves& moves, const NodeId& receiver) {
@@ -40,7 +45,7 @@ TEST_CASE("what is held where it is needed stays, the rest comes from who lent l
                              {"b", {Has(0, 5), Spare(Has(1, 5))}},
                              {"c", {Needs(0), Needs(1)}},
                              {"d", {Needs(0)}}};
-  const LayerMoves moves = PlanMoves(holdings, {5});
+  const LayerMoves moves = PlanMoves(holdings, At({5}));
   REQUIRE(moves.kept);
   REQUIRE(moves.optimizer_step == 5);
   REQUIRE(Lenders(moves, "c") == std::vector<NodeId>{"a", "b"});
@@ -51,21 +56,49 @@ TEST_CASE("what is held where it is needed stays, the rest comes from who lent l
 TEST_CASE(
     "a step counts where all layers are held after it, else the one before, else all is lost") {
   const Holdings taken = {{"a", {Has(0, 6)}}, {"b", {Has(0, 5), Has(1, 6)}}};
-  REQUIRE(PlanMoves(taken, {6, 5}).optimizer_step == 6);
-  REQUIRE(Lenders(PlanMoves(taken, {6, 5}), "b") == std::vector<NodeId>{"a"});
+  REQUIRE(PlanMoves(taken, At({6, 5})).optimizer_step == 6);
+  REQUIRE(Lenders(PlanMoves(taken, At({6, 5})), "b") == std::vector<NodeId>{"a"});
   const Holdings torn = {{"a", {Has(0, 6)}}, {"b", {Has(0, 5), Has(1, 5)}}};
-  REQUIRE(PlanMoves(torn, {6, 5}).optimizer_step == 5);
-  REQUIRE(Lenders(PlanMoves(torn, {6, 5}), "a") == std::vector<NodeId>{"b"});
+  REQUIRE(PlanMoves(torn, At({6, 5})).optimizer_step == 5);
+  REQUIRE(Lenders(PlanMoves(torn, At({6, 5})), "a") == std::vector<NodeId>{"b"});
   const Holdings lost = {{"a", {Has(0, 6)}}, {"b", {Has(1, 5)}}};
-  const LayerMoves moves = PlanMoves(lost, {6, 5});
+  const LayerMoves moves = PlanMoves(lost, At({6, 5}));
   REQUIRE(!moves.kept);
   REQUIRE(moves.moves.empty());
   REQUIRE(absl::StrContains(moves.reason, "nobody holds layer 1 at step 6"));
   // Layers of long ago do not count, unless nobody knows what step it was.
   const Holdings stale = {{"a", {Has(0, 3)}}};
-  REQUIRE(!PlanMoves(stale, {6, 5}).kept);
-  REQUIRE(PlanMoves(stale, {}).optimizer_step == 3);
+  REQUIRE(!PlanMoves(stale, At({6, 5})).kept);
+  REQUIRE(PlanMoves(stale, StatesIn(stale)).optimizer_step == 3);
   REQUIRE(PlanMoves({{"a", {Needs(0)}}}, {}).reason == "nobody holds anything yet");
+}
+
+HeldLayer Of(HeldLayer held, int64_t parameters_since, int64_t moments_since) {
+  held.parameters_since = {1, parameters_since};
+  held.moments_since = {1, moments_since};
+  return held;
+}
+
+TEST_CASE("layers of another change of the state do not fit, though they are at the same step") {
+  // b was away when the others adopted a version, and holds on to what was before.
+  const Holdings away = {{"a", {Of(Has(0, 5), 7, 3)}}, {"b", {Of(Has(1, 5), 6, 3)}}};
+  const StateName now{{1, 7}, {1, 3}, 5};
+  CHECK(!PlanMoves(away, {now}).kept);
+  const Holdings fetched = {
+      {"a", {Of(Has(0, 5), 7, 3), Spare(Of(Has(1, 5), 7, 3))}},
+      {"b", {Of(Has(1, 5), 6, 3)}},
+  };
+  CHECK(Lenders(PlanMoves(fetched, {now}), "b") == std::vector<NodeId>{"a"});
+  // Who is about to replace the parameters wants the moments alone: of one optimizer.
+  const LayerMoves moments = PlanMoves(away, StatesIn(away));
+  CHECK(moments.kept);
+  CHECK(moments.state == StateName{{}, {1, 3}, 5, /*any_parameters=*/true});
+  const Holdings others = {{"a", {Of(Has(0, 5), 7, 3)}}, {"b", {Of(Has(1, 5), 7, 4)}}};
+  CHECK(!PlanMoves(others, StatesIn(others)).kept);
+  // A state of which all is there comes before one with more steps, of which some is missing.
+  const Holdings torn = {{"a", {Of(Has(0, 9), 7, 3), Spare(Of(Has(0, 8), 7, 3))}},
+                         {"b", {Of(Has(1, 8), 7, 3)}}};
+  CHECK(PlanMoves(torn, StatesIn(torn)).state == StateName{{1, 7}, {1, 3}, 8});
 }
 
 // Owns elements [begin, end).
@@ -86,7 +119,7 @@ TEST_CASE("moments come from their owners, as many as are owned; parameters from
   const Holdings holdings = {{"a", {Owning(Has(0, 5), 0, 4)}},
                              {"b", {Owning(Has(0, 5), 4, 10)}},
                              {"c", {Owning(Needs(0), 2, 6)}}};
-  const LayerMoves moves = PlanMoves(holdings, {5});
+  const LayerMoves moves = PlanMoves(holdings, At({5}));
   REQUIRE(moves.kept);
   REQUIRE(moves.moves.at("c")[0].sources ==
           std::vector<ShardSource>{From("a", kAllParts, 2, 4), From("b", kAllParts, 4, 6),
@@ -96,42 +129,42 @@ TEST_CASE("moments come from their owners, as many as are owned; parameters from
 
 TEST_CASE("what no owner holds any more is lost, unless there is another owner") {
   const HeldLayer first = Owning(Has(0, 5), 0, 5), second = Owning(Has(0, 5), 5, 10);
-  REQUIRE(!PlanMoves({{"a", {first}}, {"c", {Needs(0)}}}, {5}).kept);
-  const LayerMoves moves = PlanMoves({{"a", {first}}, {"b", {second}}, {"c", {Needs(0)}}}, {5});
+  REQUIRE(!PlanMoves({{"a", {first}}, {"c", {Needs(0)}}}, At({5})).kept);
+  const LayerMoves moves = PlanMoves({{"a", {first}}, {"b", {second}}, {"c", {Needs(0)}}}, At({5}));
   REQUIRE(Lenders(moves, "c") == std::vector<NodeId>{"a", "b"});
 }
 
 TEST_CASE("a step that owners have taken is whole where all of them are there") {
   const Holdings torn = {{"a", {Torn(Owning(Has(0, 6), 0, 5))}},
                          {"b", {Torn(Owning(Has(0, 6), 5, 10))}}};
-  const LayerMoves moves = PlanMoves(torn, {6, 5});
+  const LayerMoves moves = PlanMoves(torn, At({6, 5}));
   REQUIRE(moves.optimizer_step == 6);
   REQUIRE(moves.moves.at("a")[0].sources ==
           std::vector<ShardSource>{From("a", kAllParts, 0, 5), From("b", kParametersPart, 5, 10)});
-  REQUIRE(!PlanMoves({{"a", torn.at("a")}}, {6, 5}).kept);
+  REQUIRE(!PlanMoves({{"a", torn.at("a")}}, At({6, 5})).kept);
 }
 
 TEST_CASE("who owns other elements from now on keeps what it has") {
   const Holdings holdings = {{"a", {Spare(Owning(Has(0, 3), 0, 5)), Owning(Needs(0), 0, 10)}},
                              {"b", {Spare(Owning(Has(0, 3), 5, 10))}}};
-  REQUIRE(PlanMoves(holdings, {3}).moves.at("a")[0].sources ==
+  REQUIRE(PlanMoves(holdings, At({3})).moves.at("a")[0].sources ==
           std::vector<ShardSource>{From("a", kAllParts, 0, 5), From("b", kAllParts, 5, 10)});
 }
 
 TEST_CASE("a cut that changes takes all ranks of the other cut") {
   const Holdings holdings = {{"a", {Spare(Has(0, 1, Rank(0, {1, 3}))), Needs(0)}},
                              {"b", {Spare(Has(0, 1, Rank(1, {1, 3})))}}};
-  REQUIRE(Lenders(PlanMoves(holdings, {1}), "a") == std::vector<NodeId>{"a", "b"});
+  REQUIRE(Lenders(PlanMoves(holdings, At({1})), "a") == std::vector<NodeId>{"a", "b"});
   const Holdings half = {{"a", {Spare(Has(0, 1, Rank(0, {1, 3}))), Needs(0)}}};
-  REQUIRE(!PlanMoves(half, {1}).kept);
+  REQUIRE(!PlanMoves(half, At({1})).kept);
 }
 
 TEST_CASE("a head's copy of the table is written like a layer and lent to nobody") {
   HeldLayer table = Has(0, 2);
   table.table_only = true;
-  REQUIRE(!PlanMoves({{"a", {table}}, {"b", {Needs(0)}}}, {2}).kept);
+  REQUIRE(!PlanMoves({{"a", {table}}, {"b", {Needs(0)}}}, At({2})).kept);
   table.written = false;
-  REQUIRE(Lenders(PlanMoves({{"a", {table}}, {"b", {Has(0, 2)}}}, {2}), "a") ==
+  REQUIRE(Lenders(PlanMoves({{"a", {table}}, {"b", {Has(0, 2)}}}, At({2})), "a") ==
           std::vector<NodeId>{"b"});
 }
 

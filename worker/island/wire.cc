@@ -58,11 +58,20 @@ void ToWire(const LayerShard& shard, Range elements, v1::SavedShard* out) {
   out->set_end(elements.end);
 }
 
+void ToWire(const StateStamp& stamp, v1::StateStamp* out) {
+  out->set_generation(stamp.generation);
+  out->set_change(stamp.change);
+}
+
+StateStamp FromWire(const v1::StateStamp& stamp) { return {stamp.generation(), stamp.change()}; }
+
 void ToWire(const HeldLayer& held, v1::HeldShard* out) {
   ToWire(held.shard, out->mutable_shard());
   out->set_device(held.device);
   out->set_elements(held.elements);
   out->set_optimizer_step(held.optimizer_step);
+  ToWire(held.parameters_since, out->mutable_parameters_since());
+  ToWire(held.moments_since, out->mutable_moments_since());
   out->set_written(held.written);
   out->set_surplus(held.surplus);
   out->set_table_only(held.table_only);
@@ -77,6 +86,8 @@ HeldLayer FromWire(const v1::HeldShard& held) {
   out.device = held.device();
   out.elements = held.elements();
   out.optimizer_step = held.optimizer_step();
+  out.parameters_since = FromWire(held.parameters_since());
+  out.moments_since = FromWire(held.moments_since());
   out.written = held.written();
   out.surplus = held.surplus();
   out.table_only = held.table_only();

@@ -16,6 +16,8 @@
 
 namespace atl::worker {
 
+using CallId = uint64_t;  // of one caller's
+
 inline constexpr int64_t kFrameBytesMax = int64_t{1} << 20;
 inline constexpr int64_t kPieceElements = int64_t{1} << 20;  // of layer state in one message
 
@@ -45,6 +47,8 @@ DeviceMemoryState FromWire(const v1::DeviceMemory& memory);
 void ToWire(const LayerShard& shard, Range elements, v1::SavedShard* out);
 void ToWire(const StepSums& step, v1::StepSums* out);
 StepSums FromWire(const v1::StepSums& step);
+void ToWire(const StateStamp& stamp, v1::StateStamp* out);
+StateStamp FromWire(const v1::StateStamp& stamp);
 void ToWire(const LineCall& call, v1::LineCall* out);
 LineCall FromWire(const v1::LineCall& call);
 void ToWire(const Leadership& known, v1::Leadership* out);

@@ -117,6 +117,15 @@ struct LayerShard {
 // The plan's, so.
 std::vector<int32_t> TensorSharesOf(const IslandPlan& plan);
 
+// Names a change of an island's state that is no step: by the generation of the job that made it,
+// and a number that no other one has there.
+struct StateStamp {
+  int64_t generation = 0;
+  int64_t change = 0;
+
+  auto operator<=>(const StateStamp&) const = default;
+};
+
 struct HeldLayer {
   LayerShard shard;
   std::string device;
@@ -132,6 +141,9 @@ struct HeldLayer {
   // A tied head's copy of the embedding's table: written by SetLayer of the same shard, not
   // readable.
   bool table_only = false;
+  // What made its parameters and its moments what they are, but for the steps since; worker/island
+  // says so.
+  StateStamp parameters_since = {}, moments_since = {};
 };
 
 enum class LayerPart : uint8_t { kParameters, kFirstMoment, kSecondMoment, kGradient };

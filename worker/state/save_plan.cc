@@ -139,6 +139,7 @@ LayerMoves PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t
     for (const auto& [worker, layers] : holdings) {
       for (HeldLayer layer : layers) {
         if (layer.surplus) continue;
+        layer.parameters_since = layer.moments_since = {};
         layer.written = layer.whole = false;
         held[worker].push_back(std::move(layer));
       }
@@ -159,7 +160,7 @@ LayerMoves PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t
         }
       }
     }
-    moves = PlanMoves(held, {optimizer_step});
+    moves = PlanMoves(held, {{{}, {}, optimizer_step}});
     if (!moves.kept) continue;
     for (auto& [worker, all] : moves.moves) {
       for (ShardMove& move : all) {

@@ -1,0 +1,159 @@
+// What an island's devices and owners really hold, against what its leader believes: a state is
+// whole, or it is said to be lost.
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/deltas.h"
+#include "tests/sim/nodes.h"
+
+namespace atl::sim {
+namespace {
+
+uint64_t FingerprintOf(const LayerValues& moment, int64_t optimizer_step) {
+  uint64_t hash = 1469598103934665603u ^ static_cast<uint64_t>(optimizer_step);
+  for (const std::vector<float>& layer : moment) {
+    for (const std::byte b : std::as_bytes(std::span(layer))) {
+      hash = (hash ^ static_cast<uint64_t>(b)) * 1099511628211u;
+    }
+  }
+  return hash;
+}
+
+}  // namespace
+
+void WorkerNode::Remember(const IslandState& state) {
+  world_.moments.insert(FingerprintOf(state.moment, state.optimizer_step));
+}
+
+// All layers of the plan from where they are. None: one is missing, or they are at different steps,
+// which is a failure.
+std::optional<IslandState> WorkerNode::Gather() {
+  IslandState state;
+  state.theta.resize(ToyLayers().size());
+  state.moment.resize(ToyLayers().size());
+  std::optional<int64_t> step;
+  for (const PlanStage& stage : control_->plan().replicas.at(0).stages) {
+    const WorkerNode* const node = world_.FindWorker(WorkerOfDevice(stage.devices[0]));
+    // Who has just died is noticed soon enough.
+    if (!node->alive() || node->member()->fence() != member_->fence()) return std::nullopt;
+    for (int32_t layer = stage.first_layer; layer < stage.first_layer + stage.layers; ++layer) {
+      const auto held = node->member()->held().find(layer);
+      if (held == node->member()->held().end() || !held->second.written || held->second.surplus) {
+        world_.checker.Fail(absl::StrCat("N3: layer ", layer, " is not at ", node->name()));
+        return std::nullopt;
+      }
+      const ToyLayer& toy = held->second;
+      if (step && *step != toy.optimizer_step) {
+        world_.checker.Fail(absl::StrCat("N3: layer ", layer, " of ", name(), "'s island is at step ",
+                                         toy.optimizer_step, ", others at ", *step));
+        return std::nullopt;
+      }
+      step = toy.optimizer_step;
+      state.theta[static_cast<size_t>(layer)] = toy.theta;
+      state.moment[static_cast<size_t>(layer)] = toy.moment;
+    }
+  }
+  state.optimizer_step = step.value_or(0);
+  return state;
+}
+
+void WorkerNode::CheckWhole(const char* when) {
+  const std::optional<IslandState> here = Gather();
+  if (!here || member_->dead()) return;
+  const auto fail = [&](const std::string& what) {
+    world_.checker.Fail(absl::StrCat("N3: ", name(), " ", when, ", and ", what));
+  };
+  if (!known_.state) {
+    // Of a leader before, whose parameters are about to be replaced.
+    const bool seen = here->optimizer_step == 0 ||
+                      world_.moments.contains(FingerprintOf(here->moment, here->optimizer_step));
+    if (!seen) return fail("its moments were never the island's");
+    known_.state = here;
+    known_.state->theta.clear();
+    return;
+  }
+  const IslandState& known = *known_.state;
+  if (known.optimizer_step != here->optimizer_step) {
+    return fail(absl::StrCat("it is at step ", here->optimizer_step, " instead of ",
+                             known.optimizer_step));
+  }
+  if (known.moment != here->moment) return fail("its moments are others");
+  if (!known.theta.empty() && known.theta != here->theta) return fail("its parameters are others");
+  Remember(known);
+}
+
+// Of all owners, where copies are the same.
+LayerValues WorkerNode::OfOwners(worker::OuterKind kind) {
+  LayerValues values;
+  for (const LayerSize& layer : ToyLayers()) values.emplace_back(layer.elements, 0.0f);
+  const std::shared_ptr<worker::OuterState> own = member_->outer();
+  if (own == nullptr) return values;
+  for (const worker::KeptPart& part : own->layout()) {
+    std::vector<float> first;
+    for (const NodeId& holder : part.holders) {
+      const WorkerNode* const node = world_.FindWorker(holder);
+      if (!node->alive() || node->member()->outer() == nullptr) continue;
+      std::vector<float> here(static_cast<size_t>(part.range.size()));
+      if (!node->member()->outer()->Read(kind, part.layer, part.range, here).ok()) continue;
+      // Only what was pulled by its first holder is with the others, too, when it is adopted.
+      if (!first.empty() && kind == worker::OuterKind::kBase && first != here) {
+        world_.checker.Fail(absl::StrCat("N3: copies of theta_base of layer ", part.layer,
+                                         " are different"));
+      }
+      if (first.empty()) first = here;
+    }
+    if (first.empty()) continue;
+    std::copy(first.begin(), first.end(),
+              values[static_cast<size_t>(part.layer)].begin() + part.range.begin);
+  }
+  return values;
+}
+
+// The pseudo-gradient is theta_base minus the parameters that were captured; what quantising rounds
+// away is owed. `theta`: at the capture.
+void WorkerNode::CheckDelta(const worker::CaptureDelta& action, const LayerValues& theta) {
+  LayerValues delta = OfOwners(worker::OuterKind::kDelta);
+  const bool initial = action.contribution.base_version == kNoVersion;
+  const LayerValues base = OfOwners(worker::OuterKind::kBase);
+  for (size_t l = 0; l < theta.size(); ++l) {
+    for (size_t i = 0; i < theta[l].size(); ++i) {
+      const float expected = initial ? theta[l][i] : base[l][i] - theta[l][i];
+      if (delta[l][i] == expected) continue;
+      return world_.checker.Fail(absl::StrCat("N2: ", name(), " pushes ", delta[l][i],
+                                              " instead of ", expected));
+    }
+  }
+  if (!IsQuantized(action.encoding)) {
+    return world_.checker.DeltaCaptured(action.contribution, delta, known_.captured_on);
+  }
+  const LayerValues before = OfOwners(worker::OuterKind::kResidual);
+  const LayerValues after = OfOwners(worker::OuterKind::kResidualAfter);
+  LayerValues decoded = delta;
+  for (const ShardPlacement& shard : action.shards) {
+    for (const worker::KeptPart& part : member_->outer()->layout()) {
+      const ElementRange in{std::max(part.range.begin, shard.begin),
+                            std::min(part.range.end, shard.begin + shard.elements)};
+      if (part.layer != shard.layer || in.size() <= 0) continue;
+      const std::shared_ptr<worker::OuterState> outer =
+          world_.FindWorker(part.holders.front())->member()->outer();
+      if (outer == nullptr || !outer->delta()->encoded.contains(shard.shard)) continue;
+      const std::vector<std::byte>& bytes = outer->delta()->encoded.at(shard.shard);
+      const int64_t begin = EncodedBytes(action.encoding, in.begin - shard.begin);
+      DecodeDelta({bytes.data() + begin, action.encoding, in.size()},
+                  std::span(decoded[static_cast<size_t>(shard.layer)]).subspan(in.begin, in.size()),
+                  world_.pool);
+    }
+  }
+  for (size_t l = 0; l < delta.size(); ++l) {
+    for (size_t i = 0; i < delta[l].size(); ++i) {
+      const float owed = delta[l][i] + before[l][i];
+      const float kept = decoded[l][i] + after[l][i];
+      if (std::abs(kept - owed) <= 1e-5f * std::max(1.0f, std::abs(owed))) continue;
+      return world_.checker.Fail(absl::StrCat("N2: ", name(), " owes ", owed, " and keeps ", kept));
+    }
+  }
+  world_.checker.DeltaCaptured(action.contribution, decoded, known_.captured_on);
+}
+
+}  // namespace atl::sim

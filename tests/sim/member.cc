@@ -1,0 +1,303 @@
+// SimMember: waiting, and what members say to each other.
+
+#include "tests/sim/member.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/nodes.h"
+#include "worker/island/save_wire.h"
+
+namespace atl::sim {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using worker::CallId;
+
+namespace {
+
+constexpr Duration kLook = std::chrono::milliseconds(100);  // for members that are lost
+
+absl::Status Aborted(const std::string& why) { return absl::AbortedError(why); }
+
+}  // namespace
+
+// ----------------------------------------------------------------------------------- waiting ----
+
+void SimMember::Die() {
+  dead_ = true;
+  hooks_ = {};
+  Wake();
+}
+
+void SimMember::Block(Duration at_most) {
+  if (dead_) return;
+  const auto waiter = std::make_shared<Waiter>(Waiter{Fiber::Current()});
+  ATOLL_CHECK(waiter->fiber != nullptr);
+  waiters_.push_back(waiter);
+  world_.timeline.After(at_most, [waiter] {
+    if (!std::exchange(waiter->resumed, true)) waiter->fiber->Resume();
+  });
+  Fiber::Wait();
+  waiter->fiber.reset();
+  std::erase(waiters_, waiter);
+}
+
+void SimMember::Wake() {
+  const std::list<std::shared_ptr<Waiter>> waiters = waiters_;
+  for (const std::shared_ptr<Waiter>& waiter : waiters) {
+    if (dead_) {
+      if (!std::exchange(waiter->resumed, true)) std::shared_ptr(waiter->fiber)->Resume();
+      continue;
+    }
+    world_.timeline.After(Duration(0), [waiter] {
+      if (!std::exchange(waiter->resumed, true)) waiter->fiber->Resume();
+    });
+  }
+}
+
+void SimMember::Pause(Duration duration) { Block(duration); }
+
+absl::Status SimMember::WaitUntil(Duration limit, const std::function<bool()>& done) {
+  const Instant deadline = world_.timeline.now() + limit;
+  for (;;) {
+    if (dead_) return Aborted("the process is gone");
+    if (done()) return absl::OkStatus();
+    const Instant now = world_.timeline.now();
+    if (now >= deadline) return absl::DeadlineExceededError("simulated: it took too long");
+    Block(std::min<Duration>(deadline - now, kLook));
+    LookForLost();
+  }
+}
+
+absl::Status SimMember::Broken(int64_t interrupts) const {
+  if (dead_) return Aborted("the process is gone");
+  if (interrupts != interrupts_) return Aborted("interrupted");
+  return absl::OkStatus();
+}
+
+absl::Status SimMember::Takes(Duration at_most) {
+  const int64_t before = interrupts_;
+  Block(microseconds(100) + world_.UpTo(at_most));
+  return Broken(before);
+}
+
+void SimMember::Interrupt(const std::string& reason) {
+  ++interrupts_;
+  for (auto& [id, call] : calls_) {
+    if (!call.result) call.result = Aborted(reason);
+  }
+  InterruptWork(reason);
+}
+
+void SimMember::InterruptWork(const std::string& reason) {
+  if (work_broken_.empty()) work_broken_ = reason;
+  Wake();
+}
+
+// ----------------------------------------------------------------------------------- partners ----
+
+std::shared_ptr<SimMember> SimMember::Partner(const NodeId& worker, std::string* why) const {
+  const auto no = [&](const char* what) -> std::shared_ptr<SimMember> {
+    if (why != nullptr) *why = absl::StrCat(worker, what);
+    return nullptr;
+  };
+  WorkerNode* const node = world_.FindWorker(worker);
+  if (node == nullptr || !node->alive() || node->member() == nullptr ||
+      !world_.network.Reachable(self_.worker, worker)) {
+    return no(" cannot be reached");
+  }
+  const std::shared_ptr<SimMember> other = node->member();
+  for (const IslandMember& member : plan_.members) {
+    if (member.worker == worker && member.incarnation != other->self_.incarnation) {
+      return no(" is another process");
+    }
+  }
+  if (other->fence_ != fence_ || fence_.plan == 0) return no(" does not serve under this plan");
+  return other;
+}
+
+// A peer that was met and is gone ends what goes on with it.
+void SimMember::LookForLost() {
+  if (dead_) return;
+  for (auto& [worker, met] : met_) {
+    std::string why;
+    if (!met || Partner(worker, &why) != nullptr) continue;
+    met = false;
+    for (auto& [id, call] : calls_) {
+      if (call.to == worker && !call.result) call.result = absl::UnavailableError(why);
+    }
+    InterruptWork(absl::StrCat(why, ": it is lost"));
+    if (hooks_.peer_lost) hooks_.peer_lost();
+  }
+}
+
+absl::Status SimMember::Join(const PeerFence& fence, const IslandPlan& plan) {
+  if (fence != fence_) {
+    epoch_ = 0;
+    interrupted_epoch_ = -1;
+    met_.clear();
+  }
+  fence_ = fence;
+  plan_ = plan;
+  for (const IslandMember& member : plan.members) {
+    if (member.worker == self_.worker || fence.plan == 0) continue;
+    met_.try_emplace(member.worker, false);
+  }
+  return absl::OkStatus();
+}
+
+void SimMember::Leave() {
+  plan_ = IslandPlan();
+  fence_.plan = 0;  // nobody speaks with it
+  met_.clear();
+}
+
+absl::Status SimMember::Meet(const std::vector<NodeId>& workers,
+                             const std::atomic<bool>& interrupted) {
+  std::string why;
+  const absl::Status met = WaitUntil(limits().meet, [&] {
+    if (interrupted) return true;
+    return std::all_of(workers.begin(), workers.end(),
+                       [&](const NodeId& worker) { return Partner(worker, &why) != nullptr; });
+  });
+  if (interrupted || dead_) return Aborted("interrupted");
+  if (!met.ok()) return absl::DeadlineExceededError(why);
+  for (const NodeId& worker : workers) met_[worker] = true;
+  return Takes(milliseconds(20));
+}
+
+void SimMember::BeginEpoch(int64_t epoch) {
+  ++keeper_;
+  epoch_ = epoch;
+  work_broken_.clear();
+  if (interrupted_epoch_ >= epoch) work_broken_ = "given up before it began";
+  // Whom it sets the plan up with speaks with it.
+  for (auto& [worker, met] : met_) met = met || Partner(worker) != nullptr;
+}
+
+worker::IslandLimits SimMember::limits() const { return {seconds(6), seconds(10), seconds(15)}; }
+
+Duration SimMember::StepTimeout() const { return seconds(15); }
+
+int64_t SimMember::NowUs() const {
+  return std::chrono::duration_cast<microseconds>(world_.timeline.now() - Instant{}).count();
+}
+
+// ------------------------------------------------------------------------------------- calls ----
+
+// In order, under the plan that holds now.
+void SimMember::Send(const NodeId& to, v1::GroupFrame frame) {
+  Instant& line = line_[to];
+  line = std::max(line, world_.timeline.now() + microseconds(200) + world_.UpTo(milliseconds(5)));
+  world_.timeline.At(line, [self = shared_from_this(), to, fence = fence_, frame] {
+    if (self->fence_ != fence) return;
+    const std::shared_ptr<SimMember> other = self->Partner(to);
+    if (other != nullptr && !self->dead_) other->OnFrame(self->self_.worker, frame);
+  });
+}
+
+absl::StatusOr<CallId> SimMember::Call(const NodeId& to, v1::GroupFrame frame) {
+  if (dead_) return Aborted("the process is gone");
+  std::string why;
+  const auto met = met_.find(to);
+  if (met == met_.end() || !met->second || Partner(to, &why) == nullptr) {
+    return absl::UnavailableError(absl::StrCat(to, " is lost ", why));
+  }
+  const CallId id = next_call_++;
+  calls_[id] = {to, std::nullopt};
+  frame.set_call(id);
+  frame.set_epoch(epoch_);
+  Send(to, std::move(frame));
+  return id;
+}
+
+absl::StatusOr<v1::GroupReply> SimMember::Await(CallId id, Duration timeout) {
+  const absl::Status waited =
+      WaitUntil(timeout, [this, id] { return calls_.at(id).result.has_value(); });
+  const Called called = std::move(calls_.extract(id).mapped());
+  ATOLL_RETURN_IF_ERROR(waited);
+  return *called.result;
+}
+
+void SimMember::Tell(const NodeId& to, v1::GroupFrame frame) {
+  if (dead_) return;
+  if (to == self_.worker) return OnSaveFrame(to, frame);
+  frame.set_epoch(epoch_);
+  Send(to, std::move(frame));
+}
+
+void SimMember::Reply(const NodeId& to, CallId call, v1::GroupReply reply) {
+  v1::GroupFrame frame;
+  frame.set_call(call);
+  *frame.mutable_reply() = std::move(reply);
+  Tell(to, std::move(frame));
+}
+
+void SimMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
+  switch (frame.body_case()) {
+    case v1::GroupFrame::kReply: {
+      const auto call = calls_.find(frame.call());
+      const absl::Status status = worker::StatusOf(frame.reply());
+      if (call != calls_.end() && !call->second.result) {
+        call->second.result = status.ok() ? absl::StatusOr<v1::GroupReply>(frame.reply())
+                                          : absl::Status(status.code(), absl::StrCat(from, ": ",
+                                                                                     status.message()));
+      }
+      if (!status.ok() && hooks_.leads && frame.epoch() == epoch_) {
+        InterruptWork(absl::StrCat(from, ": ", status.message()));
+      }
+      return Wake();
+    }
+    case v1::GroupFrame::kInterrupt:
+      if (frame.epoch() < epoch_) return;
+      interrupted_epoch_ = std::max(interrupted_epoch_, frame.epoch());
+      return Interrupt(frame.interrupt().reason());
+    case v1::GroupFrame::kSaveDone:
+    case v1::GroupFrame::kGoOnSaving:
+    case v1::GroupFrame::kForgetSaves:
+      if (frame.epoch() == epoch_) OnSaveFrame(from, frame);
+      return;
+    case v1::GroupFrame::kOuter:
+      if (frame.outer().beside()) return DoLater(from, std::move(frame));
+      break;
+    default:
+      break;
+  }
+  if (hooks_.serve) return hooks_.serve(from, std::move(frame));
+  v1::GroupReply reply;
+  worker::ToWire(absl::UnavailableError("it serves nobody now"), &reply);
+  Reply(from, frame.call(), std::move(reply));
+}
+
+void SimMember::OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame) {
+  if (frame.has_go_on_saving()) {
+    GoOnSaving(frame.go_on_saving().save());
+  } else if (frame.has_forget_saves()) {
+    const Tier tier = worker::TierFromWire(frame.forget_saves().tier());
+    if (tier == Tier::kMemory) units_.DropBefore(frame.forget_saves().save());
+  } else if (hooks_.save_done) {
+    hooks_.save_done(from, frame.save_done());
+  }
+}
+
+// Beside steps, on a thread of its own.
+void SimMember::DoLater(const NodeId& from, v1::GroupFrame frame) {
+  const bool leads = !plan_.members.empty() && plan_.members.front().worker == from;
+  v1::GroupReply reply;
+  if (frame.epoch() != epoch_ || !leads) {
+    worker::ToWire(absl::UnavailableError("it serves nobody now"), &reply);
+    return Reply(from, frame.call(), std::move(reply));
+  }
+  Fiber::Start([self = shared_from_this(), from, frame] {
+    v1::GroupReply reply;
+    absl::Status status = self->Takes(milliseconds(20));
+    if (status.ok()) status = self->DoOuter(frame.outer());
+    worker::ToWire(status, &reply);
+    self->Reply(from, frame.call(), std::move(reply));
+  });
+}
+
+}  // namespace atl::sim

@@ -1,0 +1,215 @@
+// One worker's part in a simulated island: the real control's port (worker/island/port.h) in
+// virtual time. Toy layers stand for devices, a look at the other nodes for the peer link; what is
+// kept for the parameter servers, copies of saved states and the log of changes are the product's
+// own.
+//
+// A step is made by all members of the plan together and committed as on real devices: each gives
+// its word, and takes the step when it has all others'; what breaks in between leaves some with it
+// and others waiting for it.
+//
+// Calls that block wait in the fiber that makes them. After Die nothing waits any more, and nothing
+// that is done has an effect.
+
+#ifndef ATOLL_TESTS_SIM_MEMBER_H_
+#define ATOLL_TESTS_SIM_MEMBER_H_
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/sim/cluster.h"
+#include "tests/sim/fiber.h"
+#include "worker/island/outer_wire.h"
+#include "worker/island/port.h"
+#include "worker/state/keeper.h"
+#include "worker/state/unit_store.h"
+
+namespace atl::sim {
+
+// What a worker's disk has of saves: survives the process.
+struct SavedPart {
+  JobId job;
+  int64_t optimizer_step = 0;
+  std::vector<worker::StoredUnit> units;
+};
+using Disk = std::map<int64_t, SavedPart>;  // by save
+
+struct ToyLayer {
+  std::vector<float> theta, moment;
+  int64_t optimizer_step = 0;
+  bool written = false;
+  bool surplus = false;
+  worker::StateStamp parameters_since, moments_since;
+};
+
+class SimMember final : public worker::IslandPort,
+                        public std::enable_shared_from_this<SimMember> {
+ public:
+  struct Hooks {
+    // A call that asks this worker to work.
+    std::function<void(const NodeId& from, v1::GroupFrame frame)> serve;
+    std::function<void()> peer_lost;
+    std::function<void(const NodeId& from, const v1::SaveDone& done)> save_done;
+    bool leads = false;  // an error that a member answers ends what goes on here
+  };
+
+  // `disk` outlives it.
+  SimMember(World* world, IslandMember self, double slowness, Disk* disk)
+      : world_(*world), self_(std::move(self)), slowness_(slowness), disk_(*disk) {}
+
+  void Die();
+  bool dead() const { return dead_; }
+  void Open(const JobId& job, const JobSpec& spec);
+  void Close();
+  void SetHooks(Hooks hooks) { hooks_ = std::move(hooks); }
+  // Ends what goes on, and every wait for others.
+  void Interrupt(const std::string& reason);
+  // Of the fiber that runs: until `done`, for so long at most. ABORTED: it was interrupted.
+  absl::Status WaitUntil(Duration limit, const std::function<bool()>& done);
+  void Pause(Duration duration);
+  void Wake();  // whoever waits looks again
+
+  // What its devices hold, for whom checks.
+  const std::map<int32_t, ToyLayer>& held() const { return held_; }
+  const PeerFence& fence() const { return fence_; }
+  bool Several() const { return plan_.members.size() > 1; }  // workers in the plan
+
+  // ---- worker::IslandPort ----
+  IslandMember Self() const override { return self_; }
+  const worker::IslandJob* island_job() const override { return job_ ? &*job_ : nullptr; }
+  worker::IslandLimits limits() const override;
+  Duration StepTimeout() const override;
+  int64_t NowUs() const override;
+  absl::Status Join(const PeerFence& fence, const IslandPlan& plan) override;
+  void Leave() override;
+  absl::Status Meet(const std::vector<NodeId>& workers,
+                    const std::atomic<bool>& interrupted) override;
+  void BeginEpoch(int64_t epoch) override;
+  int64_t epoch() const override { return epoch_; }
+  int64_t last_number() const override { return last_number_; }
+  absl::StatusOr<v1::GroupReply> Do(const v1::GroupFrame& call,
+                                    const std::atomic<bool>* interrupted = nullptr) override;
+  absl::StatusOr<worker::CallId> Call(const NodeId& to, v1::GroupFrame frame) override;
+  absl::StatusOr<v1::GroupReply> Await(worker::CallId id, Duration timeout) override;
+  void Reply(const NodeId& to, worker::CallId call, v1::GroupReply reply) override;
+  void Tell(const NodeId& to, v1::GroupFrame frame) override;
+  void InterruptWork(const std::string& reason) override;
+  std::shared_ptr<worker::OuterState> outer() const override { return outer_; }
+  void Keep(v1::Inheritance kept) override { kept_ = std::move(kept); }
+  void DropKept() override { kept_.reset(); }
+  absl::StatusOr<std::vector<worker::HeldSave>> SavesIn(Tier tier) override;
+  void DropCopies() override;
+  std::optional<worker::ReplayLog::Changes> ChangesSince(int64_t save) const override {
+    return log_.Since(save);
+  }
+  void Log(const std::function<void(worker::ReplayLog&)>& change) override { change(log_); }
+
+ private:
+  friend struct StepRoom;
+  struct Waiter {
+    std::shared_ptr<Fiber> fiber;
+    bool resumed = false;
+  };
+  struct Called {
+    NodeId to;
+    std::optional<absl::StatusOr<v1::GroupReply>> result;
+  };
+
+  // ---- member.cc ----
+  void Block(Duration at_most);
+  // The other end, if it can be reached and speaks under the same plan; else why not.
+  std::shared_ptr<SimMember> Partner(const NodeId& worker, std::string* why = nullptr) const;
+  void LookForLost();
+  void Send(const NodeId& to, v1::GroupFrame frame);
+  void OnFrame(const NodeId& from, v1::GroupFrame frame);
+  void OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame);
+  void DoLater(const NodeId& from, v1::GroupFrame frame);
+  absl::Status Broken(int64_t interrupts) const;  // why what goes on here is to end
+  // A moment of work, or on the way from another member.
+  absl::Status Takes(Duration at_most);
+
+  // ---- member_work.cc ----
+  std::map<int32_t, NodeId> HoldersOf(const IslandPlan& plan) const;
+  void Configure(v1::GroupReply* reply);
+  v1::GroupReply Committed() const;
+  absl::Status TakeStep(const worker::StepSums& step);
+  void Take(const worker::StepSums& step);
+  absl::Status Step(const v1::StepCall& step);
+  absl::Status Fetch(const v1::GroupFrame& call);
+  void Stamp(const v1::GroupFrame& call, ToyLayer& toy) const;
+  absl::Status FetchPart(const v1::FetchCall::Source& source, ToyLayer* into);
+  absl::Status SetLayer(int32_t layer, const std::vector<float>& theta, bool borrowed);
+  void SetSteps(int64_t steps);
+
+  // ---- member_outer.cc ----
+  absl::Status DoOuter(const v1::OuterCall& call);
+  absl::Status SetOuterLayout(const worker::OuterOrder& order);
+  absl::Status ReadOuterOf(const NodeId& from, const std::shared_ptr<worker::OuterState>& own,
+                           worker::OuterKind kind, int32_t layer, ElementRange range,
+                           std::span<float> out) const;
+  absl::StatusOr<std::vector<float>> ReadOuterLayer(worker::OuterKind kind, int32_t layer);
+  absl::Status ApplyOuter(worker::OuterKind kind, worker::OuterTarget target, bool borrowed);
+  absl::Status ReadForDelta(bool of_snapshot);
+  std::map<int32_t, std::vector<float>> Thetas() const;  // of the plan's layers
+
+  // ---- member_saves.cc ----
+  absl::Status Save(worker::KeeperTask task);
+  void GoOnSaving(int64_t save);
+  absl::Status KeepCopies(const worker::KeeperTask& task, int64_t number);
+  absl::Status ReadSaved(int64_t save, const worker::LayerShard& shard, Range elements,
+                         const worker::ShardParts& out) const;
+  absl::Status GetSaved(const NodeId& from, int64_t save, const worker::LayerShard& shard,
+                        Range elements, const worker::ShardParts& out);
+
+  World& world_;
+  const IslandMember self_;
+  const double slowness_;
+  Disk& disk_;
+  bool dead_ = false;
+  Hooks hooks_;
+  std::list<std::shared_ptr<Waiter>> waiters_;
+  std::map<worker::CallId, Called> calls_;
+  worker::CallId next_call_ = 1;
+  std::map<NodeId, Instant> line_;  // when the newest message to a member arrives
+  int64_t interrupts_ = 0;
+  std::string work_broken_;  // why devices do nothing together until the next attempt
+  std::map<NodeId, bool> met_;  // of the plan's members; false: lost since
+
+  JobId job_name_;
+  std::optional<worker::IslandJob> job_;
+  PeerFence fence_;
+  IslandPlan plan_;
+  int64_t epoch_ = 0;
+  int64_t interrupted_epoch_ = -1;
+  int64_t last_number_ = 0;
+  std::map<int32_t, ToyLayer> held_;
+  std::map<int32_t, std::vector<float>> snapshot_, addition_, put_aside_;
+  bool addition_prepared_ = false;
+  PeerFence stepped_;
+  worker::StepSums taken_, waits_;
+  worker::LoggedStep stepping_;  // the newest
+  int64_t stepping_number_ = 0;
+  std::shared_ptr<worker::OuterState> outer_, next_outer_;
+  std::optional<v1::Inheritance> kept_;
+  worker::ReplayLog log_;
+  worker::UnitStore units_;
+  std::map<Tier, worker::KeeperTask> keeping_;  // prepared
+  int64_t keeper_ = 0;                          // older ones are cancelled
+};
+
+// One attempt at a step, of all members of a plan together.
+struct StepRoom {
+  std::set<NodeId> words;          // that were given
+  bool committed = false;          // all were
+  std::map<NodeId, Instant> hear;  // when they have all of them
+  std::set<NodeId> deaf;           // who never does: a link broke
+  worker::StepSums sums;
+};
+
+}  // namespace atl::sim
+
+#endif  // ATOLL_TESTS_SIM_MEMBER_H_

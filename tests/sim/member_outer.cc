@@ -1,0 +1,164 @@
+// SimMember: what is kept for the parameter servers. The buffers are the product's; how they are
+// filled follows worker/island/member_outer.cc.
+
+#include <algorithm>
+#include <utility>
+
+#include "tests/sim/member.h"
+#include "worker/runtime/delta.h"
+
+namespace atl::sim {
+
+using std::chrono::milliseconds;
+using worker::KeptPart;
+using worker::OuterKind;
+using worker::OuterState;
+using worker::OuterTarget;
+
+absl::Status SimMember::DoOuter(const v1::OuterCall& call) {
+  const auto kind = static_cast<OuterKind>(call.kind());
+  const auto target = static_cast<OuterTarget>(call.target());
+  if (call.what() == v1::OuterCall::LAYOUT) return SetOuterLayout(worker::OrderFrom(call));
+  if (outer_ == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  switch (call.what()) {
+    case v1::OuterCall::CAPTURE:
+      return ReadForDelta(/*of_snapshot=*/false);
+    case v1::OuterCall::MAKE:
+      if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(true));
+      return outer_->MakeDelta(worker::CaptureFrom(call));
+    case v1::OuterCall::APPLY:
+      return ApplyOuter(kind, target, /*borrowed=*/false);
+    case v1::OuterCall::FINISH:
+      log_.ForgetBase();
+      outer_->Finish(call.tag().base(), call.keep_residual());
+      return absl::OkStatus();
+    case v1::OuterCall::PUT_BASE_IN:
+      put_aside_ = Thetas();
+      return ApplyOuter(OuterKind::kBase, OuterTarget::kParameters, /*borrowed=*/true);
+    case v1::OuterCall::PUT_BACK:
+      for (const auto& [layer, theta] : std::exchange(put_aside_, {})) held_.at(layer).theta = theta;
+      return absl::OkStatus();
+    case v1::OuterCall::INITIAL: {
+      const LayerValues initial = ToyInitialWeights(job_->spec.model.seed);
+      for (const auto& [layer, unused] : Thetas()) {
+        ATOLL_RETURN_IF_ERROR(SetLayer(layer, initial[static_cast<size_t>(layer)], false));
+      }
+      return absl::OkStatus();
+    }
+    case v1::OuterCall::TABLES:
+      return absl::OkStatus();  // no layer here has a copy of another's
+    default:
+      return absl::InvalidArgumentError("not a call");
+  }
+}
+
+absl::Status SimMember::SetOuterLayout(const worker::OuterOrder& order) {
+  const std::shared_ptr<OuterState> before = outer_;
+  const bool quantized = IsQuantized(job_->spec.outer.push_encoding);
+  const bool same = before != nullptr && before->layout() == order.layout &&
+                    before->quantized() == quantized && before->tag() == order.tag;
+  std::shared_ptr<OuterState> next = before;
+  if (!same) {
+    next = std::make_shared<OuterState>(self_.worker, order.layout, quantized);
+    next->ExpectDelta(order.encoding, order.shards);
+    next->set_tag(order.tag);
+    std::vector<OuterKind> kinds;
+    if (order.tag.base != kNoVersion) kinds.push_back(OuterKind::kBase);
+    if (order.tag.base != kNoVersion && quantized) kinds.push_back(OuterKind::kResidual);
+    if (order.tag.captured) kinds.push_back(OuterKind::kDelta);
+    if (order.tag.captured && IsQuantized(order.encoding)) {
+      kinds.push_back(OuterKind::kResidualAfter);
+      kinds.push_back(OuterKind::kEncoded);
+    }
+    for (const worker::OuterSource& source : order.sources) {
+      if (source.from != self_.worker) ATOLL_RETURN_IF_ERROR(Takes(milliseconds(20)));
+      for (const OuterKind kind : kinds) {
+        const int64_t size = kind == OuterKind::kEncoded
+                                 ? next->EncodedFloats(source.layer, source.range)
+                                 : source.range.size();
+        std::vector<float> values(static_cast<size_t>(size));
+        ATOLL_RETURN_IF_ERROR(
+            ReadOuterOf(source.from, before, kind, source.layer, source.range, values));
+        ATOLL_RETURN_IF_ERROR(next->Write(kind, source.layer, source.range, values));
+      }
+    }
+  }
+  next_outer_ = std::move(next);
+  return absl::OkStatus();
+}
+
+// Here of `own`, else as it is at another member.
+absl::Status SimMember::ReadOuterOf(const NodeId& from, const std::shared_ptr<OuterState>& own,
+                                    OuterKind kind, int32_t layer, ElementRange range,
+                                    std::span<float> out) const {
+  if (out.empty()) return absl::OkStatus();
+  if (from == self_.worker) {
+    if (own == nullptr) return absl::NotFoundError("it keeps nothing for the servers");
+    return own->Read(kind, layer, range, out);
+  }
+  std::string why;
+  const std::shared_ptr<SimMember> other = Partner(from, &why);
+  if (other == nullptr) return absl::UnavailableError(why);
+  if (other->outer_ == nullptr) return absl::NotFoundError("it keeps nothing for the servers");
+  return other->outer_->Read(kind, layer, range, out);
+}
+
+absl::StatusOr<std::vector<float>> SimMember::ReadOuterLayer(OuterKind kind, int32_t layer) {
+  std::vector<float> values(
+      static_cast<size_t>(ToyLayers()[static_cast<size_t>(layer)].elements));
+  for (const KeptPart& part : outer_->layout()) {
+    if (part.layer != layer) continue;
+    const bool here = std::count(part.holders.begin(), part.holders.end(), self_.worker) > 0;
+    const auto to = std::span(values).subspan(static_cast<size_t>(part.range.begin),
+                                              static_cast<size_t>(part.range.size()));
+    ATOLL_RETURN_IF_ERROR(ReadOuterOf(here ? self_.worker : part.holders.front(), outer_, kind,
+                                      layer, part.range, to));
+  }
+  return values;
+}
+
+absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target, bool borrowed) {
+  const std::shared_ptr<OuterState> outer = outer_;
+  if (kind != OuterKind::kBase) {
+    for (const KeptPart& part : outer->copies()) {
+      std::vector<float> values(static_cast<size_t>(part.range.size()));
+      ATOLL_RETURN_IF_ERROR(ReadOuterOf(part.holders.front(), outer, OuterKind::kPulled, part.layer,
+                                        part.range, values));
+      ATOLL_RETURN_IF_ERROR(outer->Write(OuterKind::kPulled, part.layer, part.range, values));
+    }
+  }
+  if (target == OuterTarget::kNothing) return absl::OkStatus();
+  for (const auto& [layer, theta] : Thetas()) {
+    ATOLL_ASSIGN_OR_RETURN(std::vector<float> values, ReadOuterLayer(kind, layer));
+    if (target == OuterTarget::kAddition) {
+      if (!addition_prepared_) return absl::NotFoundError("nothing was prepared");
+      addition_[layer] = std::move(values);
+      continue;
+    }
+    if (target == OuterTarget::kAdded) {
+      for (size_t i = 0; i < values.size(); ++i) values[i] = theta[i] + values[i];
+    }
+    ATOLL_RETURN_IF_ERROR(SetLayer(layer, values, borrowed));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SimMember::ReadForDelta(bool of_snapshot) {
+  return outer_->ReadAll([&](int32_t layer, ElementRange range, std::span<float> out) {
+    const std::map<int32_t, std::vector<float>> here = of_snapshot ? snapshot_ : Thetas();
+    std::map<int32_t, std::vector<float>> there;
+    auto found = here.find(layer);
+    if (found == here.end()) {
+      const auto holder = HoldersOf(plan_).at(layer);
+      const std::shared_ptr<SimMember> other = Partner(holder);
+      if (other == nullptr) return absl::Status(absl::UnavailableError(holder));
+      there = of_snapshot ? other->snapshot_ : other->Thetas();
+      found = there.find(layer);
+      if (found == there.end()) return absl::Status(absl::NotFoundError("no such layer"));
+    }
+    std::copy_n(found->second.begin() + range.begin, out.size(), out.begin());
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace atl::sim

@@ -1,0 +1,249 @@
+// A worker's pushes and pulls: each owner's own part, between it and the servers, as
+// worker/island/transfer_relay.h has it.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/host_ops.h"
+#include "tests/sim/nodes.h"
+
+namespace atl::sim {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr Duration kTransferTimeout = std::chrono::seconds(6);
+
+ps::SharedBytes Encode(std::span<const float> values, Encoding encoding, ThreadPool& pool) {
+  if (encoding == Encoding::kFloat32) {
+    auto copy = std::make_shared<std::vector<float>>(values.begin(), values.end());
+    return {copy, std::as_bytes(std::span(*copy))};
+  }
+  auto narrow = std::make_shared<std::vector<Bfloat16>>(values.size());
+  ToBfloat16(values, *narrow, pool);
+  return {narrow, std::as_bytes(std::span(*narrow))};
+}
+
+}  // namespace
+
+// Who keeps which part of these shards, as the leader knows it.
+std::map<NodeId, std::vector<worker::ShardPart>> WorkerNode::OwnersOf(
+    const std::vector<worker::ShardPart>& shards) const {
+  std::map<NodeId, std::vector<worker::ShardPart>> owned;
+  const std::shared_ptr<worker::OuterState> outer = member_->outer();
+  if (outer == nullptr) return owned;
+  for (const worker::ShardPart& shard : shards) {
+    for (const worker::KeptPart& part : outer->layout()) {
+      if (part.layer != shard.layer) continue;
+      const int64_t begin = std::clamp<int64_t>(part.range.begin - shard.begin, 0, shard.elements);
+      const int64_t end = std::clamp<int64_t>(part.range.end - shard.begin, 0, shard.elements);
+      if (end <= begin) continue;
+      const bool whole = end - begin == shard.elements;
+      worker::ShardPart& own = owned[part.holders.front()].emplace_back(shard);
+      own.part_begin = whole ? 0 : begin;
+      own.part_elements = whole ? 0 : end - begin;
+    }
+  }
+  return owned;
+}
+
+// ------------------------------------------------------------------------------------- pulls ----
+
+void WorkerNode::Do(const worker::StartPull& action) {
+  const int64_t transfer = next_transfer_++;
+  transfers_.insert(transfer);
+  pull_ = Pull{action.pull, 0};
+  const auto shares = OwnersOf(action.shards);
+  for (const auto& [owner, parts] : shares) pull_.missing += parts.size();
+  const auto fails = [this, transfer, pull = action.pull](const char* why) {
+    EndPull(transfer, worker::PullFailed{pull, worker::PullFailure::kError, kNoVersion, why});
+  };
+  if (pull_.missing == 0) return After(milliseconds(1), [fails] { fails("no plan is set up"); });
+  for (const auto& [owner, parts] : shares) {
+    for (const worker::ShardPart& part : parts) PullPart(action, owner, part, transfer);
+  }
+  After(kTransferTimeout, [fails] { fails("timed out"); });
+}
+
+void WorkerNode::EndPull(int64_t transfer, worker::Event event) {
+  if (transfers_.erase(transfer) == 0) return;
+  const auto* done = std::get_if<worker::PullDone>(&event);
+  if (done == nullptr) return Deliver(event);
+  Enqueue({[this, pulled = *done, ticket = staging_ticket_]() -> std::optional<worker::Event> {
+             StagePulled(pulled, ticket);
+             return std::nullopt;
+           },
+           std::nullopt});
+}
+
+void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
+                          const worker::ShardPart& part, int64_t transfer) {
+  WorkerNode* const node = world_.FindWorker(owner);
+  const int64_t pull = action.pull;
+  // Runs here when all of it is at the owner; it counts once, however often it comes.
+  const auto once = std::make_shared<bool>(false);
+  const auto arrived = [this, part, transfer, pull, once, member = node->member()](
+                           const std::vector<float>& values) {
+    if (!transfers_.contains(transfer) || std::exchange(*once, true)) return;
+    const std::shared_ptr<worker::OuterState> outer = member->outer();
+    const ElementRange in = part.part();
+    const absl::Status written =
+        outer == nullptr || member->dead()
+            ? absl::UnavailableError("it is gone")
+            : outer->Write(worker::OuterKind::kPulled, part.layer,
+                           {part.begin + in.begin, part.begin + in.end},
+                           std::span(values).subspan(in.begin, in.size()));
+    if (!written.ok()) {
+      return EndPull(transfer, worker::PullFailed{pull, worker::PullFailure::kError, kNoVersion,
+                                                  std::string(written.message())});
+    }
+    if (--pull_.missing == 0) EndPull(transfer, worker::PullDone{pull, part.elements * 4});
+  };
+  const auto refused = [this, transfer, pull](const ps::RefusePull& refusal) {
+    const auto failure = refusal.refusal == PullRefusal::kNotYet ? worker::PullFailure::kNotYet
+                         : refusal.refusal == PullRefusal::kSuperseded
+                             ? worker::PullFailure::kSuperseded
+                             : worker::PullFailure::kError;
+    EndPull(transfer, worker::PullFailed{pull, failure, refusal.current, refusal.reason});
+  };
+  const auto answer = [this, owner, part, arrived, refused, at = life()](
+                          const ps::ReplyPull* reply, const ps::RefusePull* refusal) {
+    const auto alive_then = [this, at](Timeline::Action action) {
+      return [this, at, action] {
+        if (alive() && life() == at) action();
+      };
+    };
+    if (reply != nullptr) {
+      world_.checker.Served(part.server, reply->version, part, reply->values);
+      std::vector<float> values(reply->values.begin(), reply->values.end());
+      world_.network.Send(part.server, owner, alive_then([arrived, values] { arrived(values); }));
+    } else {
+      world_.network.Send(part.server, owner,
+                          alive_then([refused, copy = *refusal] { refused(copy); }));
+    }
+  };
+  const ps::PullAsked asked{action.job, action.version, part.shard, 0};
+  world_.network.Send(owner, part.server, [this, part, asked, answer] {
+    if (ServerNode* server = world_.FindServer(part.server)) server->Pull(asked, answer);
+  });
+}
+
+// On the compute thread: brings what adopting it adds to the devices, beside the steps that follow.
+void WorkerNode::StagePulled(const worker::PullDone& pulled, int64_t ticket) {
+  AwaitSideWork();
+  const std::shared_ptr<worker::OuterState> outer = member_->outer();
+  if (outer != nullptr && outer->tag().base != kNoVersion && stepped_) {
+    auto bring = control_->StageCarry();
+    if (bring.ok() && *bring != nullptr) {
+      if (ticket != staging_ticket_) return;
+      staging_ = true;
+      Fiber::Start([this, pulled, ticket, bring = *std::move(bring), at = life(),
+                    member = member_, control = control_, cancelled = side_cancelled_] {
+        (void)bring(*cancelled);
+        if (life() != at) return;
+        staging_ = false;
+        member->Wake();
+        if (ticket == staging_ticket_) Post(pulled);
+      });
+      return;
+    }
+  }
+  if (ticket == staging_ticket_) Post(pulled);
+}
+
+// ------------------------------------------------------------------------------------ pushes ----
+
+void WorkerNode::Do(const worker::PushShards& action) {
+  if (!IsFill(action.contribution.base_version)) {
+    for (const worker::ShardPart& part : action.shards) {
+      PushPart(action, part.sender.empty() ? name() : part.sender, part);
+    }
+    return;
+  }
+  for (const auto& [owner, parts] : OwnersOf(action.shards)) {
+    for (const worker::ShardPart& part : parts) PushPart(action, owner, part);
+  }
+}
+
+// What the sender has of it; false: nothing.
+bool WorkerNode::Fill(ps::PushArrived& event, const worker::PushShards& action,
+                      const NodeId& sender, const worker::ShardPart& part) const {
+  const WorkerNode* const node = world_.FindWorker(sender);
+  if (node == nullptr || !node->alive() || node->member()->outer() == nullptr ||
+      (sender != name() && (!world_.network.Reachable(name(), sender) ||
+                            node->member()->fence() != member_->fence()))) {
+    return false;
+  }
+  const std::shared_ptr<worker::OuterState> outer = node->member()->outer();
+  const Version base = action.contribution.base_version;
+  const bool here = IsFill(base) ? outer->tag().base == FillBase(base)
+                                 : outer->tag().captured == action.contribution;
+  if (!here) return false;
+  const ElementRange in = part.part();
+  if (IsQuantized(action.encoding) && !IsFill(base)) {
+    const auto encoded = outer->delta()->encoded.find(part.shard);
+    if (encoded == outer->delta()->encoded.end()) return false;
+    auto bytes = std::make_shared<std::vector<std::byte>>(
+        encoded->second.begin() + EncodedBytes(action.encoding, in.begin),
+        encoded->second.begin() + EncodedBytes(action.encoding, in.end));
+    event.payload = {bytes, *bytes};
+    return true;
+  }
+  std::vector<float> values(static_cast<size_t>(in.size()));
+  const absl::Status read =
+      outer->Read(IsFill(base) ? worker::OuterKind::kBase : worker::OuterKind::kDelta, part.layer,
+                  {part.begin + in.begin, part.begin + in.end}, values);
+  event.payload = Encode(values, action.encoding, world_.pool);
+  return read.ok();
+}
+
+void WorkerNode::PushPart(const worker::PushShards& action, const NodeId& sender,
+                          const worker::ShardPart& part) {
+  const int64_t transfer = next_transfer_++;
+  transfers_.insert(transfer);
+  const PushId id = PushIdOf(action, part);
+  const auto finish = [this, transfer, id](worker::PushStatus status, std::string reason) {
+    if (transfers_.erase(transfer) > 0) Deliver(worker::PushShardDone{id, status, reason, 4});
+  };
+  // By way of the member that has pushed it.
+  const auto answer = [this, part, finish, sender, at = life()](PushStatus status,
+                                                                std::string reason) {
+    const auto mapped =
+        status == PushStatus::kRefused ? worker::PushStatus::kRefused : worker::PushStatus::kStaged;
+    const auto told = [this, at, finish, mapped, reason] {
+      if (alive() && life() == at) finish(mapped, reason);
+    };
+    world_.network.Send(part.server, sender, [this, sender, told] {
+      if (sender == name()) return told();
+      world_.network.Send(sender, name(), told);
+    });
+  };
+  ps::PushArrived event;
+  event.id = id;
+  event.encoding = action.encoding;
+  event.elements = part.part().size();
+  if (!Fill(event, action, sender, part)) {
+    return After(milliseconds(1), [finish, sender] {
+      finish(worker::PushStatus::kFailed, absl::StrCat("it is not at ", sender));
+    });
+  }
+  const auto deliver = [this, part, event, answer] {
+    if (ServerNode* node = world_.FindServer(part.server)) node->Push(event, answer);
+  };
+  if (world_.faulty() && world_.rng.Chance(world_.options.ghost)) {
+    world_.timeline.After(world_.UpTo(seconds(30)), deliver);
+  }
+  world_.network.Send(sender, part.server, deliver);
+  After(kTransferTimeout, [finish] { finish(worker::PushStatus::kFailed, "timed out"); });
+}
+
+void WorkerNode::Do(const worker::CancelTransfers&) {
+  transfers_.clear();
+  ++staging_ticket_;
+  if (staging_) *side_cancelled_ = true;
+}
+
+}  // namespace atl::sim
