@@ -144,7 +144,6 @@ validation_path = "v.txt"
         site + site, set + site, set + set + source, source + "weight = 0\n",
         source + "[layout]\nisland = \"al\"\n", site + "[layout]\nisland = \"all\"\n",
         "[data]\nvalidation_path = \"v\"\n" + site, std::string("[data]\nfield = \"x\"\n"),
-        "[data]\nformat = \"cifar10\"\nsequence_length = 1\n" + source,
         "[[data.validation]]\nname = \"Law\"\npath = \"a\"\n" + source}) {
     INFO(wrong);
     CHECK_FALSE(with(wrong).ok());

@@ -26,7 +26,11 @@ constexpr int kExportTries = 5;  // a round may be committed while the model is 
 absl::Status AddFromData(const DataSpec& data, const std::string& folder) {
   if (!data.tokenizer_path.empty()) return CopyTokenizer(data.tokenizer_path, folder).status();
   if (data.format != DataFormat::kImageFolder) return absl::OkStatus();
-  const auto images = ListImageFolder(data.path);
+  // Sources of a mixture, and sites, have the same classes.
+  const std::string& path = !data.sources.empty() ? data.sources[0].path
+                            : !data.sites.empty() ? data.sites[0].path
+                                                  : data.path;
+  const auto images = ListImageFolder(path);
   if (!images.ok()) {
     return absl::NotFoundError(
         absl::StrCat(images.status().message(), "; the exported model has no names of classes"));

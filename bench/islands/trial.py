@@ -1,10 +1,13 @@
 """Runs one job on real daemons of this machine and says how it went."""
 import dataclasses
 import datetime
+import hashlib
 import json
+import math
 import os
 import re
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -17,6 +20,8 @@ from corpus import write_corpus  # noqa: E402
 COMMITTED = re.compile(r"^(\S+) .*: version \d+ is committed: (\d+) tokens so far", re.M)
 VALIDATED = re.compile(r"^\S+ .*: version (\d+): validation loss ([0-9.]+) nats a token", re.M)
 VERSION = re.compile(r": version (\d+) is committed: (\d+) tokens so far")
+STUDENT_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
+               9: 2.262}
 END_STATES = ("JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")
 
 
@@ -35,6 +40,28 @@ class Result:
         inside = [c for c in self.commits if first * total <= c[1] <= last * total]
         (begin_s, begin_tokens), (end_s, end_tokens) = inside[0], inside[-1]
         return (end_tokens - begin_tokens) / (end_s - begin_s)
+
+
+def interval(values):
+    """Half the width of the 95% confidence interval of the mean."""
+    if len(values) < 2:
+        return math.nan
+    return STUDENT_975[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def kept(folder, what, make):
+    """make(), a JSON value, or what it gave when it was last called for `what` with this folder."""
+    key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+    path = os.path.join(folder, key[:24] + ".json")
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    value = make()
+    os.makedirs(folder, exist_ok=True)
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        json.dump(value, file)
+    os.replace(path + ".part", path)
+    return value
 
 
 def toml(spec):

@@ -20,6 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent.parent / "worker/model/parity"))
 sys.dont_write_bytecode = True
 
+import decoders  # noqa: E402
 import encoders  # noqa: E402
 import images  # noqa: E402
 import make_fixtures  # noqa: E402
@@ -34,15 +35,25 @@ def image_model(config, rows):
     return net.params, lambda: F.cross_entropy(net.forward(pixels), labels)
 
 
+def decoder(config, tokens):
+    """The fixtures' decoder, with its rotary table made once and in fp32."""
+    table = [part.float() for part in decoders.rope(config, tokens)]
+    decoders.rope = lambda *_: table
+    return decoders.forward
+
+
 def text_model(config, rows, tokens):
-    bert = config["model_type"] == "bert"
-    shapes = encoders.shapes(config) if bert else make_fixtures.gpt2_shapes(config)
+    kind = config["model_type"]
+    bert = kind == "bert"
+    shapes_of = {"bert": encoders.shapes, "gpt2": make_fixtures.gpt2_shapes}
+    shapes = shapes_of.get(kind, decoders.shapes)(config)
     params = {name: (torch.randn(shape) * 0.02 + (len(shape) == 1 and name.endswith("weight")))
               .requires_grad_() for name, shape in shapes}
     ids = torch.randint(config["vocab_size"], (rows, tokens + 1))
     if not bert:
+        forward = make_fixtures.gpt2 if kind == "gpt2" else decoder(config, tokens)
         return params, lambda: F.cross_entropy(
-            make_fixtures.gpt2(config, params, ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+            forward(config, params, ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
     ids, types = ids[:, :-1], torch.zeros(tokens, dtype=torch.long)
     targets = torch.full_like(ids, -100)
     targets[:, ::7] = ids[:, ::7]

@@ -111,11 +111,6 @@ absl::Status ValidateImages(const DataSpec& d) {
 
 absl::Status ValidateSources(const DataSpec& d) {
   if (d.sources.empty()) return absl::OkStatus();
-  if (IsImages(d.format)) {
-    return absl::InvalidArgumentError(
-        "data.sources is given, but data.format is one of images: put the files into one folder or "
-        "glob");
-  }
   ATOLL_RETURN_IF_ERROR(
       IntInRange("the number of data.sources", std::ssize(d.sources), 1, kDataSourcesMax));
   for (const DataSource& source : d.sources) {

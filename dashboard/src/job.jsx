@@ -7,6 +7,7 @@ import { Rounds } from './pictures.jsx';
 import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
 
 const ISLAND_CURVES = 7;  // with the global one, as many as there are colours
+const SET_CURVES = 7;
 
 function Actions({ summary, allowed }) {
   const [busy, setBusy] = useState(false), [error, setError] = useState(null);
@@ -56,6 +57,28 @@ function Curves({ history, axis, theme }) {
     </div>
   );
 }
+
+const setNames = (history) => [...new Set(history.validation.flatMap((v) => (v.sets || []).map((set) => set.name)))].sort();
+
+// The validation loss of each named set, and of the held-out data.
+function SetCurves({ history, axis, theme }) {
+  const names = setNames(history).slice(0, SET_CURVES);
+  if (names.length === 0) return null;
+  const x = history.validation.map((v) => (axis === 'time' ? v.unix_s : num(v.version)));
+  const series = [{ label: 'held-out data', x, y: history.validation.map((v) => v.loss), width: 2.2, colour: 0, points: true }]
+    .concat(names.map((name, k) => ({
+      label: name, x, y: history.validation.map((v) => v.sets?.find((set) => set.name === name)?.loss ?? null), colour: k + 1, points: true })));
+  return <Chart title="Validation loss by set, nats a token" series={series} xLabel={AXES[axis].label} time={AXES[axis].time} theme={theme}
+    format={(v) => String(+v.toPrecision(4))} height={220} />;
+}
+
+const SETS = [
+  { title: 'set', cell: (v) => v.name, sort: (v) => v.name },
+  { title: 'loss', number: true, cell: (v) => loss(v.loss), sort: (v) => num(v.loss) },
+  { title: 'accuracy', number: true, cell: (v) => (num(v.accuracy) > 0 ? percent(v.accuracy) : '–'), sort: (v) => num(v.accuracy) },
+  { title: 'tokens', number: true, cell: (v) => count(v.tokens), sort: (v) => num(v.tokens) },
+  { title: 'version', number: true, cell: (v) => version(v.version), sort: (v) => num(v.version) },
+];
 
 const islandColumns = (summary) => [
   { title: 'island', cell: (i) => <a href={`#/jobs/${summary.job}/islands/${i.island}`}>island {i.island}</a>, sort: (i) => i.island },
@@ -140,6 +163,12 @@ export function Job({ id, session, theme, onLive }) {
         {history.data ? <Curves history={history.data} axis={axis} theme={theme} /> : <p class="loading">Loading…</p>}
         {history.data?.islands.length > ISLAND_CURVES && <p class="empty">The first {ISLAND_CURVES} of {history.data.islands.length} islands are drawn; `atoll metrics {s.job} --csv` has all.</p>}
       </Section>
+      {s.validation_sets.length > 0 && (
+        <Section title="Validation sets" id="validation-sets">
+          <Table columns={SETS} rows={s.validation_sets} keyOf={(v) => v.name} />
+          {history.data && <SetCurves history={history.data} axis={axis} theme={theme} />}
+        </Section>
+      )}
       {history.data && <Section title="Newest rounds" id="rounds"><Rounds rounds={history.data.newest.slice(-16)} islands={job.islands.slice(0, 32).map((i) => i.island)} /></Section>}
       <Section title="Islands" id="islands"><Table columns={islandColumns(s)} rows={job.islands} keyOf={(i) => i.island} empty="No worker has an island yet." /></Section>
       <Section title="Decisions, newest first" id="decisions"><Table columns={DECISIONS} rows={decisions} pageSize={12} empty="No round has been decided yet." /></Section>

@@ -1,13 +1,58 @@
 // Attention over keys and values that earlier passes left: NewCachedCpuBackend.
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/simd.h"
 
 namespace atl {
 namespace {
+
+using simd::kLanes;
+using simd::V16;
+
+// One query of one head: `keys` and `values` are rows of `width` floats, `scores` has room for
+// `count` floats.
+ATOLL_KERNEL(AttendOne,
+             (const float* query, const float* keys, const float* values, int64_t count,
+              int64_t width, float scale, float softcap, float* scores, float* out),
+             (query, keys, values, count, width, scale, softcap, scores, out)) {
+  for (int64_t p = 0; p < count; ++p) {
+    const float* key = keys + p * width;
+    V16 dot{};
+    for (int64_t i = 0; i < width; i += kLanes) {
+      dot += simd::LoadUpTo(query + i, width - i) * simd::LoadUpTo(key + i, width - i);
+    }
+    scores[p] = simd::Sum(dot) * scale;
+  }
+  V16 highest = simd::Splat(-INFINITY);
+  for (int64_t p = 0; p < count; p += kLanes) {
+    V16 score = simd::LoadUpTo(scores + p, count - p);
+    if (softcap > 0) score = softcap * simd::Tanh(score / softcap);
+    simd::StoreUpTo(scores + p, score, count - p);
+    highest = simd::Max(highest, simd::KeepFirst(score, count - p, -INFINITY));
+  }
+  const float largest = simd::Largest(highest);
+  V16 sums{};
+  for (int64_t p = 0; p < count; p += kLanes) {
+    const V16 weight = simd::Exp(simd::LoadUpTo(scores + p, count - p) - largest);
+    simd::StoreUpTo(scores + p, weight, count - p);
+    sums += simd::KeepFirst(weight, count - p, 0);
+  }
+  const float sum = simd::Sum(sums);
+  std::fill_n(out, width, 0.0f);
+  for (int64_t p = 0; p < count; ++p) {
+    const float* value = values + p * width;
+    const float weight = scores[p] / sum;
+    for (int64_t i = 0; i < width; i += kLanes) {
+      const V16 add = weight * simd::LoadUpTo(value + i, width - i);
+      simd::StoreUpTo(out + i, simd::LoadUpTo(out + i, width - i) + add, width - i);
+    }
+  }
+}
 
 class CachedBackend final : public CpuBackend, public SequenceCache {
  public:
@@ -33,8 +78,8 @@ class CachedBackend final : public CpuBackend, public SequenceCache {
     ATOLL_CHECK(op.shape.batch == 1, "a cache is of one sequence");
     if (next_ == kept_.size()) kept_.emplace_back();
     Kept& kept = kept_[next_++];
-    Keep(op.k, &kept.keys);
-    Keep(op.v, &kept.values);
+    Keep(op.k, op.shape, &kept.keys);
+    Keep(op.v, op.shape, &kept.values);
     if (position_ == 0) {
       CpuBackend::Run(stream, op, workspace);
     } else {
@@ -44,45 +89,35 @@ class CachedBackend final : public CpuBackend, public SequenceCache {
   }
 
  private:
-  // Of one layer: rows of all heads' channels, by position.
+  // Of one layer, for each key head: rows of its channels, by position.
   struct Kept {
-    std::vector<float> keys, values;
+    std::vector<std::vector<float>> keys, values;
   };
 
-  void Keep(const Tensor& rows, std::vector<float>* kept) const {
-    kept->resize(static_cast<size_t>(position_ * rows.cols));
-    for (int64_t row = 0; row < rows.rows; ++row) {
-      const float* from = Pointer(rows, row);
-      kept->insert(kept->end(), from, from + rows.cols);
+  void Keep(const Tensor& rows, const AttentionShape& shape,
+            std::vector<std::vector<float>>* kept) const {
+    kept->resize(static_cast<size_t>(shape.kv_heads));
+    for (int64_t head = 0; head < shape.kv_heads; ++head) {
+      std::vector<float>& own = (*kept)[static_cast<size_t>(head)];
+      own.resize(static_cast<size_t>(position_ * shape.head_dim));
+      for (int64_t row = 0; row < rows.rows; ++row) {
+        const float* from = Pointer(rows, row, head * shape.head_dim);
+        own.insert(own.end(), from, from + shape.head_dim);
+      }
     }
   }
 
   void Attend(const AttentionForward& op, const Kept& kept, int64_t head) const {
     const AttentionShape& shape = op.shape;
-    const int64_t width = shape.head_dim, row_width = shape.kv_heads * width;
-    const int64_t offset = head / (shape.heads / shape.kv_heads) * width;
-    std::vector<float> weights(static_cast<size_t>(position_ + shape.seq_len));
+    const int64_t width = shape.head_dim;
+    const auto kv_head = static_cast<size_t>(head / (shape.heads / shape.kv_heads));
+    std::vector<float> scores(static_cast<size_t>(position_ + shape.seq_len));
     for (int64_t row = 0; row < shape.seq_len; ++row) {
-      const int64_t seen = position_ + row + 1;
-      const float* query = Pointer(op.q, row, head * width);
-      float highest = -INFINITY;
-      for (int64_t p = 0; p < seen; ++p) {
-        const float* key = kept.keys.data() + p * row_width + offset;
-        float dot = 0;
-        for (int64_t i = 0; i < width; ++i) dot += query[i] * key[i];
-        weights[static_cast<size_t>(p)] = dot * shape.scale;
-        highest = std::max(highest, weights[static_cast<size_t>(p)]);
-      }
-      float* out = Pointer(op.out, row, head * width);
-      std::fill_n(out, width, 0.0f);
-      float sum = 0;
-      for (int64_t p = 0; p < seen; ++p) {
-        const float weight = std::exp(weights[static_cast<size_t>(p)] - highest);
-        const float* value = kept.values.data() + p * row_width + offset;
-        sum += weight;
-        for (int64_t i = 0; i < width; ++i) out[i] += weight * value[i];
-      }
-      for (int64_t i = 0; i < width; ++i) out[i] /= sum;
+      const int64_t end = position_ + row + 1;
+      const int64_t begin = shape.window > 0 ? std::max<int64_t>(0, end - shape.window) : 0;
+      AttendOne(Pointer(op.q, row, head * width), kept.keys[kv_head].data() + begin * width,
+                kept.values[kv_head].data() + begin * width, end - begin, width, shape.scale,
+                shape.softcap, scores.data(), Pointer(op.out, row, head * width));
     }
   }
 

@@ -70,7 +70,14 @@ const phases = {
     const version = () => page.locator('.tile', { hasText: 'version' }).locator('.value').last().innerText();
     const before = await version();
     await until(page, 'another version', (old) => [...document.querySelectorAll('.tile')].some((t) => t.querySelector('.label').textContent === 'version' && t.querySelector('.value').textContent !== old), before);
-    check(await page.locator('.chart canvas').count() === 3, 'a job has three charts');
+    // Named validation sets: a row and a curve each.
+    for (const set of ['law', 'code']) {
+      const cells = await page.locator('[aria-labelledby=validation-sets] tbody tr', { hasText: set }).first().locator('td').allInnerTexts();
+      check(cells[0] === set && Number(cells[1]) > 0 && Number(cells[4]) >= 0, `the row of set ${set} is ${cells.join(', ')}`);
+    }
+    const legend = await page.locator('[aria-labelledby=validation-sets] .u-legend .u-label').allInnerTexts();
+    check(['held-out data', 'law', 'code'].every((label) => legend.includes(label)), `sets' curves: ${legend.join(', ')}`);
+    check(await page.locator('.chart canvas').count() === 4, 'a job with validation sets has four charts');
     check(await page.locator('svg[aria-label="the newest rounds"] rect').count() > 0, 'rounds show pushes');
     check(await page.locator('#decisions').count() === 1, 'decisions are listed');
     // By keyboard alone: g j goes to the jobs; Tab reaches a link that Enter follows.

@@ -9,7 +9,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../e2e"))
-from story import ENDLESS_TOKENS, Skip, case, check, main  # noqa: E402
+from story import ENDLESS_TOKENS, Skip, case, check, main, write_text  # noqa: E402
 from cluster import free_port  # noqa: E402
 
 BUILT = ("app.css", "app.js", "favicon.svg", "index.html")
@@ -57,8 +57,13 @@ def pages_show_a_run_in_progress(story):
     for worker in ("w1", "w2", "w3"):
         story.worker(worker, "--emulate-step-ms=20")
     story.attached(5)
-    job = story.submits("page", schedule__train_tokens=ENDLESS_TOKENS, outer__min_islands=3,
-                        outer__grace_seconds=5, schedule__validate_every_rounds=2)
+    path = story.job_file("page", schedule__train_tokens=ENDLESS_TOKENS, outer__min_islands=3,
+                          outer__grace_seconds=5, schedule__validate_every_rounds=2)
+    with open(path, "a", encoding="utf-8") as file:
+        for name in ("law", "code"):
+            write_text(os.path.join(story.folder, name), 20_000, seed=len(name))
+            file.write(f'[[data.validation]]\nname = "{name}"\npath = "{story.folder}/{name}"\n')
+    job = story.atoll("submit", path)[1].strip()
     story.reaches(job, 6)
     look = [os.path.join(HERE, "page.mjs")]
     node(*look, "running", url, job, out)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Sites that hold different data, which none of the others may read, and named validation sets."""
+"""Mixtures, sites that hold different data, which none of the others may read, and named validation sets."""
 import os
 import sys
 
@@ -7,19 +7,44 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from story import LIMIT_S, case, check, main, write_text  # noqa: E402
 
 SITES = ("oslo", "rome")
+STEP_MS = 20
 
 
-def job_of_sites(story):
-    """Path of a job whose sites have a text each, and which validates on a third one too."""
-    path = story.job_file("sites", schedule__validate_every_rounds=2, schedule__train_tokens=150_000)
+def job_of(story, name, data, **changes):
+    """Path of a job file whose data are these tables."""
+    path = story.job_file(name, schedule__validate_every_rounds=2, **changes)
     with open(path, encoding="utf-8") as file:
         text = "".join(line for line in file if not line.startswith("path = "))
-    for site in SITES:
-        text += f'[[data.sites]]\nsite = "{site}"\npath = "{story.folder}/{site}/text"\n'
-    text += f'[[data.validation]]\nname = "law"\npath = "{story.folder}/shared/law"\n'
     with open(path, "w", encoding="utf-8") as out:
-        out.write(text)
+        out.write(text + data)
     return path
+
+
+def tables_of_sites(story):
+    """Sites that have a text each, which this writes, and a third text to validate on."""
+    for seed, folder in enumerate((*SITES, "shared")):
+        os.makedirs(os.path.join(story.folder, folder))
+        write_text(os.path.join(story.folder, folder, "law" if folder == "shared" else "text"),
+                   40_000 * (1 + seed), seed + 7)
+    return "".join(f'[[data.sites]]\nsite = "{site}"\npath = "{story.folder}/{site}/text"\n' for site in SITES) + \
+        f'[[data.validation]]\nname = "law"\npath = "{story.folder}/shared/law"\n'
+
+
+def killed_and_started_again(story, job, worker):
+    """Kills the worker in the middle of the job; it is evicted, others go on, and it counts again once it
+    is back. Returns the job when it is done."""
+    before = story.reaches(job, 3)
+    was = story.island(job, worker)
+    story.daemons[worker].kill()
+    story.meanwhile(f"the eviction of {worker}", job, lambda: not story.island(job, worker)["attached"])
+    story.reaches(job, story.version(job) + 2)
+    story.daemons[worker].start()
+    back = story.meanwhile(f"{worker} to be ready again", job, lambda: (
+        lambda island: island if island["ready"] else None)(story.island(job, worker)))
+    story.meanwhile(f"{worker} to count again", job, lambda: story.island(job, worker)["rounds_accepted"] >
+                    back["rounds_accepted"])
+    check(back["island"] == was["island"] and back["incarnation"] > was["incarnation"], f"{was}, then {back}")
+    return story.finishes(job, before["decisions"])
 
 
 @case
@@ -27,10 +52,7 @@ def sites_with_different_data(story):
     """Two sites train one model, each on a text that the other may not read; the model has every token
     of the budget once, each site validates on its own text, and both on a named set; a worker of a
     third site is refused, and says why"""
-    for seed, folder in enumerate((*SITES, "shared")):
-        os.makedirs(os.path.join(story.folder, folder))
-        write_text(os.path.join(story.folder, folder, "law" if folder == "shared" else "text"),
-                   40_000 * (1 + seed), seed + 7)
+    tables = tables_of_sites(story)
     story.coordinator()
     story.server("ps1", memory="64MiB")
     for name, site in (("w1", "oslo"), ("w2", "rome"), ("w3", "bern")):
@@ -38,7 +60,7 @@ def sites_with_different_data(story):
                      if site != "bern" else f"--data-root={story.folder}",
                      f"--data-root={story.folder}/shared")
     story.attached(4)
-    job = story.atoll("submit", job_of_sites(story))[1].strip()
+    job = story.atoll("submit", job_of(story, "sites", tables, schedule__train_tokens=150_000))[1].strip()
     story.wait_until("w3 to be refused", lambda: "worker w3 cannot run the job" in story.logs(job), LIMIT_S)
     done = story.finishes(job)
     check({i["worker"] for i in done["islands"]} == {"w1", "w2"}, f"islands: {done['islands']}")
@@ -58,6 +80,42 @@ def sites_with_different_data(story):
     lines = story.atoll("metrics", job, "--csv")[1].splitlines()
     for name in sets:
         check(any(line.startswith(f"validation/{name},") for line in lines), f"no curve of {name}")
+
+
+@case
+def killed_worker_of_a_site_returns_to_its_data(story):
+    """The only worker of a site is killed and started again: the other site goes on, then both count, with
+    every token of the budget once and a loss of each site's own data"""
+    tables = tables_of_sites(story)
+    story.coordinator()
+    story.server("ps1", memory="64MiB")
+    for name, site in (("w1", "oslo"), ("w2", "rome")):
+        story.worker(name, f"--site={site}", f"--data-root={story.folder}/{site}",
+                     f"--data-root={story.folder}/shared", f"--emulate-step-ms={STEP_MS}")
+    story.attached(3)
+    job = story.atoll("submit", job_of(story, "sites", tables, schedule__train_tokens=500_000,
+                                       outer__min_islands=1, outer__grace_seconds=2))[1].strip()
+    done = killed_and_started_again(story, job, "w2")
+    sets = {s["name"]: s for s in done["summary"]["validation_sets"]}
+    check(set(sets) == {*SITES, "law"}, f"sets: {sets}")
+    check(all(s["version"] == done["summary"]["version"] for s in sets.values()), f"not the last version: {sets}")
+    check(len({s["loss"] for s in sets.values()}) == 3, f"the same data: {sets}")
+
+
+@case
+def killed_worker_of_a_mixture_returns_to_its_order(story):
+    """A worker of a mixture is killed and started again: it is evicted, the others go on, it finds the same
+    data, and every token of the budget counts once"""
+    tables = ""
+    for seed, weight in ((7, 3), (8, 1)):
+        path = os.path.join(story.folder, f"source{seed}")
+        write_text(path, 60_000, seed)
+        tables += f'[[data.sources]]\npath = "{path}"\nweight = {weight}\n'
+    story.starts(step_ms=STEP_MS)
+    job = story.atoll("submit", job_of(story, "mixture", tables, schedule__train_tokens=500_000,
+                                       outer__grace_seconds=2))[1].strip()
+    done = killed_and_started_again(story, job, "w2")
+    check(done["summary"]["first_validation_loss"] > done["summary"]["validation_loss"], f"{done['summary']}")
 
 
 if __name__ == "__main__":

@@ -45,8 +45,9 @@ std::optional<IslandState> WorkerNode::Gather() {
       }
       const ToyLayer& toy = held->second;
       if (step && *step != toy.optimizer_step) {
-        world_.checker.Fail(absl::StrCat("N3: layer ", layer, " of ", name(), "'s island is at step ",
-                                         toy.optimizer_step, ", others at ", *step));
+        world_.checker.Fail(absl::StrCat("N3: layer ", layer, " of ", name(),
+                                         "'s island is at step ", toy.optimizer_step,
+                                         ", others at ", *step));
         return std::nullopt;
       }
       step = toy.optimizer_step;
@@ -75,11 +76,16 @@ void WorkerNode::CheckWhole(const char* when) {
   }
   const IslandState& known = *known_.state;
   if (known.optimizer_step != here->optimizer_step) {
-    return fail(absl::StrCat("it is at step ", here->optimizer_step, " instead of ",
-                             known.optimizer_step));
+    return fail(
+        absl::StrCat("it is at step ", here->optimizer_step, " instead of ", known.optimizer_step));
   }
   if (known.moment != here->moment) return fail("its moments are others");
-  if (!known.theta.empty() && known.theta != here->theta) return fail("its parameters are others");
+  for (size_t l = 0; l < known.theta.size(); ++l) {
+    if (known.theta[l] == here->theta[l]) continue;
+    return fail(absl::StrCat("its parameters are others: of layer ", l, " ", here->theta[l][0],
+                             " instead of ", known.theta[l][0], "; theta_base is ",
+                             OfOwners(worker::OuterKind::kBase)[l][0]));
+  }
   Remember(known);
 }
 
@@ -98,8 +104,8 @@ LayerValues WorkerNode::OfOwners(worker::OuterKind kind) {
       if (!node->member()->outer()->Read(kind, part.layer, part.range, here).ok()) continue;
       // Only what was pulled by its first holder is with the others, too, when it is adopted.
       if (!first.empty() && kind == worker::OuterKind::kBase && first != here) {
-        world_.checker.Fail(absl::StrCat("N3: copies of theta_base of layer ", part.layer,
-                                         " are different"));
+        world_.checker.Fail(
+            absl::StrCat("N3: copies of theta_base of layer ", part.layer, " are different"));
       }
       if (first.empty()) first = here;
     }
@@ -120,8 +126,8 @@ void WorkerNode::CheckDelta(const worker::CaptureDelta& action, const LayerValue
     for (size_t i = 0; i < theta[l].size(); ++i) {
       const float expected = initial ? theta[l][i] : base[l][i] - theta[l][i];
       if (delta[l][i] == expected) continue;
-      return world_.checker.Fail(absl::StrCat("N2: ", name(), " pushes ", delta[l][i],
-                                              " instead of ", expected));
+      return world_.checker.Fail(
+          absl::StrCat("N2: ", name(), " pushes ", delta[l][i], " instead of ", expected));
     }
   }
   if (!IsQuantized(action.encoding)) {

@@ -72,14 +72,16 @@ void WorkerNode::Do(const worker::ReleaseJob& action) {
              control_->Release();
              if (action.removed) {
                world_.checker.Deleted(name());
-               std::erase_if(disk_, [&](const auto& save) { return save.second.job == action.job; });
+               std::erase_if(disk_,
+                             [&](const auto& save) { return save.second.job == action.job; });
              }
              return std::nullopt;
            },
            std::nullopt});
 }
 
-// ------------------------------------------------------------------------------------ the plan ----
+// ------------------------------------------------------------------------------------ the plan
+// ----
 
 void WorkerNode::Do(const worker::Reconfigure& action) {
   Enqueue({[this, action]() -> std::optional<Event> {
@@ -186,8 +188,8 @@ void WorkerNode::Do(const worker::TrainStep& action) {
              if (world_.faulty() && member_->Several() &&
                  world_.rng.Chance(world_.options.island_wishes)) {
                Post(worker::StepDone{tokens, *loss, took, overlapped});
-               return worker::BoundariesSeen{control_->plan().number, {},
-                                             "simulated: a link is saturated"};
+               return worker::BoundariesSeen{
+                   control_->plan().number, {}, "simulated: a link is saturated"};
              }
              return worker::StepDone{tokens, *loss, took, overlapped};
            },
@@ -247,42 +249,43 @@ void WorkerNode::Do(const worker::Validate& action) {
            worker::CommandFailed{"interrupted"}});
 }
 
-// ------------------------------------------------------------------- the exchange with servers ----
+// ------------------------------------------------------------------- the exchange with servers
+// ----
 
 void WorkerNode::Do(const worker::CaptureDelta& action) {
   diverged_ = 0;
-  Enqueue({[this, action]() -> std::optional<Event> {
-             AwaitSideWork();
-             auto make = control_->CaptureDelta(action);
-             if (!make.ok()) return Failed(make.status());
-             CheckWhole("captures its parameters");
-             stepped_ = false;
-             known_.captured = action.contribution;
-             known_.captured_on = std::exchange(known_.since_base, {});
-             const LayerValues theta = known_.state ? known_.state->theta : LayerValues();
-             Post(worker::DeltaCaptured{action.contribution});
-             capturing_ = true;
-             Fiber::Start([this, action, theta, make = *std::move(make), member = member_,
-                           control = control_, at = life(), cancelled = side_cancelled_] {
-               member->Pause(milliseconds(2) + world_.UpTo(milliseconds(100)));
-               const absl::Status made = make(*cancelled);
-               if (life() != at) return;
-               capturing_ = false;
-               member->Wake();
-               if (made.ok()) {
-                 CheckDelta(action, theta);
-               } else {
-                 known_.captured.reset();
-                 known_.captured_on.insert(known_.captured_on.end(), known_.since_base.begin(),
-                                           known_.since_base.end());
-                 known_.since_base = std::exchange(known_.captured_on, {});
-               }
-               Post(worker::DeltaReady{action.contribution, made.ok(),
-                                       std::string(made.message())});
-             });
-             return std::nullopt;
-           },
-           worker::CommandFailed{"interrupted"}});
+  Enqueue(
+      {[this, action]() -> std::optional<Event> {
+         AwaitSideWork();
+         auto make = control_->CaptureDelta(action);
+         if (!make.ok()) return Failed(make.status());
+         CheckWhole("captures its parameters");
+         stepped_ = false;
+         known_.captured = action.contribution;
+         known_.captured_on = std::exchange(known_.since_base, {});
+         const LayerValues theta = known_.state ? known_.state->theta : LayerValues();
+         Post(worker::DeltaCaptured{action.contribution});
+         capturing_ = true;
+         Fiber::Start([this, action, theta, make = *std::move(make), member = member_,
+                       control = control_, at = life(), cancelled = side_cancelled_] {
+           member->Pause(milliseconds(2) + world_.UpTo(milliseconds(100)));
+           const absl::Status made = make(*cancelled);
+           if (life() != at) return;
+           capturing_ = false;
+           member->Wake();
+           if (made.ok()) {
+             CheckDelta(action, theta);
+           } else {
+             known_.captured.reset();
+             known_.captured_on.insert(known_.captured_on.end(), known_.since_base.begin(),
+                                       known_.since_base.end());
+             known_.since_base = std::exchange(known_.captured_on, {});
+           }
+           Post(worker::DeltaReady{action.contribution, made.ok(), std::string(made.message())});
+         });
+         return std::nullopt;
+       },
+       worker::CommandFailed{"interrupted"}});
 }
 
 void WorkerNode::Do(const worker::AdoptPulled& action) {
@@ -319,6 +322,9 @@ absl::Status WorkerNode::Adopt(const worker::AdoptPulled& action) {
       for (std::vector<float>& layer : state.moment) std::fill(layer.begin(), layer.end(), 0.0f);
     }
   }
+  world_.Trace(absl::StrCat(name(), " adopts version ", action.version,
+                            carries ? " and carries on" : "", " at step ",
+                            known_.state ? known_.state->optimizer_step : -1));
   CheckWhole("adopts a version");
   world_.checker.Adopted(name(), action.version, base);
   known_.adopted = action.version;
@@ -340,14 +346,18 @@ void WorkerNode::Do(const worker::SaveState& action) {
   Enqueue({[this, action]() -> std::optional<Event> {
              AwaitSideWork();
              if (worker::Sequences(action.about.consumed) < worker::Sequences(known_.since_base)) {
-               world_.checker.Fail(absl::StrCat(name(), " saves a state of ",
-                                                worker::Sequences(action.about.consumed),
-                                                " sequences after ",
-                                                worker::Sequences(known_.since_base)));
+               world_.checker.Fail(absl::StrCat(
+                   name(), " saves a state of ", worker::Sequences(action.about.consumed),
+                   " sequences after ", worker::Sequences(known_.since_base)));
              }
              if (known_.state) saving_[action.about.inner_step] = {action.about, *known_.state};
              const absl::StatusOr<bool> kept = control_->SaveState(action.about, action.tier);
              if (!kept.ok()) return Failed(kept.status());
+             if (*kept) {
+               world_.Trace(absl::StrCat(name(), " saves its state at step ",
+                                         known_.state ? known_.state->optimizer_step : -1,
+                                         action.tier == Tier::kDisk ? " on disk" : ""));
+             }
              return worker::StateCopied{*kept};
            },
            worker::CommandFailed{"interrupted"}});

@@ -242,9 +242,9 @@ void SimMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
       const auto call = calls_.find(frame.call());
       const absl::Status status = worker::StatusOf(frame.reply());
       if (call != calls_.end() && !call->second.result) {
-        call->second.result = status.ok() ? absl::StatusOr<v1::GroupReply>(frame.reply())
-                                          : absl::Status(status.code(), absl::StrCat(from, ": ",
-                                                                                     status.message()));
+        call->second.result =
+            status.ok() ? absl::StatusOr<v1::GroupReply>(frame.reply())
+                        : absl::Status(status.code(), absl::StrCat(from, ": ", status.message()));
       }
       if (!status.ok() && hooks_.leads && frame.epoch() == epoch_) {
         InterruptWork(absl::StrCat(from, ": ", status.message()));

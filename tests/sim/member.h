@@ -46,8 +46,7 @@ struct ToyLayer {
   worker::StateStamp parameters_since, moments_since;
 };
 
-class SimMember final : public worker::IslandPort,
-                        public std::enable_shared_from_this<SimMember> {
+class SimMember final : public worker::IslandPort, public std::enable_shared_from_this<SimMember> {
  public:
   struct Hooks {
     // A call that asks this worker to work.
@@ -176,7 +175,7 @@ class SimMember final : public worker::IslandPort,
   worker::CallId next_call_ = 1;
   std::map<NodeId, Instant> line_;  // when the newest message to a member arrives
   int64_t interrupts_ = 0;
-  std::string work_broken_;  // why devices do nothing together until the next attempt
+  std::string work_broken_;     // why devices do nothing together until the next attempt
   std::map<NodeId, bool> met_;  // of the plan's members; false: lost since
 
   JobId job_name_;

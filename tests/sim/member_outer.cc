@@ -36,7 +36,8 @@ absl::Status SimMember::DoOuter(const v1::OuterCall& call) {
       put_aside_ = Thetas();
       return ApplyOuter(OuterKind::kBase, OuterTarget::kParameters, /*borrowed=*/true);
     case v1::OuterCall::PUT_BACK:
-      for (const auto& [layer, theta] : std::exchange(put_aside_, {})) held_.at(layer).theta = theta;
+      for (const auto& [layer, theta] : std::exchange(put_aside_, {}))
+        held_.at(layer).theta = theta;
       return absl::OkStatus();
     case v1::OuterCall::INITIAL: {
       const LayerValues initial = ToyInitialWeights(job_->spec.model.seed);
@@ -104,8 +105,7 @@ absl::Status SimMember::ReadOuterOf(const NodeId& from, const std::shared_ptr<Ou
 }
 
 absl::StatusOr<std::vector<float>> SimMember::ReadOuterLayer(OuterKind kind, int32_t layer) {
-  std::vector<float> values(
-      static_cast<size_t>(ToyLayers()[static_cast<size_t>(layer)].elements));
+  std::vector<float> values(static_cast<size_t>(ToyLayers()[static_cast<size_t>(layer)].elements));
   for (const KeptPart& part : outer_->layout()) {
     if (part.layer != layer) continue;
     const bool here = std::count(part.holders.begin(), part.holders.end(), self_.worker) > 0;

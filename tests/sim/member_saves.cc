@@ -31,9 +31,8 @@ absl::Status SimMember::Save(worker::KeeperTask task) {
       return std::span(values).subspan(static_cast<size_t>(unit.elements.begin),
                                        static_cast<size_t>(unit.elements.size()));
     };
-    StoredUnit stored{
-        unit, std::ssize(toy.theta),
-        OwnedParts::CopyOf({slice(toy.theta), slice(toy.moment), slice(toy.moment)})};
+    StoredUnit stored{unit, std::ssize(toy.theta),
+                      OwnedParts::CopyOf({slice(toy.theta), slice(toy.moment), slice(toy.moment)})};
     if (task.tier == Tier::kMemory) {
       ATOLL_RETURN_IF_ERROR(units_.Put(task.save, stored));
     } else {
@@ -54,7 +53,8 @@ void SimMember::GoOnSaving(int64_t save) {
     if (found == keeping_.end() || found->second.save != save) continue;
     worker::KeeperTask task = std::move(keeping_.extract(found).mapped());
     Fiber::Start([self = shared_from_this(), task, number = keeper_] {
-      self->Pause(milliseconds(5) + self->world_.UpTo(milliseconds(task.tier == Tier::kMemory ? 60 : 300)));
+      self->Pause(milliseconds(5) +
+                  self->world_.UpTo(milliseconds(task.tier == Tier::kMemory ? 60 : 300)));
       if (self->dead_ || number != self->keeper_ || self->plan_.members.empty()) return;
       absl::Status status;
       if (task.tier == Tier::kMemory) {
@@ -99,14 +99,15 @@ absl::Status SimMember::ReadSaved(int64_t save, const LayerShard& shard, Range e
     return copy(*stored);
   }
   const auto disk = disk_.find(save);
-  for (const StoredUnit& stored : disk == disk_.end() ? std::vector<StoredUnit>() : disk->second.units) {
+  for (const StoredUnit& stored :
+       disk == disk_.end() ? std::vector<StoredUnit>() : disk->second.units) {
     if (stored.unit.shard == shard && stored.unit.elements.begin <= elements.begin &&
         stored.unit.elements.end >= elements.end) {
       return copy(stored);
     }
   }
-  return absl::NotFoundError(absl::StrCat("no copy of layer ", shard.layer, " from save ", save,
-                                          " is at ", self_.worker));
+  return absl::NotFoundError(
+      absl::StrCat("no copy of layer ", shard.layer, " from save ", save, " is at ", self_.worker));
 }
 
 absl::Status SimMember::GetSaved(const NodeId& from, int64_t save, const LayerShard& shard,

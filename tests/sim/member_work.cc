@@ -124,7 +124,8 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
   }
 }
 
-// ------------------------------------------------------------------------------------ the plan ----
+// ------------------------------------------------------------------------------------ the plan
+// ----
 
 std::map<int32_t, NodeId> SimMember::HoldersOf(const IslandPlan& plan) const {
   std::map<int32_t, NodeId> holders;
@@ -179,7 +180,8 @@ void SimMember::Configure(v1::GroupReply* reply) {
   reply->set_last_number(last_number_);
 }
 
-// ----------------------------------------------------------------------------------- the steps ----
+// ----------------------------------------------------------------------------------- the steps
+// ----
 
 v1::GroupReply SimMember::Committed() const {
   v1::GroupReply reply;
@@ -215,8 +217,8 @@ absl::Status SimMember::Step(const v1::StepCall& step) {
     return absl::FailedPreconditionError(absl::StrCat("layer ", layer, " is not written"));
   }
   const std::map<int32_t, NodeId> holders = HoldersOf(plan_);
-  const bool takes_part = std::any_of(
-      holders.begin(), holders.end(), [&](const auto& h) { return h.second == self_.worker; });
+  const bool takes_part = std::any_of(holders.begin(), holders.end(),
+                                      [&](const auto& h) { return h.second == self_.worker; });
   if (!takes_part) return absl::OkStatus();  // it lends what it holds
   stepped_ = fence_;
   stepping_ = {0, worker::RangesOf(step), step.learning_rate()};
@@ -226,14 +228,13 @@ absl::Status SimMember::Step(const v1::StepCall& step) {
   const PeerFence fence = fence_;
   const int64_t epoch = epoch_;
   const auto broken = [&] { return !work_broken_.empty() || fence_ != fence || epoch_ != epoch; };
-  ATOLL_RETURN_IF_ERROR(WaitUntil(StepTimeout(), [&] {
-    return broken() || world_.timeline.now() >= ready - milliseconds(1);
-  }));
+  ATOLL_RETURN_IF_ERROR(WaitUntil(
+      StepTimeout(), [&] { return broken() || world_.timeline.now() >= ready - milliseconds(1); }));
   if (broken()) return absl::AbortedError(work_broken_);
   // The word is given.
   const std::shared_ptr<StepRoom> room = world_.RoomOf(absl::StrCat(
-      fence.job, "/", fence.generation, "/", fence.plan, "/", epoch, "/", step.number(),
-      "/", plan_.members.front().worker, "/", plan_.members.front().incarnation));
+      fence.job, "/", fence.generation, "/", fence.plan, "/", epoch, "/", step.number(), "/",
+      plan_.members.front().worker, "/", plan_.members.front().incarnation));
   room->words.insert(self_.worker);
   waits_ = {fence.plan, step.number(), {}};
   std::set<NodeId> all;
@@ -282,7 +283,8 @@ void World::Commit(StepRoom& room, worker::StepSums sums, Duration late_max) {
   }
 }
 
-// ---------------------------------------------------------------------------------- the layers ----
+// ---------------------------------------------------------------------------------- the layers
+// ----
 
 void SimMember::Stamp(const v1::GroupFrame& call, ToyLayer& toy) const {
   if (call.has_parameters_since()) {

@@ -18,8 +18,6 @@ constexpr double kSlowestStepSeconds = 0.1 * 2.5 * 1.2;  // see WorkerNode: slow
 const char* const kWanted[] = {"goes on from the state saved at inner step",
                                ", from disks",
                                ", from copies",
-                               ", theta_base lost",
-                               ", a push lost",
                                "is not whole any more",
                                "its disk is lost",
                                "is evicted",

@@ -85,17 +85,16 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
   const int64_t pull = action.pull;
   // Runs here when all of it is at the owner; it counts once, however often it comes.
   const auto once = std::make_shared<bool>(false);
-  const auto arrived = [this, part, transfer, pull, once, member = node->member()](
-                           const std::vector<float>& values) {
+  const auto arrived = [this, part, transfer, pull, once,
+                        member = node->member()](const std::vector<float>& values) {
     if (!transfers_.contains(transfer) || std::exchange(*once, true)) return;
     const std::shared_ptr<worker::OuterState> outer = member->outer();
     const ElementRange in = part.part();
-    const absl::Status written =
-        outer == nullptr || member->dead()
-            ? absl::UnavailableError("it is gone")
-            : outer->Write(worker::OuterKind::kPulled, part.layer,
-                           {part.begin + in.begin, part.begin + in.end},
-                           std::span(values).subspan(in.begin, in.size()));
+    const absl::Status written = outer == nullptr || member->dead()
+                                     ? absl::UnavailableError("it is gone")
+                                     : outer->Write(worker::OuterKind::kPulled, part.layer,
+                                                    {part.begin + in.begin, part.begin + in.end},
+                                                    std::span(values).subspan(in.begin, in.size()));
     if (!written.ok()) {
       return EndPull(transfer, worker::PullFailed{pull, worker::PullFailure::kError, kNoVersion,
                                                   std::string(written.message())});
@@ -140,8 +139,8 @@ void WorkerNode::StagePulled(const worker::PullDone& pulled, int64_t ticket) {
     if (bring.ok() && *bring != nullptr) {
       if (ticket != staging_ticket_) return;
       staging_ = true;
-      Fiber::Start([this, pulled, ticket, bring = *std::move(bring), at = life(),
-                    member = member_, control = control_, cancelled = side_cancelled_] {
+      Fiber::Start([this, pulled, ticket, bring = *std::move(bring), at = life(), member = member_,
+                    control = control_, cancelled = side_cancelled_] {
         (void)bring(*cancelled);
         if (life() != at) return;
         staging_ = false;

@@ -134,6 +134,10 @@ void WorkerNode::Compute() {
       *side_cancelled_ = false;
       const bool refused = next.interrupted && next.refused;
       const std::optional<worker::Event> event = refused ? next.refused : next.run();
+      const auto* failed = event ? std::get_if<worker::CommandFailed>(&*event) : nullptr;
+      if (life() == at && failed != nullptr) {
+        world_.Trace(absl::StrCat(name(), ": a command failed: ", failed->reason));
+      }
       if (life() == at && event) Post(*event);
     }
     if (life() == at) computing_ = false;

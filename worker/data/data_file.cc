@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "common/status.h"
 #include "worker/data/block_cache.h"
 
@@ -48,9 +49,12 @@ class LocalFile : public DataFile {
 
 class RemoteFile : public DataFile {
  public:
-  RemoteFile(std::string path, std::unique_ptr<ObjectStore> store, ObjectInfo info,
-             BlockCache* cache)
+  // The first Read fetches up to `first_blocks` with one request.
+  RemoteFile(std::string path, std::shared_ptr<ObjectStore> store, ObjectInfo info,
+             BlockCache* cache, int64_t first_blocks = 1)
       : path_(std::move(path)), store_(std::move(store)), info_(std::move(info)), cache_(cache) {
+    if (first_blocks > 1) next_block_ = 0;
+    at_once_ = first_blocks;
     const std::string content = absl::StrCat(info_.bytes, "\n", info_.tag);
     const std::string name = absl::StrCat(path_, "\n", content);
     tag_ = XXH3_64bits(content.data(), content.size());
@@ -145,7 +149,7 @@ class RemoteFile : public DataFile {
   }
 
   const std::string path_;
-  const std::unique_ptr<ObjectStore> store_;
+  const std::shared_ptr<ObjectStore> store_;
   const ObjectInfo info_;
   BlockCache* const cache_;
   uint64_t tag_, name_;
@@ -153,7 +157,8 @@ class RemoteFile : public DataFile {
   mutable std::mutex mutex_;
   mutable std::vector<std::byte> held_;  // the blocks that were read last, from held_begin_ on
   mutable int64_t held_begin_ = 0;
-  mutable int64_t next_block_ = -1;  // where the last call ended
+  mutable int64_t next_block_ =
+      -1;  // where the last call ended; 0 before a first one that reads on
   mutable int64_t at_once_ = 1;
 };
 
@@ -249,19 +254,28 @@ absl::StatusOr<std::vector<std::string>> ExpandRemoteGlob(const std::string& pat
   return files;
 }
 
-absl::StatusOr<std::vector<std::string>> ListRemoteFolder(const std::string& folder, int64_t most,
-                                                          const Cancelled& cancelled) {
-  auto store = OpenObjectStore(folder);
-  if (!store.ok()) return OfPath(store.status(), folder);
-  const auto objects = (*store)->List("", most + 1, {cancelled, ""});
-  if (!objects.ok()) return OfPath(objects.status(), folder);
+absl::StatusOr<std::shared_ptr<const RemoteFolder>> RemoteFolder::Open(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(BlockCache * cache, BlockCache::Get());
+  auto store = OpenObjectStore(path);
+  if (!store.ok()) return OfPath(store.status(), path);
+  const std::string plain(absl::StripSuffix(path, "/"));
+  return std::shared_ptr<const RemoteFolder>(new RemoteFolder(plain, *std::move(store), cache));
+}
+
+absl::StatusOr<std::vector<ObjectInfo>> RemoteFolder::List(int64_t most,
+                                                           const Cancelled& cancelled) const {
+  auto objects = store_->List("", most + 1, {cancelled, ""});
+  if (!objects.ok()) return OfPath(objects.status(), path_);
   if (std::ssize(*objects) > most) {
     return absl::InvalidArgumentError(
-        absl::StrCat("data path ", folder, ": holds more than ", most, " objects"));
+        absl::StrCat("data path ", path_, ": holds more than ", most, " objects"));
   }
-  std::vector<std::string> names;
-  for (const ObjectInfo& object : *objects) names.push_back(object.name);
-  return names;
+  return objects;
+}
+
+std::unique_ptr<DataFile> RemoteFolder::OpenListed(const ObjectInfo& object) const {
+  return std::make_unique<RemoteFile>(absl::StrCat(path_, "/", object.name), store_, object, cache_,
+                                      kBlocksMax);
 }
 
 }  // namespace atl

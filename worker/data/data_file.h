@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,6 +18,8 @@
 #include "common/object_store/object_store.h"
 
 namespace atl {
+
+class BlockCache;
 
 struct ByteRange {
   int64_t offset = 0, bytes = 0;
@@ -58,10 +61,26 @@ bool IsRemotePath(const std::string& path);
 absl::StatusOr<std::vector<std::string>> ExpandRemoteGlob(const std::string& path,
                                                           const Cancelled& cancelled);
 
-// The objects below a folder of a store, by their names in it, sorted; INVALID_ARGUMENT: more than
-// `most`.
-absl::StatusOr<std::vector<std::string>> ListRemoteFolder(const std::string& folder, int64_t most,
-                                                          const Cancelled& cancelled);
+// A folder of an object store. Thread-safe.
+class RemoteFolder {
+ public:
+  static absl::StatusOr<std::shared_ptr<const RemoteFolder>> Open(const std::string& path);
+
+  // The objects below it, by their names in it, sorted; INVALID_ARGUMENT: more than `most`.
+  absl::StatusOr<std::vector<ObjectInfo>> List(int64_t most, const Cancelled& cancelled) const;
+
+  // One of them as it was listed, without asking the store again. Its first Read fetches up to 4
+  // MB.
+  std::unique_ptr<DataFile> OpenListed(const ObjectInfo& object) const;
+
+ private:
+  RemoteFolder(std::string path, std::shared_ptr<ObjectStore> store, BlockCache* cache)
+      : path_(std::move(path)), store_(std::move(store)), cache_(cache) {}
+
+  std::string path_;  // without a '/' at its end
+  std::shared_ptr<ObjectStore> store_;
+  BlockCache* cache_;
+};
 
 }  // namespace atl
 

@@ -66,7 +66,7 @@ absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary,
   dataset.change_ = {spec.crop_padding, spec.flip};
   ATOLL_RETURN_IF_ERROR(dataset.AddSources(spec, options));
   ATOLL_RETURN_IF_ERROR(dataset.AddSets(spec, options));
-  ATOLL_RETURN_IF_ERROR(dataset.CheckShapes(spec));
+  ATOLL_RETURN_IF_ERROR(dataset.CheckShapes());
   ATOLL_RETURN_IF_ERROR(dataset.TakeDigest(options));
   return dataset;
 }
@@ -159,15 +159,15 @@ void Dataset::AddSet(Set set) {
   sets_.push_back(std::move(set));
 }
 
-absl::Status Dataset::CheckShapes(const DataSpec& spec) const {
+absl::Status Dataset::CheckShapes() const {
   for (size_t i = 1; i < images_.size(); ++i) {
     if (images_[i].shape() != images_[0].shape()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "data for validation: the images of ", PathOf(i), " are not of the size of data.path's"));
+          "data path ", PathOf(i), ": its images are not of the size of ", PathOf(0), "'s"));
     }
     if (images_[i].class_names() != images_[0].class_names()) {
-      return absl::InvalidArgumentError(absl::StrCat("data for validation: ", PathOf(i),
-                                                     " has not the classes of ", spec.path,
+      return absl::InvalidArgumentError(absl::StrCat("data path ", PathOf(i),
+                                                     ": has not the classes of ", PathOf(0),
                                                      ": give both the same folders, by name"));
     }
   }
@@ -242,6 +242,32 @@ Dataset::Place Dataset::ValidationPlace(int64_t place) const {
   return {part, sequence};
 }
 
+std::vector<Dataset::Place> Dataset::PlacesAfter(int64_t first, int64_t count) const {
+  std::vector<Place> places;
+  const std::lock_guard lock(pattern_->mutex);
+  for (const PositionRange& range : pattern_->pattern.Note(first, count)) {
+    for (int64_t p = range.begin; p < range.end; ++p) places.push_back(TrainPlace(p));
+  }
+  return places;
+}
+
+absl::Status Dataset::LoadImages(std::span<const Place> places, std::span<const Place> next,
+                                 const Cancelled& cancelled) const {
+  for (size_t file = 0; file < images_.size(); ++file) {
+    const auto of_file = [&](std::span<const Place> from) {
+      std::vector<int64_t> images;
+      for (const Place& place : from) {
+        if (place.part->file == file) images.push_back(place.part->begin + place.sequence);
+      }
+      return images;
+    };
+    const std::vector<int64_t> now = of_file(places);
+    if (now.empty()) continue;
+    ATOLL_RETURN_IF_ERROR(images_[file].Load(now, of_file(next), cancelled));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out,
                                 const Cancelled& cancelled) const {
   std::vector<Place> places(out.size() / static_cast<size_t>(row()));
@@ -249,6 +275,7 @@ absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out,
     places[r] = TrainPlace(first + static_cast<int64_t>(r));
   }
   if (images_.empty()) return ReadTokens(places, out, cancelled);
+  ATOLL_RETURN_IF_ERROR(LoadImages(places, PlacesAfter(first, std::ssize(places)), cancelled));
   const auto row_size = static_cast<size_t>(row());
   for (size_t r = 0; r < places.size(); ++r) {
     const auto position = static_cast<uint64_t>(first) + r;
@@ -266,6 +293,12 @@ absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out,
     places[r] = ValidationPlace(first + static_cast<int64_t>(r));
   }
   if (images_.empty()) return ReadTokens(places, out, cancelled);
+  std::vector<Place> next;
+  const int64_t end = first + std::ssize(places);
+  for (int64_t p = end; p < std::min(end + std::ssize(places), validation_sequences()); ++p) {
+    next.push_back(ValidationPlace(p));
+  }
+  ATOLL_RETURN_IF_ERROR(LoadImages(places, next, cancelled));
   const auto row_size = static_cast<size_t>(row());
   for (size_t r = 0; r < places.size(); ++r) {
     const Part& part = *places[r].part;

@@ -20,6 +20,8 @@
 #define ATOLL_WORKER_DATA_DATASET_H_
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -98,19 +100,28 @@ class Dataset {
     std::vector<Part> parts;  // together they have its sequences
   };
 
-  Dataset() = default;
+  struct SharedPattern {
+    std::mutex mutex;
+    ReadPattern pattern;
+  };
+
+  Dataset() : pattern_(std::make_shared<SharedPattern>()) {}
   absl::Status AddFile(const DataSpec& spec, const std::string& path, const DataOptions& options);
   absl::Status AddSources(const DataSpec& spec, const DataOptions& options);
   absl::Status AddSets(const DataSpec& spec, const DataOptions& options);
   absl::Status SplitSource(const DataSpec& spec, size_t file, Set* held_out);
   void AddSet(Set set);
-  absl::Status CheckShapes(const DataSpec& spec) const;
+  absl::Status CheckShapes() const;
   absl::Status TakeDigest(const DataOptions& options);
 
   const std::string& PathOf(size_t file) const;
-  int64_t UnitsOf(size_t file) const;          // tokens or images
-  int64_t SequencesOf(int64_t units) const;    // whole ones
-  Place TrainPlace(int64_t position) const;    // REQUIRES: position >= 0
+  int64_t UnitsOf(size_t file) const;        // tokens or images
+  int64_t SequencesOf(int64_t units) const;  // whole ones
+  Place TrainPlace(int64_t position) const;  // REQUIRES: position >= 0
+  // Images at `places`, and what is expected to be read after them.
+  absl::Status LoadImages(std::span<const Place> places, std::span<const Place> next,
+                          const Cancelled& cancelled) const;
+  std::vector<Place> PlacesAfter(int64_t first, int64_t count) const;  // of training images
   Place ValidationPlace(int64_t place) const;  // REQUIRES: there is this place
   absl::Status ReadTokens(std::span<const Place> places, std::span<int32_t> out,
                           const Cancelled& cancelled) const;
@@ -121,6 +132,7 @@ class Dataset {
   std::vector<TokenStream> files_;
   std::vector<ImageSet> images_;
   ImageChange change_;
+  std::shared_ptr<SharedPattern> pattern_;  // of reading images
   Mixture mixture_;
   std::vector<Part> train_;  // of each source
   std::vector<Set> sets_;    // at least the held-out one

@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/check.h"
 #include "common/status.h"
 #include "worker/data/data_file.h"
@@ -30,8 +31,8 @@ bool IsImageName(const std::string& name) {
                              absl::EndsWith(lower, ".png"));
 }
 
-// Names of the image files of each class; a class may have none.
-using Classes = std::map<std::string, std::vector<std::string>>;
+// The image files of each class by name, without their labels; a class may have none.
+using Classes = std::map<std::string, std::vector<ImageFolder::File>>;
 
 absl::Status TooMany(const std::string& path) {
   return absl::InvalidArgumentError(
@@ -48,17 +49,17 @@ absl::StatusOr<Classes> ListLocal(const std::string& path, const Cancelled& canc
     const std::string name = folder->path().filename().string();
     std::error_code unknown;  // of a link that leads nowhere
     if (IsHidden(name) || !folder->is_directory(unknown)) continue;
-    std::vector<std::string>& names = classes[name];
+    std::vector<ImageFolder::File>& files = classes[name];
     for (fs::directory_iterator file(folder->path(), error); !error && file != end;
          file.increment(error)) {
       if (cancelled && cancelled()) return absl::AbortedError("reading is interrupted");
       if (++seen > kFilesMax) return TooMany(path);
-      if (IsImageName(file->path().filename().string())) {
-        names.push_back(file->path().filename().string());
-      }
+      if (IsImageName(file->path().filename().string())) files.push_back({file->path().string()});
     }
     if (error) break;
-    std::sort(names.begin(), names.end());
+    std::sort(
+        files.begin(), files.end(),
+        [](const ImageFolder::File& a, const ImageFolder::File& b) { return a.path < b.path; });
   }
   if (!error) return classes;
   const std::string text = absl::StrCat("data path ", path, ": ", error.message(),
@@ -68,34 +69,18 @@ absl::StatusOr<Classes> ListLocal(const std::string& path, const Cancelled& canc
 }
 
 absl::StatusOr<Classes> ListRemote(const std::string& path, const Cancelled& cancelled) {
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                         ListRemoteFolder(path, kFilesMax, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const auto folder, RemoteFolder::Open(path));
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<ObjectInfo> objects, folder->List(kFilesMax, cancelled));
   Classes classes;
-  for (const std::string& name : names) {  // sorted
+  for (const ObjectInfo& object : objects) {  // sorted
+    const std::string& name = object.name;
     const size_t slash = name.find('/');
     if (slash == std::string::npos || name.find('/', slash + 1) != std::string::npos) continue;
-    const std::string file = name.substr(slash + 1);
-    if (!IsHidden(name) && IsImageName(file)) classes[name.substr(0, slash)].push_back(file);
+    if (IsHidden(name) || !IsImageName(name.substr(slash + 1))) continue;
+    classes[name.substr(0, slash)].push_back(
+        {absl::StrCat(absl::StripSuffix(path, "/"), "/", name), 0, folder, object});
   }
   return classes;
-}
-
-absl::Status ReadImageFile(const std::string& path, int64_t side, const Cancelled& cancelled,
-                           std::span<uint8_t> out) {
-  ATOLL_ASSIGN_OR_RETURN(const auto file, OpenDataFile(path, cancelled));
-  const auto refused = [&](absl::string_view problem) {
-    return absl::InvalidArgumentError(absl::StrCat("data file ", path, ": ", problem));
-  };
-  if (file->bytes() > kFileBytesMax) {
-    return refused(
-        absl::StrCat("has ", file->bytes(), " bytes; an image has at most ", kFileBytesMax));
-  }
-  std::string bytes(static_cast<size_t>(file->bytes()), '\0');
-  ATOLL_RETURN_IF_ERROR(file->Read(0, bytes.data(), std::ssize(bytes), cancelled));
-  const auto image = DecodeImage(bytes);
-  if (!image.ok()) return refused(image.status().message());
-  ResizeToSquare(*image, side, out);
-  return absl::OkStatus();
 }
 
 // Image k of a class of n comes at (k + 1/2) / n of the way, so every stretch of them, as the end
@@ -132,19 +117,43 @@ absl::StatusOr<ImageFolder> ListImageFolder(const std::string& path, const Cance
   }
   ImageFolder folder;
   for (const auto& [name, files] : classes) {
-    const std::string place = absl::StrCat(path, path.back() == '/' ? "" : "/", name);
     if (files.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "data path ", place, ": there is no .jpg, .jpeg or .png file in this class's folder"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("data path ", absl::StripSuffix(path, "/"), "/", name,
+                       ": there is no .jpg, .jpeg or .png file in this class's folder"));
     }
     const auto label = static_cast<int32_t>(folder.classes.size());
     folder.classes.push_back(name);
-    for (const std::string& file : files) {
-      folder.files.push_back({absl::StrCat(place, "/", file), label});
+    for (const ImageFolder::File& file : files) {
+      folder.files.push_back(file);
+      folder.files.back().label = label;
     }
   }
   MixClasses(folder);
   return folder;
+}
+
+absl::Status ReadImageFile(const ImageFolder::File& image_file, int64_t side,
+                           const Cancelled& cancelled, std::span<uint8_t> out) {
+  std::unique_ptr<DataFile> file;
+  if (image_file.folder != nullptr) {
+    file = image_file.folder->OpenListed(image_file.object);
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(file, OpenDataFile(image_file.path, cancelled));
+  }
+  const auto refused = [&](absl::string_view problem) {
+    return absl::InvalidArgumentError(absl::StrCat("data file ", image_file.path, ": ", problem));
+  };
+  if (file->bytes() > kFileBytesMax) {
+    return refused(
+        absl::StrCat("has ", file->bytes(), " bytes; an image has at most ", kFileBytesMax));
+  }
+  std::string bytes(static_cast<size_t>(file->bytes()), '\0');
+  ATOLL_RETURN_IF_ERROR(file->Read(0, bytes.data(), std::ssize(bytes), cancelled));
+  const auto image = DecodeImage(bytes);
+  if (!image.ok()) return refused(image.status().message());
+  ResizeToSquare(*image, side, out);
+  return absl::OkStatus();
 }
 
 absl::Status ReadImageFiles(std::span<const ImageFolder::File> files, int64_t side,
@@ -158,7 +167,7 @@ absl::Status ReadImageFiles(std::span<const ImageFolder::File> files, int64_t si
   const auto work = [&] {
     for (size_t i = next++; i < files.size(); i = next++) {
       const absl::Status read =
-          ReadImageFile(files[i].path, side, cancelled, out.subspan(i * each, each));
+          ReadImageFile(files[i], side, cancelled, out.subspan(i * each, each));
       if (read.ok()) continue;
       next = files.size();  // whoever has an earlier one finishes it
       const std::lock_guard lock(mutex);

@@ -8,12 +8,13 @@
 #define ATOLL_WORKER_DATA_IMAGE_FOLDER_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/object_store/http.h"
+#include "worker/data/data_file.h"
 #include "worker/data/image_codec.h"
 
 namespace atl {
@@ -22,6 +23,9 @@ struct ImageFolder {
   struct File {
     std::string path;
     int32_t label = 0;
+    // Of a file in an object store, as it was listed.
+    std::shared_ptr<const RemoteFolder> folder = {};
+    ObjectInfo object = {};
   };
 
   std::vector<std::string> classes;  // sorted
@@ -32,6 +36,10 @@ struct ImageFolder {
 // has no folders, or a class has no image.
 absl::StatusOr<ImageFolder> ListImageFolder(const std::string& path,
                                             const Cancelled& cancelled = {});
+
+// The file's image as a square of `side` pixels. REQUIRES: out has room for it.
+absl::Status ReadImageFile(const ImageFolder::File& file, int64_t side, const Cancelled& cancelled,
+                           std::span<uint8_t> out);
 
 // The files' images as squares of `side` pixels, one behind the other, made by several threads. An
 // error names the first file, in their order, that is none. REQUIRES: out has room for them.

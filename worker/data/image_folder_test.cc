@@ -220,5 +220,36 @@ TEST_CASE("validation_folders_have_the_classes_of_training") {
   CHECK(absl::IsInvalidArgument(Dataset::Open(spec, 3).status()));
 }
 
+TEST_CASE("mixture_of_folders_reads_each_by_weight_with_the_same_classes") {
+  const Folder folder;
+  for (int k = 0; k < 8; ++k) {
+    for (const std::string name : {"cat", "dog"}) {
+      const std::string file = absl::StrCat(name, "/", k, ".png");
+      folder.Write("small/" + file, EncodePng(4, 4, 3));
+      folder.Write("large/" + file, EncodePng(12, 12, 1));
+    }
+  }
+  WriteClasses(folder, "set/");
+  DataSpec spec = Spec("", 4);
+  spec.sources = {{folder.path() + "/small", 1}, {folder.path() + "/large", 3}};
+  spec.validation_fraction = 0.25;
+  spec.validation = {{"set", folder.path() + "/set"}};
+  const auto data = Dataset::Open(spec, 2);
+  REQUIRE(data.status().message() == "");
+  CHECK(data->train_sequences() == 24);
+  CHECK(data->ValidationPlaces(0, 0).size() == 8);
+  CHECK(data->ValidationPlaces(1, 0).size() == 3);
+  int large = 0;
+  std::vector<int32_t> rows(40 * static_cast<size_t>(data->row()));
+  REQUIRE(data->ReadTrain(0, rows).ok());
+  for (int64_t position = 0; position < 40; ++position) large += data->Order(position) >= 12;
+  CHECK(large == 30);
+  // The images of another class than the first source's.
+  folder.Write("large/cow/a.png", EncodePng(4, 4, 3));
+  const absl::Status other = Dataset::Open(spec, 3).status();
+  CHECK(absl::IsInvalidArgument(other));
+  CHECK_THAT(std::string(other.message()), Contains(folder.path() + "/large: has not the classes"));
+}
+
 }  // namespace
 }  // namespace atl

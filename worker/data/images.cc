@@ -94,9 +94,14 @@ absl::Status ImageSet::AddFolder(const std::string& path, int64_t side, int64_t 
                                  const Cancelled& cancelled) {
   ATOLL_ASSIGN_OR_RETURN(ImageFolder folder, CheckedImageFolder(path, side, classes, cancelled));
   shape_ = {side, side, kImageChannels};
+  class_names_ = std::move(folder.classes);
+  if (IsRemotePath(path)) {
+    for (const ImageFolder::File& file : folder.files) labels_.push_back(file.label);
+    loader_ = std::make_shared<ImageLoader>(std::move(folder.files), side);
+    return absl::OkStatus();
+  }
   pixels_.resize(static_cast<size_t>(shape_.pixels()) * folder.files.size());
   for (const ImageFolder::File& file : folder.files) labels_.push_back(file.label);
-  class_names_ = std::move(folder.classes);
   return ReadImageFiles(folder.files, side, cancelled, pixels_);
 }
 
@@ -180,12 +185,19 @@ absl::Status ImageSet::AddIdx(const std::string& path, const std::string& bytes,
 }
 
 uint64_t ImageSet::Digest() const {
+  if (loader_ != nullptr) return loader_->Digest();
   const uint64_t parts[] = {XXH3_64bits(pixels_.data(), pixels_.size()),
                             XXH3_64bits(labels_.data(), labels_.size() * sizeof(int32_t)),
                             static_cast<uint64_t>(shape_.height),
                             static_cast<uint64_t>(shape_.width),
                             static_cast<uint64_t>(shape_.channels)};
   return XXH3_64bits(parts, sizeof parts);
+}
+
+absl::Status ImageSet::Load(std::span<const int64_t> images, std::span<const int64_t> next,
+                            const Cancelled& cancelled) const {
+  if (loader_ == nullptr) return absl::OkStatus();
+  return loader_->Load(images, next, cancelled);
 }
 
 void ImageSet::Read(int64_t index, const ImageChange& change, Rng rng,
@@ -195,7 +207,8 @@ void ImageSet::Read(int64_t index, const ImageChange& change, Rng rng,
   const int64_t down = static_cast<int64_t>(rng.Below(moves)) - change.crop_padding;
   const int64_t right = static_cast<int64_t>(rng.Below(moves)) - change.crop_padding;
   const bool mirrored = change.flip && rng.Below(2) == 1;
-  const uint8_t* const from = pixels_.data() + index * shape_.pixels();
+  const uint8_t* const from =
+      loader_ != nullptr ? loader_->pixels(index) : pixels_.data() + index * shape_.pixels();
   size_t at = 0;
   for (int64_t y = 0; y < shape_.height; ++y) {
     for (int64_t x = 0; x < shape_.width; ++x) {

@@ -1,5 +1,7 @@
 // Labelled images of a job: CIFAR-10's and CIFAR-100's binary files, and IDX, MNIST's format;
-// plain, gzip or zstd. They are held in memory as bytes, row by row and channel by channel.
+// plain, gzip or zstd. They are held in memory as bytes, row by row and channel by channel; those
+// of a folder in an object store from when they are first read (image_loader.h), others from Open
+// on.
 //
 //   kCifar10   records of a label and 3,072 bytes, 32 x 32 of red, then green, then blue.
 //   kCifar100  records of a coarse label, a fine one, which is used, and 3,072 bytes likewise.
@@ -15,6 +17,7 @@
 #define ATOLL_WORKER_DATA_IMAGES_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +27,7 @@
 #include "common/rng.h"
 #include "common/status.h"
 #include "worker/data/image_folder.h"
+#include "worker/data/image_loader.h"
 
 namespace atl {
 
@@ -54,10 +58,16 @@ class ImageSet {
   int64_t images() const { return std::ssize(labels_); }
   // Of kImageFolder, in the order of their numbers; else none.
   const std::vector<std::string>& class_names() const { return class_names_; }
-  // Of all pixels and labels.
+  // Of all pixels and labels, or of what stands for them.
   uint64_t Digest() const;
 
+  // Returns when these images can be read; an error names the file. `next` are those that are
+  // expected then: they are fetched meanwhile.
+  absl::Status Load(std::span<const int64_t> images, std::span<const int64_t> next,
+                    const Cancelled& cancelled) const;
+
   // Image `index` and behind it its label, in pixels() + 1 numbers, changed as `rng` says.
+  // REQUIRES: it was loaded.
   void Read(int64_t index, const ImageChange& change, Rng rng, std::span<int32_t> out) const;
 
  private:
@@ -70,6 +80,7 @@ class ImageSet {
   std::string path_;
   ImageShape shape_;
   std::vector<uint8_t> pixels_;
+  std::shared_ptr<ImageLoader> loader_;  // instead of pixels_
   std::vector<int32_t> labels_;
   std::vector<std::string> class_names_;
 };

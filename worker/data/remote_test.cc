@@ -223,7 +223,8 @@ TEST_CASE("a folder of images in a bucket is listed page by page and reads as it
   int side = 5;
   for (const std::string name : {"cat/1.png", "cat/2.png", "cat/notes.txt", "dog/1.PNG",
                                  "dog/deeper/x.png", "dog/.hidden.png", "dog/2.png", "top.png"}) {
-    const std::string bytes = EncodePng(++side, 2 * side, 3);
+    ++side;
+    const std::string bytes = EncodePng(side, 2 * side, 3);
     fixture.server.Put("/bucket/set/" + name, bytes, absl::StrCat("\"", side, "\""));
     fs::create_directories((here / name).parent_path());
     std::ofstream(here / name, std::ios::binary) << bytes;
@@ -243,12 +244,88 @@ TEST_CASE("a folder of images in a bucket is listed page by page and reads as it
   const Dataset bucket = Opened(spec);
   spec.path = here.string();
   const Dataset disk = Opened(spec);
-  CHECK(bucket.digest() == disk.digest());
   CHECK(bucket.train_sequences() == 2);
   std::vector<int32_t> rows(2 * static_cast<size_t>(bucket.row())), others(rows.size());
   REQUIRE(bucket.ReadTrain(0, rows).ok());
   REQUIRE(disk.ReadTrain(0, others).ok());
   CHECK(rows == others);
+}
+
+// A bucket of `count` images of 9 x 9 pixels in one class, and the job that reads it.
+DataSpec ImagesInBucket(Fixture& fixture, int count) {
+  for (int i = 0; i < count; ++i) {
+    fixture.server.Put(absl::StrCat("/bucket/set/cat/", 1000 + i, ".png"), EncodePng(9, 9, 3),
+                       absl::StrCat("\"", i, "\""));
+  }
+  DataSpec spec;
+  spec.format = DataFormat::kImageFolder;
+  spec.path = "s3://bucket/set";
+  spec.image_size = 8;
+  spec.sequence_length = 1;
+  spec.validation_fraction = 0.1;
+  return spec;
+}
+
+TEST_CASE("images_in_a_bucket_are_fetched_once_for_the_reads_that_come_and_no_others") {
+  Fixture fixture;
+  const DataSpec spec = ImagesInBucket(fixture, 100);
+  const auto each = std::ssize(EncodePng(9, 9, 3));
+  const Dataset data = Opened(spec);
+  CHECK(fixture.server.bytes() == 0);  // the listing's entity tags are the digest
+  std::vector<int32_t> rows(4 * static_cast<size_t>(data.row()));
+  constexpr int64_t kReads = 5;
+  for (int64_t read = 0; read < kReads; ++read) REQUIRE(data.ReadTrain(4 * read, rows).ok());
+  CHECK(fixture.server.bytes() >= 4 * kReads * each);
+  CHECK(fixture.server.bytes() <= 4 * (kReads + ReadPattern::kReadsAhead) * each);
+  const int64_t before = fixture.server.bytes();
+  REQUIRE(data.ReadTrain(0, rows).ok());  // it is held
+  CHECK(fixture.server.bytes() - before <= 4 * ReadPattern::kReadsAhead * each);
+}
+
+TEST_CASE("an_image_in_a_bucket_that_changes_or_is_damaged_is_an_error_that_names_it") {
+  Fixture fixture;
+  const DataSpec spec = ImagesInBucket(fixture, 20);
+  const Dataset data = Opened(spec);
+  fixture.server.Put("/bucket/set/cat/1004.png", EncodePng(9, 9, 3), "\"another\"");
+  std::vector<int32_t> rows(static_cast<size_t>(data.train_sequences() * data.row()));
+  const absl::Status changed = data.ReadTrain(0, rows);
+  CHECK(absl::IsDataLoss(changed));
+  CHECK_THAT(std::string(changed.message()), Contains("s3://bucket/set/cat/1004.png"));
+  // The same job again, as after a restart: the digest says that the data are others.
+  fixture.server.Put("/bucket/set/cat/1004.png", "no image", "\"damaged\"");
+  const Dataset again = Opened(spec);
+  CHECK(again.digest() != data.digest());
+  const absl::Status damaged = again.ReadTrain(0, rows);
+  CHECK(absl::IsInvalidArgument(damaged));
+  CHECK_THAT(std::string(damaged.message()), Contains("s3://bucket/set/cat/1004.png"));
+}
+
+TEST_CASE("reading_images_in_a_bucket_ends_when_it_is_cancelled") {
+  Fixture fixture;
+  const Dataset data = Opened(ImagesInBucket(fixture, 20));
+  fixture.server.Hold();
+  std::vector<int32_t> row(static_cast<size_t>(data.row()));
+  CHECK(absl::IsAborted(data.ReadTrain(0, row, [] { return true; })));
+}
+
+TEST_CASE("reads_are_expected_where_the_last_ones_lead") {
+  ReadPattern pattern;
+  const auto begins = [&](int64_t first, int64_t count) {
+    std::vector<int64_t> next;
+    for (const PositionRange& range : pattern.Note(first, count)) {
+      CHECK(range.size() == count);
+      next.push_back(range.begin);
+    }
+    return next;
+  };
+  CHECK(begins(100, 8) == std::vector<int64_t>{108, 116, 124, 132});
+  CHECK(begins(108, 8) == std::vector<int64_t>{116, 124, 132, 140});
+  // Rows 8 to 16 of batches of 32.
+  CHECK(begins(140, 8) == std::vector<int64_t>{172, 204, 236, 268});
+  CHECK(begins(172, 8) == std::vector<int64_t>{204, 236, 268, 300});
+  // Another lease.
+  CHECK(begins(90'000, 8) == std::vector<int64_t>{90'032, 90'064, 90'096, 90'128});
+  CHECK(begins(10, 8) == std::vector<int64_t>{42, 74, 106, 138});
 }
 
 TEST_CASE("the cache keeps to its bound, and damaged blocks are fetched again") {

@@ -61,8 +61,8 @@ class StampBook {
   };
 
   void SetOne(const HeldLayer& layer, const Stamps& stamps) {
-    auto entry = std::find_if(entries_.begin(), entries_.end(),
-                              [&](const Entry& e) { return e.Is(layer); });
+    auto entry =
+        std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.Is(layer); });
     if (entry == entries_.end()) {
       entry = entries_.insert(entry, {layer.device, layer.shard, layer.table_only, {}, {}});
     }

@@ -388,11 +388,16 @@ TEST_CASE("top_p keeps the fewest likeliest tokens, a stop token or the callback
 }
 
 TEST_CASE("a pass over new tokens alone gives the logits of a pass over all of them") {
-  const auto family = GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama);
+  const auto family = GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama, ModelFamily::kMistral,
+                               ModelFamily::kGemma2);
+  ModelConfig config = Tiny(family, true);
+  CAPTURE(static_cast<int>(family));
+  if (family == ModelFamily::kMistral || family == ModelFamily::kGemma2) config.window.tokens = 4;
+  if (family == ModelFamily::kGemma2) config.attention_softcap = 0.05;
   CachedCpuBackend cached = NewCachedCpuBackend(2);
   SequenceCache* cache = cached.cache;
-  Subject with(Tiny(family, true), std::move(cached.backend), {1, 12, false});
-  Subject without(Tiny(family, true), NewCpuBackend(1), {1, 12, false});
+  Subject with(config, std::move(cached.backend), {1, 12, false});
+  Subject without(config, NewCpuBackend(1), {1, 12, false});
   const std::vector<int32_t> tokens = Tokens(12, 3);
   std::vector<float> got(29), expected(29);
   size_t passed = 0;

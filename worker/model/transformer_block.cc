@@ -1,6 +1,8 @@
 // A block of any transformer: attention, then a feed-forward, each with a residual branch beside it
 // and norms where the architecture has them.
 
+#include <limits>
+
 #include "worker/model/layer_base.h"
 
 namespace atl {
@@ -199,7 +201,12 @@ class TransformerBlock final : public LayerBase {
     const Tensor x = Begin(exec, a, s.attention, a.input);
     ForwardQkv(exec, a, s, x);
     if (arch_.rotary()) exec.Run(Rope{QueriesAndKeys(s.qkv), a.constants, a.shape.seq_len});
-    exec.Run(AttentionForward{Attention(a.shape), Q(s.qkv), K(s.qkv), V(s.qkv), s.out, s.lse});
+    AttentionShape attention = Attention(a.shape);
+    // A pass may be shorter than the window, and have a cache of earlier ones before it.
+    if (exec.Has(Capability::kMaskedAttention)) {
+      attention.window = config_.WindowOfBlock(index_, std::numeric_limits<int64_t>::max());
+    }
+    exec.Run(AttentionForward{attention, Q(s.qkv), K(s.qkv), V(s.qkv), s.out, s.lse});
     End(exec, a, s.attention, s.out, Weight(a, Param::kOut, d_, q_),
         Weight(a, Param::kOutBias, 1, d_), a.input, s.middle);
     ForwardUp(exec, a, s, Begin(exec, a, s.feed_forward, s.middle));

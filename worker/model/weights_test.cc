@@ -273,6 +273,15 @@ TEST_CASE("fifo_as_weights_is_refused_without_waiting") {
   CHECK_FALSE(ReadModelConfig(folder.path()).ok());
 }
 
+TEST_CASE("pickles_are_refused_with_the_conversion_to_do") {
+  for (const std::string name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    Folder folder;
+    folder.Write(name, "\x80\x02}q");
+    REQUIRE_THAT(WhyNotRead(Tiny(ModelFamily::kLlama, true), folder.path()),
+                 Contains("has " + name) && Contains("safe_serialization=True"));
+  }
+}
+
 TEST_CASE("an index that points outside its folder, or at a missing shard, is refused") {
   Folder folder;
   const ModelConfig config = Tiny(ModelFamily::kLlama, false);

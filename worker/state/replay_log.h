@@ -45,7 +45,7 @@ class ReplayLog {
     while (!changes_.empty()) {
       const auto* last = std::get_if<LoggedStep>(&changes_.back());
       if (last == nullptr || last->optimizer_step < step.optimizer_step) break;
-      if (!marks_.empty() && marks_.back().at == next_) break;  // it is in a save
+      if (EndsSaved()) break;  // it is in a save
       changes_.pop_back();
       --next_;
     }
@@ -53,11 +53,11 @@ class ReplayLog {
   }
   // Something has been set: no state before it is of use, unless it is Explained at once.
   void Changed() {
-    if (!EndsUnknown()) Add(LoggedParameters{});
+    if (!EndsUnknown() || EndsSaved()) Add(LoggedParameters{});
   }
   // It was that the parameters became theta_base.
   void Explained() {
-    if (!EndsUnknown()) return;
+    if (!EndsUnknown() || EndsSaved()) return;
     changes_.pop_back();
     --next_;
     Add(LoggedParameters{true});
@@ -102,6 +102,8 @@ class ReplayLog {
     const auto* parameters = std::get_if<LoggedParameters>(&change);
     return parameters != nullptr && !parameters->are_base;
   }
+  // A save has all that has happened.
+  bool EndsSaved() const { return !marks_.empty() && marks_.back().at == next_; }
   bool EndsUnknown() const { return !changes_.empty() && IsUnknown(changes_.back()); }
   int64_t first() const { return next_ - static_cast<int64_t>(changes_.size()); }
   void Add(LoggedChange change) {

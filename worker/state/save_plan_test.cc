@@ -159,6 +159,19 @@ TEST_CASE("a log leads from a save to what is, if all that happened is known") {
     REQUIRE(!log.Since(2)->all);
     REQUIRE(log.Since(2)->list.size() == 1);
   }
+  SECTION("two changes with a save between them are two") {
+    log.Changed();
+    log.Saved(3);
+    log.Changed();
+    log.Explained();
+    REQUIRE(log.Since(3)->all);
+    REQUIRE(log.Since(3)->list.size() == 1);
+    REQUIRE(!log.Since(2)->all);
+    log.Saved(4);
+    log.Explained();
+    REQUIRE(log.Since(4)->list.empty());
+    REQUIRE(log.Since(3)->list.size() == 1);
+  }
 }
 
 }  // namespace
