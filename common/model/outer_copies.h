@@ -10,6 +10,7 @@
 #include "common/ids.h"
 #include "common/protocol/control.h"
 #include "common/protocol/island_plan.h"
+#include "common/protocol/job_spec.h"
 
 namespace atl {
 
@@ -21,6 +22,17 @@ std::vector<NodeId> WithCopies(const IslandPlan& plan, std::vector<NodeId> holde
 // more than a block between workers. `block` as in CutByOwners.
 std::map<NodeId, int64_t> KeptElements(const IslandPlan& plan, const std::vector<LayerSize>& layers,
                                        int32_t copies, int64_t block);
+
+// Of its host's memory, what a worker of a plan keeps for the model beside what its devices hold.
+struct HostCopies {
+  int64_t exchange_bytes = 0;  // with the parameter servers: what it owns, and copies for others
+  int64_t save_bytes = 0;      // what it owns, while that is written to its disk
+  int64_t peer_bytes = 0;      // saved states in memory, its own and others': an old and a new one
+  int64_t staging_bytes = 0;   // layers on their way between the exchange and its devices
+  int64_t validation_bytes = 0;  // its parameters, while theta_base is validated in their place
+};
+HostCopies MakeHostCopies(const JobSpec& spec, const IslandPlan& plan,
+                          const std::vector<LayerSize>& layers, const NodeId& worker);
 
 }  // namespace atl
 

@@ -39,5 +39,28 @@ TEST_CASE("a worker keeps what it owns and its share of the copies") {
         Kept{{"a", 1030}, {"b", 1200}, {"c", 230}});
 }
 
+TEST_CASE("host_copies_count_what_the_job_asks_for") {
+  const std::vector<LayerSize> layers = {{"x", 1000}, {"y", 200}, {"z", 30}};
+  JobSpec spec;
+  spec.checkpoint.peer_copies = 0;
+  spec.schedule.checkpoint_every_steps = 0;
+  spec.schedule.validation_sequences = 0;
+  const HostCopies least = MakeHostCopies(spec, ThreeStages(), layers, "b");
+  CHECK(least.exchange_bytes == 3 * 200 * 4);
+  CHECK(least.staging_bytes == 2 * 200 * 4);
+  CHECK(least.save_bytes + least.peer_bytes + least.validation_bytes == 0);
+  spec.checkpoint.peer_copies = 1;
+  spec.schedule.checkpoint_every_steps = 5;
+  spec.schedule.validation_sequences = 1;
+  spec.outer.overlap = Overlap::kCarry;
+  const HostCopies most = MakeHostCopies(spec, ThreeStages(), layers, "b");
+  CHECK(most.exchange_bytes == 3 * 1200 * 4);
+  CHECK(most.save_bytes == 3 * 200 * 4);
+  CHECK(most.peer_bytes == 2 * 3 * 1200 * 4);
+  CHECK(most.validation_bytes == 200 * 4);
+  spec.outer.overlap = Overlap::kNone;
+  CHECK(MakeHostCopies(spec, ThreeStages(), layers, "b").validation_bytes == 0);
+}
+
 }  // namespace
 }  // namespace atl

@@ -152,15 +152,8 @@ int64_t LeastOwnerBytes(const PlanRequest& request) {
 }
 
 int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker) {
-  const auto elements = [&](int32_t copies) {
-    const auto kept = KeptElements(plan, request.facts.layers, copies,
-                                   PartBlock(request.spec.outer.push_encoding));
-    const auto found = kept.find(worker);
-    return found == kept.end() ? 0 : found->second;
-  };
-  return int64_t{sizeof(float)} *
-         (elements(request.spec.checkpoint.peer_copies) * OuterCopies(request.spec) +
-          elements(0) * SaveCopies(request.spec));
+  const HostCopies copies = MakeHostCopies(request.spec, plan, request.facts.layers, worker);
+  return copies.exchange_bytes + copies.save_bytes;
 }
 
 absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {

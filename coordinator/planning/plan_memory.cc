@@ -10,6 +10,7 @@
 #include "common/model/costs.h"
 #include "common/model/layout.h"
 #include "common/model/optimizer_state.h"
+#include "common/model/outer_copies.h"
 #include "common/model/ownership.h"
 #include "common/model/stage_memory.h"
 #include "common/protocol/program_slots.h"
@@ -17,6 +18,9 @@
 
 namespace atl {
 namespace {
+
+// Program, libraries, stacks and buffers of connections: measured on workers on the CPU.
+constexpr int64_t kProcessBytes = int64_t{64} << 20;
 
 // A device's place in a plan.
 struct Place {
@@ -206,6 +210,22 @@ std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& p
     need.beside_bytes = beside.host_bytes + bytes / static_cast<int64_t>(member->devices.size());
   }
   return need;
+}
+
+std::optional<int64_t> PredictResidentBytes(const PlanRequest& request, const IslandPlan& plan,
+                                            const NodeId& worker) {
+  const HostCopies copies = MakeHostCopies(request.spec, plan, request.facts.layers, worker);
+  int64_t bytes = kProcessBytes + copies.exchange_bytes + copies.save_bytes + copies.peer_bytes +
+                  copies.staging_bytes + copies.validation_bytes;
+  for (const PlanProgram& program : plan.programs) {
+    if (WorkerOfDevice(program.device) != worker) continue;
+    const std::optional<MemoryLack> need = NeedOf(request, plan, program);
+    const DeviceInfo* info = InfoOf(request, program.device);
+    if (!need || info == nullptr) return std::nullopt;
+    bytes += BesideOf(request, plan, program.device).host_bytes;
+    if (IsHost(*info)) bytes += need->takes_bytes;
+  }
+  return bytes;
 }
 
 std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan) {

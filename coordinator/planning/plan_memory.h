@@ -38,6 +38,13 @@ std::string Text(const MemoryLack& lack);
 std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& plan,
                                  const PlanProgram& program);
 
+// What the process of one of the plan's workers takes of its host at most: its devices, where these
+// are the host's, messages, what it keeps of the model (common/model/outer_copies.h), and itself.
+// Nothing: as NeedOf, of any of its programs. Unlike NeedOf it counts what a worker without room
+// goes on without.
+std::optional<int64_t> PredictResidentBytes(const PlanRequest& request, const IslandPlan& plan,
+                                            const NodeId& worker);
+
 // Writes memory_peak_bytes of the programs. Returns all devices that have less than that.
 std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "coordinator/planning/auxiliary_memory.h"
 #include "coordinator/planning/planning_fixture.h"
 #include "coordinator/planning/predicted_step.h"
 
@@ -47,6 +48,26 @@ int64_t MostNeeded(const PlanRequest& request, const IslandPlan& plan) {
     most = std::max(most, need.takes_bytes + need.beside_bytes);
   }
   return most;
+}
+
+TEST_CASE("resident_memory_is_that_of_devices_and_more_with_copies_in_memory") {
+  PlanRequest request = JobOf(8, 8);
+  request.members = {Worker("w1", 1), Worker("w2", 1)};
+  request.spec.layout.stages = 2;
+  request.spec.checkpoint.peer_copies = 0;
+  const IslandPlan plan = Planned(request);
+  const NodeId worker = WorkerOfDevice(plan.programs[0].device);
+  int64_t devices = 0;
+  for (const PlanProgram& program : plan.programs) {
+    if (WorkerOfDevice(program.device) == worker) devices += program.memory_peak_bytes;
+  }
+  const auto least = PredictResidentBytes(request, plan, worker);
+  REQUIRE(least);
+  CHECK(*least > devices + OwnerBytes(request, plan, worker));
+  request.spec.checkpoint.peer_copies = 1;
+  const auto with_copies = PredictResidentBytes(request, plan, worker);
+  REQUIRE(with_copies);
+  CHECK(*with_copies > *least);
 }
 
 TEST_CASE("a layout that takes more memory than its search thought is not the end of the search") {

@@ -282,6 +282,20 @@ TEST_CASE(
   f.HasTheStateOfOneDevice("w1");
 }
 
+TEST_CASE("parameters_after_the_validation_of_theta_base_are_those_before_it") {
+  Fixture f(2);
+  f.group.Take(kTwo, {"w1", "w2"});
+  TestWorker& leader = f.group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  f.Trains("w1", 2);
+  leader.Settles();
+  // Nothing was pulled: theta_base is zero, and so differs from all parameters.
+  REQUIRE(leader.trainer->ValidateBase(2, 1).ok());
+  f.HasTheStateOfOneDevice("w1");
+  f.Trains("w1", 1);
+  f.HasTheStateOfOneDevice("w1");
+}
+
 TEST_CASE("the way back breaks off: it is gone again, to the same place") {
   std::atomic<int> cut = 0;  // at which commit from now on
   EngineOptions options;

@@ -87,7 +87,8 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   saving_tiers_.clear();
   save_due_ = true;
   if (Finish() == Command::kNone) return;
-  Resumed(event.resumed);
+  // A newer plan may find the devices with the resumed state, and need no copy of it.
+  Resumed(event.resumed || (event.kept && resumed_));
   steps_redone_ += event.steps_replayed;
   if (event.taken_over) TakeOver(*event.taken_over);
   if (event.push_lost) PushLost(event.reason);

@@ -183,5 +183,26 @@ TEST_CASE("A version that was committed since takes the place of a saved state's
   CHECK(story.Trains().ranges == Ranges{{0, 2}});
 }
 
+TEST_CASE("a_newer_plan_before_the_pull_ends_keeps_the_resumed_state") {
+  Saving story;
+  LocalCheckpoint resume{story.order.job, story.order.island, 0, 12, {{0, 4}}};
+  resume.save = 7;
+  story.order.resume = resume;
+  story.Attaches();
+  story.Orders();
+  story.Prepares();
+  Reconfigured done{1, true, false, ""};
+  done.resumed = true;
+  story.Wants<Reconfigure>();
+  story.Happens(done);
+  story.Wants<StartPull>();
+  story.order.plan.number = 2;
+  story.Orders();
+  CHECK(story.Wants<Reconfigure>().resume == 7);
+  story.Happens(Reconfigured{2, true, false, ""});  // no layer has moved
+  story.Pulls(0);
+  story.Adopts(0, AdoptMode::kKeep);
+}
+
 }  // namespace
 }  // namespace atl::worker

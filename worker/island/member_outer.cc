@@ -2,6 +2,7 @@
 // its devices.
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -346,16 +347,35 @@ absl::Status GroupMember::FetchTables() {
 
 // -------------------------------------------------------------------------------- validation ----
 
+// Only what differs from theta_base is put aside: nothing where no step has followed the pull.
 absl::Status GroupMember::PutBaseIn() {
-  std::vector<std::pair<LayerShard, std::vector<float>>> own;
+  if (outer() == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  put_aside_.clear();
+  int32_t read = -1;  // layer that `whole` is
+  std::vector<float> whole, cut, values;
   for (const HeldLayer& held : HeldShards()) {
-    if (held.table_only) continue;
-    std::vector<float> values(static_cast<size_t>(held.elements));
-    ATOLL_RETURN_IF_ERROR(GetShard(name(), held.shard, {0, held.elements}, {values, {}, {}}));
-    own.emplace_back(held.shard, std::move(values));
+    const LayerLayout& layout = job_->layouts[static_cast<size_t>(held.shard.layer)];
+    if (read != held.shard.layer) {
+      whole.resize(static_cast<size_t>(layout.size));
+      ATOLL_RETURN_IF_ERROR(ReadOuterLayer(OuterKind::kBase, held.shard.layer, whole));
+      read = held.shard.layer;
+    }
+    std::span<float> base = whole;
+    if (held.shard.tensor_shares.size() > 1) {
+      ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job_->LayoutOf(held.shard));
+      cut.resize(static_cast<size_t>(part.size));
+      CutLayer(layout, part, whole, cut);
+      base = cut;
+    }
+    if (!held.table_only) {
+      values.resize(base.size());
+      ATOLL_RETURN_IF_ERROR(GetShard(name(), held.shard, {0, std::ssize(base)}, {values, {}, {}}));
+      if (std::memcmp(values.data(), base.data(), base.size_bytes()) == 0) continue;
+      put_aside_.emplace_back(held.shard, std::exchange(values, {}));
+    }
+    ATOLL_RETURN_IF_ERROR(SetShard(held.shard, {base, {}, {}}, /*borrowed=*/true));
   }
-  put_aside_ = std::move(own);
-  return ApplyOuter(OuterKind::kBase, OuterTarget::kParameters, /*borrowed=*/true);
+  return absl::OkStatus();
 }
 
 absl::Status GroupMember::PutBack() {

@@ -13,6 +13,7 @@ namespace atl::worker {
 namespace {
 
 constexpr int kTrainerCopies = 4;  // see the header
+constexpr int64_t kElementBytes = sizeof(float);
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -130,17 +131,13 @@ absl::Status Island::CheckMemory(const IslandPlan* plan) const {
   const bool alone = plan == nullptr || plan->members.size() <= 1;
   int64_t bytes = 0;
   if (plan == nullptr) {
-    bytes = elements * (OuterCopies(spec_) + SaveCopies(spec_));
+    bytes = elements * (OuterCopies(spec_) + SaveCopies(spec_)) * kElementBytes;
   } else {
-    const NodeId& leader = plan->members.front().worker;
-    const auto kept = [&](int32_t copies) {
-      return KeptElements(*plan, facts_.layers, copies,
-                          PartBlock(spec_.outer.push_encoding))[leader];
-    };
-    bytes = kept(spec_.checkpoint.peer_copies) * OuterCopies(spec_) + kept(0) * SaveCopies(spec_);
+    const HostCopies copies =
+        MakeHostCopies(spec_, *plan, facts_.layers, plan->members.front().worker);
+    bytes = copies.exchange_bytes + copies.save_bytes;
   }
-  if (options_.trainer_on_host && alone) bytes += elements * kTrainerCopies;
-  bytes *= int64_t{sizeof(float)};
+  if (options_.trainer_on_host && alone) bytes += elements * kTrainerCopies * kElementBytes;
   if (options_.host_bytes == 0 || bytes <= options_.host_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "the model's ", elements, " parameters need ", bytes, " bytes ",
