@@ -31,20 +31,13 @@
 
 #include "common/ids.h"
 #include "common/net/payload.h"
+#include "common/net/peer_fence.h"
 #include "common/net/security.h"
 #include "common/protocol/island_plan.h"
 #include "common/status.h"
 #include "common/time.h"
 
 namespace atl {
-
-struct PeerFence {
-  JobId job;
-  Generation generation = 0;
-  int64_t plan = 0;
-
-  auto operator<=>(const PeerFence&) const = default;
-};
 
 // Each is a queue of its own with a credit of its own. Where several wait, tensors go before state,
 // and both before sums: an activation that somebody waits for is never behind a layer's gradients.

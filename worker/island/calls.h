@@ -17,10 +17,9 @@
 #include "common/time.h"
 #include "proto/group.pb.h"
 #include "worker/island/parts.h"
+#include "worker/island/wire.h"
 
 namespace atl::worker {
-
-using CallId = uint64_t;
 
 // Thread-safe. Every call that was begun ends with one Await.
 class Calls {

@@ -1,28 +1,25 @@
-// Serves an island's leader: does what its calls say with this worker's devices.
+// Serves an island's leader with this worker's devices: FollowerControl on a thread of its own.
 //
-// Calls are done one after the other on a thread of the follower's; a member that is lost ends the
-// one under way within moments. The leader then sets the island up again; meanwhile the follower
-// meets lost members again by itself, and holds on to what it has.
+// A member that is lost ends the call under way within moments. The leader then sets the island up
+// again; meanwhile the follower meets lost members again by itself, and holds on to what it has.
 
 #ifndef ATOLL_WORKER_ISLAND_FOLLOWER_H_
 #define ATOLL_WORKER_ISLAND_FOLLOWER_H_
 
 #include <condition_variable>
-#include <deque>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <variant>
 
+#include "worker/island/follower_control.h"
 #include "worker/island/member.h"
 
 namespace atl::worker {
 
 class Follower {
  public:
-  // What it serves, and what it is doing, whenever that changes. Called on the follower's thread.
-  using OnState = std::function<void(int64_t plan_number, const std::string& doing)>;
+  // Called on the follower's thread.
+  using OnState = FollowerControl::OnState;
 
   // `member` outlives it.
   Follower(GroupMember* member, OnState on_state);
@@ -40,50 +37,14 @@ class Follower {
   absl::Status AwaitFree(Duration timeout);
 
  private:
-  struct Order {
-    PeerFence fence;
-    IslandPlan plan;
-  };
-  struct Called {
-    NodeId from;
-    v1::GroupFrame frame;
-    int64_t order = 0;  // under which it came
-  };
-  struct Meet {};  // lost members again
-  struct End {
-    bool stop = false;
-  };
-  using Task = std::variant<Order, Called, Meet, End>;
-
-  static constexpr size_t kTasksMax = 4096;
-
-  void Add(Task task);
   void Run();
-  void Do(Order& order);
-  void Do(Called& called);
-  void Do(Meet&);
-  v1::GroupReply Serve(const NodeId& from, const v1::GroupFrame& frame);
-  absl::Status Step(const v1::StepCall& step, v1::GroupReply* reply);
-  absl::Status Work(const NodeId& from, const v1::GroupFrame& frame, v1::GroupReply* reply);
-  absl::Status WorkOnOuter(const v1::OuterCall& call);
-  void Say(const std::string& doing);
 
   GroupMember* const member_;
-  const OnState on_state_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task> tasks_;  // guarded by mutex_
-  int64_t orders_ = 0;      // guarded by mutex_; Follow and Unfollow so far
-  int64_t oldest_ = 0;      // guarded by mutex_; of which calls are still done
-  bool following_ = false;  // guarded by mutex_
-  bool idle_ = false;       // guarded by mutex_
-
-  // The thread's own.
-  Order order_;
-  int64_t plan_number_ = 0;     // set up
-  int64_t traced_number_ = -1;  // of the step that traced_ is of
-  StepOutcome traced_;          // newest step that was to be kept
-  std::string doing_;
+  FollowerControl control_;  // guarded by mutex_, but for Do: the thread's own
+  bool idle_ = false;        // guarded by mutex_
+  bool stopping_ = false;    // guarded by mutex_
   std::thread thread_;
 };
 

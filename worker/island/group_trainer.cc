@@ -1,16 +1,39 @@
 #include "worker/island/group_trainer.h"
 
 #include <algorithm>
-#include <set>
 
-#include "common/check.h"
+#include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "common/model/targets.h"
-#include "common/model/tensor_layout.h"
 #include "worker/core/leases.h"
 
 namespace atl::worker {
+namespace {
+
+std::span<float> Mutable(std::span<const float> values) {
+  return {const_cast<float*>(values.data()), values.size()};  // ShardParts serves both directions
+}
+
+LayerShard WholeLayer(int layer) { return {layer, 0, {1}}; }
+
+}  // namespace
+
+GroupTrainer::GroupTrainer(GroupMember* member, OnBoundaries on_boundaries, OnMemory on_memory,
+                           StepTracer::OnTraced on_traced, AwaitFree await_free,
+                           OnSettled on_settled)
+    : member_(member),
+      on_boundaries_(std::move(on_boundaries)),
+      on_memory_(std::move(on_memory)),
+      tracer_(std::move(on_traced)),
+      await_free_(std::move(await_free)),
+      control_(member, {.heard = [this](const NodeId& from,
+                                        const v1::GroupReply& reply) { Hear(from, reply); },
+                        .settled = std::move(on_settled),
+                        .saved =
+                            [this](const SaveOutcome& outcome) {
+                              if (on_saved_ != nullptr) on_saved_(outcome);
+                            }}) {}
 
 GroupTrainer::~GroupTrainer() {
   member_->SetHooks({});
@@ -19,18 +42,29 @@ GroupTrainer::~GroupTrainer() {
 
 std::string GroupTrainer::Name() const { return member_->options().device_name; }
 
+void GroupTrainer::Lead() {
+  member_->SetHooks(
+      {.call_failed = [this](const NodeId&,
+                             const std::string& error) { member_->InterruptWork(error); },
+       .save_done = [this](const NodeId& from,
+                           const v1::SaveDone& done) { control_.OnSaveDone(from, done); }});
+}
+
 absl::StatusOr<JobFacts> GroupTrainer::Prepare(const JobSpec& spec) {
   if (await_free_ != nullptr) ATOLL_RETURN_IF_ERROR(await_free_());
   Release();
-  ATOLL_ASSIGN_OR_RETURN(const JobFacts facts, member_->Open(spec, Cancelled()));
+  const auto open = [&] {
+    return member_->Open(spec, [this] { return control_.interrupted().load(); });
+  };
+  ATOLL_ASSIGN_OR_RETURN(const JobFacts facts, open());
   if (spec.layout.island != IslandExtent::kWorker) return facts;
-  const absl::Status alone = ConfigureAlone();
+  const absl::Status alone = control_.ConfigureAlone();
   if (alone.ok()) return facts;
   const bool may_fit = absl::IsResourceExhausted(alone) && PlanMayNeedLess(spec);
   Release();
   if (!may_fit) return alone;
   // Without the layers that it has taken: whoever measures the devices needs the room.
-  ATOLL_RETURN_IF_ERROR(member_->Open(spec, Cancelled()).status());
+  ATOLL_RETURN_IF_ERROR(open().status());
   lacks_ = std::string(alone.message());
   return facts;
 }
@@ -45,111 +79,34 @@ void GroupTrainer::Release() {
   if (await_free_ != nullptr) (void)await_free_();  // Close interrupts what is still there
   member_->Close();
   tracer_.Answer(absl::AbortedError("the worker has let the job go"));
-  alone_ = true;
-  plan_ = IslandPlan();
-  holdings_.clear();
   boundaries_.clear();
   memory_.clear();
-  pending_.clear();
-  configured_ = failed_ = step_tried_ = false;
-  broken_.clear();
-  known_steps_.reset();
   lacks_.clear();
-  steps_ = 0;
-  staged_ = false;
-  ForgetSaving();
-  saves_.clear();
-  bad_saves_.clear();
-  replay_.reset();
-  resume_save_ = 0;
-  staged_ = base_is_in_ = false;
-  shards_.clear();
-  outer_held_.clear();
-  outer_expected_ = OuterTag();
+  control_.Release();
 }
 
-std::vector<NodeId> GroupTrainer::Followers() const {
-  std::vector<NodeId> followers;
-  for (const IslandMember& member : plan_.members) {
-    if (member.worker != member_->name()) followers.push_back(member.worker);
-  }
-  return followers;
+absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation generation,
+                                                  const IslandPlan& plan,
+                                                  const std::vector<ShardPlacement>& shards,
+                                                  const NodeId& before, Leadership* known) {
+  if (await_free_ != nullptr) ATOLL_RETURN_IF_ERROR(await_free_());
+  Lead();
+  boundaries_.clear();
+  memory_.clear();
+  return control_.Configure(job, generation, plan, shards, before, known);
 }
 
-// A job's memory is taken when it is opened, and what does not fit is known then.
-absl::Status GroupTrainer::ConfigureAlone() {
-  plan_ = PlanOfOne();
-  alone_ = true;
-  fence_ = {};
-  staged_ = false;
-  member_->JoinAlone(fence_, plan_);
-  outer_expected_ = OuterTag();
-  ATOLL_RETURN_IF_ERROR(SetUp(&holdings_));
-  std::string lost;
-  ATOLL_RETURN_IF_ERROR(MoveOuter(&lost));
-  member_->DropSurplus();
-  member_->CommitOuterLayout();
-  configured_ = true;
-  failed_ = false;
-  return absl::OkStatus();
+void GroupTrainer::Keep(Leadership known) {
+  control_.Keep(std::move(known));
+  tracer_.Answer(absl::AbortedError("another worker leads the island now"));
 }
 
-// Everything on the first device, the job's micro-batch (or the whole batch) at once, and nothing
-// recomputed.
-IslandPlan GroupTrainer::PlanOfOne() const {
-  const GroupJob& job = *member_->job();
-  const InnerSpec& inner = job.spec.inner;
-  const int64_t rows =
-      inner.micro_batch_sequences > 0 ? inner.micro_batch_sequences : inner.batch_sequences;
-  const std::string device = absl::StrCat(member_->name(), "/0");
-  IslandPlan plan;
-  plan.number = 1;
-  plan.members = {{member_->name(), member_->options().link.incarnation, member_->endpoint(), ""}};
-  PlanReplica replica;
-  replica.micro_batch_sequences = rows;
-  replica.micro_batches = static_cast<int32_t>((inner.batch_sequences + rows - 1) / rows);
-  replica.stages = {{0, static_cast<int32_t>(job.layouts.size()), {device}, {}}};
-  plan.replicas = {replica};
-  std::vector<PlanOp> ops;
-  for (int32_t m = 0; m < replica.micro_batches; ++m) {
-    ops.push_back({PlanOpKind::kForward, 0, m});
-    ops.push_back({PlanOpKind::kInputGradient, 0, m});
-    ops.push_back({PlanOpKind::kWeightGradient, 0, m});
-  }
-  plan.programs = {CompleteProgram(plan, device, ops)};
-  return plan;
+void GroupTrainer::Interrupt(const std::string& reason) {
+  control_.Interrupt();
+  member_->Interrupt(reason);
 }
 
-// -------------------------------------------------------------------------- calls to others ----
-
-absl::StatusOr<GroupTrainer::Calls> GroupTrainer::CallAll(const v1::GroupFrame& frame) {
-  Calls calls;
-  for (const NodeId& follower : Followers()) {
-    const absl::StatusOr<CallId> call = member_->Call(follower, frame);
-    if (!call.ok()) {
-      Fail();
-      InterruptAll();
-      (void)AwaitAll(calls, kEndTimeout);  // the first trouble is what counts
-      return call.status();
-    }
-    calls.emplace_back(follower, *call);
-  }
-  return calls;
-}
-
-absl::Status GroupTrainer::AwaitAll(const Calls& calls, Duration timeout) {
-  absl::Status first;
-  for (const auto& [follower, call] : calls) {
-    const auto reply = member_->Await(call, timeout);
-    if (reply.ok()) {
-      Hear(follower, *reply);
-      continue;
-    }
-    if (first.ok() || absl::IsAborted(first)) first = reply.status();
-    timeout = std::min(timeout, kEndTimeout);
-  }
-  return first;
-}
+// ------------------------------------------------------------------------------------- seen ----
 
 // Only steps' replies say something about boundaries, of members that send any.
 void GroupTrainer::Hear(const NodeId& from, const v1::GroupReply& reply) {
@@ -170,9 +127,9 @@ void GroupTrainer::Hear(const NodeId& from, const v1::GroupReply& reply) {
 }
 
 void GroupTrainer::SayBoundaries() {
-  if (on_boundaries_ == nullptr || alone_) return;
+  if (on_boundaries_ == nullptr || control_.alone()) return;
   BoundariesSeen all;
-  all.plan_number = plan_.number;
+  all.plan_number = control_.plan().number;
   for (const auto& [member, seen] : boundaries_) {
     all.boundaries.insert(all.boundaries.end(), seen.boundaries.begin(), seen.boundaries.end());
     if (all.plan_wanted.empty()) all.plan_wanted = seen.plan_wanted;
@@ -201,101 +158,21 @@ void GroupTrainer::SayMemory() {
   on_memory_(all);
 }
 
-absl::Status GroupTrainer::Ready() {
-  if (configured_) return absl::OkStatus();
-  return absl::FailedPreconditionError("the island is not set up");
-}
-
-void GroupTrainer::Fail() {
-  if (failed_) return;
-  failed_ = true;
-  configured_ = false;
-  InterruptAll();
-}
-
-void GroupTrainer::InterruptAll() {
-  constexpr char kReason[] = "the island is set up again";
-  member_->InterruptWork(kReason);
-  v1::GroupFrame frame;
-  frame.mutable_interrupt()->set_reason(kReason);
-  for (const NodeId& follower : Followers()) member_->Tell(follower, frame);
-}
-
-absl::Status GroupTrainer::Settle() {
-  const absl::Status status = AwaitAll(std::exchange(pending_, {}), member_->StepTimeout());
-  if (!status.ok()) Fail();
-  return status;
-}
-
-void GroupTrainer::Interrupt(const std::string& reason) {
-  interrupted_ = true;
-  member_->Interrupt(reason);
-}
-
 // ------------------------------------------------------------------------------------ work ----
-
-// The step before must have succeeded everywhere, which is heard while this one goes on: no
-// follower's answer is waited for at the end of a step.
-template <typename Work>
-auto GroupTrainer::Together(const v1::GroupFrame& frame, const Work& work) -> decltype(work()) {
-  ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_ASSIGN_OR_RETURN(Calls calls, CallAll(frame));
-  auto done = work();
-  if (!done.ok()) Fail();
-  const absl::Status before = Settle();
-  if (done.ok() && before.ok()) {
-    pending_ = std::move(calls);
-    return done;
-  }
-  const absl::Status others = AwaitAll(calls, kEndTimeout);
-  if (!before.ok()) return before;
-  // Who was merely interrupted does not know the cause.
-  return absl::IsAborted(done.status()) && !others.ok() && !absl::IsAborted(others) ? others
-                                                                                    : done.status();
-}
 
 absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ranges,
                                             double learning_rate) {
   const bool trace = tracer_.wanted();
   const Instant begun = SteadyNow();
-  v1::GroupFrame frame;
-  frame.mutable_step()->set_number(++number_);
-  frame.mutable_step()->set_learning_rate(learning_rate);
-  frame.mutable_step()->set_trace(trace);
-  ToWire(ranges, frame.mutable_step());
-  known_steps_ = steps_;
-  step_tried_ = true;
-  absl::StatusOr<StepOutcome> made =
-      Together(frame, [&] { return member_->Step(number_, ranges, learning_rate, trace); });
-  if (!made.ok()) {
-    tracer_.Answer(Annotate(made.status(), "the island gave up a step"));
-    return made.status();
+  if (const absl::Status made = control_.Step(ranges, learning_rate, trace); !made.ok()) {
+    tracer_.Answer(Annotate(made, "the island gave up a step"));
+    return made;
   }
-  StepOutcome& outcome = *made;
-  step_tried_ = false;
-  known_steps_ = ++steps_;
-  if (trace) tracer_.Answer(CollectTrace(begun, Sequences(ranges), outcome));
-  boundaries_[member_->name()] = {0, std::move(outcome.boundaries), outcome.plan_wanted};
+  if (trace) tracer_.Answer(CollectTrace(begun, Sequences(ranges)));
   SayBoundaries();
-  std::vector<DeviceMemoryState>& memory = memory_[member_->name()];
-  memory.clear();
-  for (const DeviceMemory& m : outcome.memory) {
-    memory.push_back({m.device, m.predicted_bytes, m.peak_bytes, m.limit_bytes});
-  }
   SayMemory();
-  return MeanLoss{outcome.loss.mean(), outcome.loss.tokens};
-}
-
-absl::Status GroupTrainer::StepAgain(const LoggedStep& step) {
-  v1::GroupFrame frame;
-  frame.mutable_step()->set_number(++number_);
-  frame.mutable_step()->set_learning_rate(step.learning_rate);
-  ToWire(step.ranges, frame.mutable_step());
-  return Together(frame,
-                  [&] {
-                    return member_->Step(number_, step.ranges, step.learning_rate, /*trace=*/false);
-                  })
-      .status();
+  const LossSum& loss = member_->newest_loss();
+  return MeanLoss{loss.mean(), loss.tokens};
 }
 
 absl::StatusOr<int64_t> GroupTrainer::CountMasked(const std::vector<PositionRange>& ranges) {
@@ -311,19 +188,61 @@ absl::StatusOr<MeanLoss> GroupTrainer::Validate(int64_t sequences, int set) {
   const int64_t batch = job.spec.inner.batch_sequences;
   LossSum sum;
   for (int64_t first = places.begin; first < places.end; first += batch) {
-    const int64_t count = std::min(batch, places.end - first);
-    v1::GroupFrame frame;
-    frame.mutable_evaluate()->set_number(++number_);
-    frame.mutable_evaluate()->set_first(first);
-    frame.mutable_evaluate()->set_count(count);
-    ATOLL_ASSIGN_OR_RETURN(const LossSum loss, Together(frame, [&] {
-                             return member_->Evaluate(number_, first, count);
-                           }));
+    ATOLL_RETURN_IF_ERROR(control_.Evaluate(first, std::min(batch, places.end - first)));
+    const LossSum& loss = member_->newest_loss();
     sum.nats += loss.nats;
     sum.tokens += loss.tokens;
     sum.hits += loss.hits;
   }
   return MeanLoss{sum.mean(), sum.tokens, sum.accuracy()};
+}
+
+absl::StatusOr<std::vector<MeanLoss>> GroupTrainer::ValidateBase(int64_t sequences, int sets) {
+  ATOLL_RETURN_IF_ERROR(control_.PutBaseIn());
+  absl::StatusOr<std::vector<MeanLoss>> losses = ValidateSets(sequences, sets);
+  if (control_.failed()) return losses;  // Configure puts the parameters back
+  ATOLL_RETURN_IF_ERROR(control_.TakeBaseOut());
+  return losses;
+}
+
+// ------------------------------------------------------------------------- of a worker alone ----
+
+absl::Status GroupTrainer::ReadyAlone() const {
+  ATOLL_RETURN_IF_ERROR(control_.Ready());
+  if (control_.alone()) return absl::OkStatus();
+  return absl::FailedPreconditionError("the island's layers belong to its members");
+}
+
+absl::Status GroupTrainer::GetParts(int layer, const ShardParts& out) {
+  ATOLL_RETURN_IF_ERROR(ReadyAlone());
+  const Range all{0, member_->job()->layouts[static_cast<size_t>(layer)].size};
+  return member_->GetShard(member_->name(), WholeLayer(layer), all, out);
+}
+
+absl::Status GroupTrainer::SetParts(int layer, const ShardParts& values,
+                                    const std::string& broken) {
+  ATOLL_RETURN_IF_ERROR(ReadyAlone());
+  const absl::Status status = member_->SetShard(WholeLayer(layer), values);
+  if (!status.ok()) control_.FailChange(broken);
+  return status;
+}
+
+absl::Status GroupTrainer::GetParameters(int layer, std::span<float> out) {
+  return GetParts(layer, {out, {}, {}});
+}
+
+absl::Status GroupTrainer::GetMoments(int layer, std::span<float> first, std::span<float> second) {
+  return GetParts(layer, {{}, first, second});
+}
+
+absl::Status GroupTrainer::SetParameters(int layer, std::span<const float> values) {
+  return SetParts(layer, {Mutable(values), {}, {}}, "");
+}
+
+absl::Status GroupTrainer::SetMoments(int layer, std::span<const float> first,
+                                      std::span<const float> second) {
+  return SetParts(layer, {{}, Mutable(first), Mutable(second)},
+                  "the optimizer's moments were being written");
 }
 
 }  // namespace atl::worker

@@ -14,12 +14,12 @@ constexpr Duration kTraceTimeout = std::chrono::seconds(10);  // of one answer
 absl::StatusOr<std::map<NodeId, ClockOffset>> GroupTrainer::AskClocks() {
   (void)member_->clocks().Take();
   for (int round = 0; round < kClockRounds; ++round) {
-    Calls calls;
-    for (const NodeId& follower : Followers()) {
+    IslandControl::Calls calls;
+    for (const NodeId& follower : control_.Followers()) {
       ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->AskClock(follower));
       calls.emplace_back(follower, call);
     }
-    ATOLL_RETURN_IF_ERROR(AwaitAll(calls, kTraceTimeout));
+    ATOLL_RETURN_IF_ERROR(control_.AwaitAll(calls, kTraceTimeout));
   }
   std::map<NodeId, ClockOffset> clocks;
   for (const auto& [worker, samples] : member_->clocks().Take()) {
@@ -28,20 +28,19 @@ absl::StatusOr<std::map<NodeId, ClockOffset>> GroupTrainer::AskClocks() {
   return clocks;
 }
 
-absl::StatusOr<StepTrace> GroupTrainer::CollectTrace(Instant begun, int64_t sequences,
-                                                     const StepOutcome& outcome) {
+absl::StatusOr<StepTrace> GroupTrainer::CollectTrace(Instant begun, int64_t sequences) {
   StepTrace trace;
-  trace.plan_number = alone_ ? 0 : plan_.number;
-  trace.step = steps_;
+  trace.plan_number = control_.alone() ? 0 : control_.plan().number;
+  trace.step = control_.steps();
   trace.sequences = sequences;
   trace.step_ns = (SteadyNow() - begun).count();
   const int64_t start_ns = begun.time_since_epoch().count();
-  Merge(member_->TraceOf(outcome), {}, start_ns, &trace);
-  ATOLL_RETURN_IF_ERROR(Settle());  // everybody has done the step
+  Merge(member_->TraceOf(member_->newest_step()), {}, start_ns, &trace);
+  ATOLL_RETURN_IF_ERROR(control_.Settle());  // everybody has done the step
   ATOLL_ASSIGN_OR_RETURN(const auto clocks, AskClocks());
   v1::GroupFrame frame;
-  frame.mutable_trace()->set_number(number_);
-  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  frame.mutable_trace()->set_number(control_.number());
+  ATOLL_ASSIGN_OR_RETURN(const IslandControl::Calls calls, control_.CallAll(frame));
   absl::Status status;
   for (const auto& [follower, call] : calls) {  // each call is awaited, also after an error
     auto reply = member_->Await(call, kTraceTimeout);
@@ -62,7 +61,7 @@ absl::StatusOr<StepTrace> GroupTrainer::CollectTrace(Instant begun, int64_t sequ
   for (const TraceDevice& device : trace.devices) {
     trace.step_ns = std::max(trace.step_ns, device.end_ns);
   }
-  Arrange(plan_, &trace);
+  Arrange(control_.plan(), &trace);
   return trace;
 }
 

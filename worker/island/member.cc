@@ -14,6 +14,9 @@
 namespace atl::worker {
 namespace {
 
+// Waiting for members to accept a plan is interrupted this often, to look for an interruption.
+constexpr Duration kMeetSlice = std::chrono::milliseconds(200);
+
 // How long a trace waits for messages that its step has received, but whose receipts are missing.
 constexpr Duration kArrivalTimeout = std::chrono::seconds(2);
 
@@ -88,6 +91,7 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bo
   ATOLL_ASSIGN_OR_RETURN(GroupJob job, GroupJob::Open(spec, options_.compute, data));
   ATOLL_ASSIGN_OR_RETURN(std::vector<LocalDevice> devices, options_.make_devices());
   job_ = std::make_unique<GroupJob>(std::move(job));
+  island_job_ = {job_->spec, job_->facts.layers, job_->undivided};
   {
     const std::lock_guard tiers(tiers_mutex_);
     remote_url_ = spec.checkpoint.remote;
@@ -123,6 +127,19 @@ void GroupMember::Close() {
   job_.reset();
 }
 
+const IslandJob* GroupMember::island_job() const {
+  return job_ == nullptr ? nullptr : &island_job_;
+}
+
+IslandMember GroupMember::Self() const {
+  return {name(), options_.link.incarnation, endpoint(), ""};
+}
+
+int64_t GroupMember::NowUs() const {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
 std::shared_ptr<Engine> GroupMember::engine() const {
   const std::lock_guard lock(state_mutex_);
   return engine_;
@@ -131,6 +148,10 @@ std::shared_ptr<Engine> GroupMember::engine() const {
 // ------------------------------------------------------------------------------------ plan ----
 
 absl::Status GroupMember::Join(const PeerFence& fence, const IslandPlan& plan) {
+  if (fence.plan == 0) {
+    JoinAlone(fence, plan);
+    return absl::OkStatus();
+  }
   const std::lock_guard meeting(meeting_mutex_);
   {
     const std::lock_guard lock(state_mutex_);
@@ -143,6 +164,17 @@ absl::Status GroupMember::Join(const PeerFence& fence, const IslandPlan& plan) {
     plan_ = plan;
   }
   return link_->SetPeers(fence, plan.members);
+}
+
+absl::Status GroupMember::Meet(const std::vector<NodeId>& workers,
+                               const std::atomic<bool>& interrupted) {
+  const Instant deadline = SteadyNow() + options_.meet_timeout;
+  for (;;) {
+    if (interrupted) return absl::AbortedError("interrupted");
+    const Instant now = SteadyNow();
+    const absl::Status met = link_->AwaitPeers(std::min(deadline, now + kMeetSlice), workers);
+    if (met.ok() || !absl::IsDeadlineExceeded(met) || now >= deadline) return met;
+  }
 }
 
 absl::Status GroupMember::MeetToMeasure(const PeerFence& fence,

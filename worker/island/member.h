@@ -29,6 +29,7 @@
 #include "worker/island/parts.h"
 #include "worker/island/peer_rendezvous.h"
 #include "worker/island/peer_transport.h"
+#include "worker/island/port.h"
 #include "worker/island/tracing.h"
 #include "worker/island/wire.h"
 #include "worker/island/work_queue.h"
@@ -78,14 +79,10 @@ struct GroupOptions {
   Duration unreachable_after = std::chrono::seconds(8);
 };
 
-// What ApplyOuter does with what it brings: it becomes the parameters, is added to them, becomes
-// what Engine::Add is to add, or does not reach the devices.
-enum class OuterTarget { kParameters, kAdded, kAddition, kNothing };
-
-class GroupMember final : private PeerHandler {
+class GroupMember final : public IslandPort, private PeerHandler {
  public:
   static absl::StatusOr<std::unique_ptr<GroupMember>> Create(GroupOptions options);
-  ~GroupMember();
+  ~GroupMember() override;
   GroupMember(const GroupMember&) = delete;
   GroupMember& operator=(const GroupMember&) = delete;
 
@@ -99,24 +96,32 @@ class GroupMember final : private PeerHandler {
   absl::StatusOr<JobFacts> Open(const JobSpec& spec, std::function<bool()> cancelled = nullptr);
   void Close();
   const GroupJob* job() const { return job_.get(); }
+  const IslandJob* island_job() const override;
+  IslandMember Self() const override;
+  IslandLimits limits() const override {
+    return {options_.meet_timeout, options_.call_timeout, options_.move_timeout};
+  }
+  int64_t NowUs() const override;
   int devices() const { return engine() == nullptr ? 0 : engine()->devices(); }
 
   // ---- The plan. ----
   // Speaks under this plan from now on. Under the same one, only meets lost members again.
-  absl::Status Join(const PeerFence& fence, const IslandPlan& plan);
-  // A plan of this worker alone.
-  void JoinAlone(const PeerFence& fence, const IslandPlan& plan);
-  void Leave();
+  absl::Status Join(const PeerFence& fence, const IslandPlan& plan) override;
+  absl::Status Meet(const std::vector<NodeId>& workers,
+                    const std::atomic<bool>& interrupted) override;
+  void Leave() override;
   // Meets these workers so that links can be measured, while this worker is in no island; ends with
   // the next Join. FAILED_PRECONDITION where it is in one. For any thread.
   absl::Status MeetToMeasure(const PeerFence& fence, const std::vector<IslandMember>& members);
   // An attempt at setting the plan up begins, larger than those before: what belongs to them is
   // dropped from now on, and waits for others may succeed again.
-  void BeginEpoch(int64_t epoch);
+  void BeginEpoch(int64_t epoch) override;
   // Sets the devices up, together with all members' whose devices are in the plan. For `cancelled`
   // see Engine::Configure.
   absl::Status Configure(const std::atomic<bool>* cancelled = nullptr);
-  int64_t last_number() const { return last_number_; }  // of the steps and evaluations begun
+  int64_t last_number() const override {
+    return last_number_;
+  }  // of the steps and evaluations begun
   std::vector<HeldLayer> Held();
   // Gets shards from where the moves say; afterwards all layers in the plan have this step, and
   // are those of `save`, if that is not 0.
@@ -124,12 +129,12 @@ class GroupMember final : private PeerHandler {
   void DropSurplus();
 
   // ---- What this worker knows of the island that it led, for whom takes over. ----
-  void Keep(v1::Inheritance kept);  // until Close or the next one
-  void DropKept();
+  void Keep(v1::Inheritance kept) override;  // until Close or the next one
+  void DropKept() override;
   std::optional<v1::Inheritance> kept() const;
 
   // ---- What is exchanged with the parameter servers: what this worker owns of it. ----
-  std::shared_ptr<OuterState> outer() const;  // null: no plan was set up for this job
+  std::shared_ptr<OuterState> outer() const override;  // null: no plan was set up for this job
   OuterHoldings OuterHeld() const;
   // Gets what the order says; it takes the place of what was kept at CommitOuterLayout.
   absl::Status SetOuterLayout(const OuterOrder& order);
@@ -164,15 +169,15 @@ class GroupMember final : private PeerHandler {
   void GoOnSaving(int64_t save);
   std::vector<HeldSave> Saves();  // in memory and on the disk
   // Empty: there is no such tier. What is in the remote one has been saved by any worker.
-  absl::StatusOr<std::vector<HeldSave>> SavesIn(Tier tier);
+  absl::StatusOr<std::vector<HeldSave>> SavesIn(Tier tier) override;
   void ForgetSaves(int64_t save, Tier tier);  // older ones
-  void DropCopies();                          // those in memory
+  void DropCopies() override;                 // those in memory
   void StopSaving();                          // `done` of Save is not called any more
   absl::Status GetSaved(const NodeId& from, int64_t save, const LayerShard& shard, Range elements,
                         const ShardParts& out);
   // What this worker has seen happen to the island's state since its saves.
-  std::optional<ReplayLog::Changes> ChangesSince(int64_t save) const;
-  void Log(const std::function<void(ReplayLog&)>& change);
+  std::optional<ReplayLog::Changes> ChangesSince(int64_t save) const override;
+  void Log(const std::function<void(ReplayLog&)>& change) override;
 
   // ---- Work that all members do together. ----
   // `trace`: TraceOf(outcome) will be asked for.
@@ -206,17 +211,23 @@ class GroupMember final : private PeerHandler {
   absl::Status SetOptimizerSteps(int64_t steps);
 
   // Ends what this worker's devices do, soon.
-  void InterruptWork(const std::string& reason);
+  void InterruptWork(const std::string& reason) override;
   // And every wait for others.
   void Interrupt(const std::string& reason);
 
   // ---- Calls. ----
   // Sends a frame's body; the reply is awaited with Await. An error: the call is not under way.
-  absl::StatusOr<CallId> Call(const NodeId& to, v1::GroupFrame frame);
-  absl::StatusOr<v1::GroupReply> Await(CallId id, Duration timeout);
+  absl::StatusOr<CallId> Call(const NodeId& to, v1::GroupFrame frame) override;
+  absl::StatusOr<v1::GroupReply> Await(CallId id, Duration timeout) override;
+  // Does here what a call asks for: all but get_layer and what is no call.
+  absl::StatusOr<v1::GroupReply> Do(const v1::GroupFrame& call,
+                                    const std::atomic<bool>* interrupted = nullptr) override;
+  // What the newest step that Do has made came to; the loss of the newest step or evaluation.
+  const StepOutcome& newest_step() const { return newest_step_; }
+  const LossSum& newest_loss() const { return newest_loss_; }
   // Of what the present plan's devices do together.
-  Duration StepTimeout() const;
-  void Tell(const NodeId& to, v1::GroupFrame frame);  // no reply; lost with the peer
+  Duration StepTimeout() const override;
+  void Tell(const NodeId& to, v1::GroupFrame frame) override;
   // Sends a shard's parts in pieces that belong to a call. Never waits: of what is larger than an
   // eighth of the link's queue the first pieces leave, and each that arrives lets others follow. An
   // error: none does. Later on whoever receives them notices when no more come.
@@ -238,7 +249,7 @@ class GroupMember final : private PeerHandler {
   };
   // No call of the earlier ones is under way when it returns.
   void SetHooks(Hooks hooks);
-  void Reply(const NodeId& to, CallId call, v1::GroupReply reply);
+  void Reply(const NodeId& to, CallId call, v1::GroupReply reply) override;
 
   // ---- What was seen under the present plan, if it is of several workers or of several devices.
   // For any thread. ----
@@ -247,7 +258,7 @@ class GroupMember final : private PeerHandler {
   std::vector<GroupSums> Sums() const;           // of these devices with others'
   std::vector<RoundTrip> RoundTrips() const;     // to the other members
 
-  int64_t epoch() const { return epoch_; }
+  int64_t epoch() const override { return epoch_; }
   std::vector<BoundaryCounters> Boundaries() const;
   // Messages, or pieces of them, that this worker has sent in their turn on a shared line.
   int64_t turns_taken() const { return transport_.turns_taken(); }
@@ -274,6 +285,12 @@ class GroupMember final : private PeerHandler {
   bool TakeInterrupt(const PeerFence& fence, int64_t epoch);
 
   absl::Status SendFrame(const NodeId& to, const v1::GroupFrame& frame);
+  // A plan of this worker alone.
+  void JoinAlone(const PeerFence& fence, const IslandPlan& plan);
+  absl::Status DoStep(const v1::StepCall& step, v1::GroupReply* reply);
+  absl::Status DoOuter(const v1::OuterCall& call);
+  absl::Status DoSave(const v1::SaveCall& call);
+  absl::Status TakeOver(v1::GroupReply* reply) const;
   absl::Status TellAll(v1::GroupFrame frame);
   // What has come whole stays, at that step: a fetch that is broken off goes on where it was.
   absl::Status FetchOne(const ShardMove& move, int64_t optimizer_step);
@@ -315,6 +332,7 @@ class GroupMember final : private PeerHandler {
 
   const GroupOptions options_;
   std::unique_ptr<GroupJob> job_;
+  IslandJob island_job_;  // of job_
   PeerTransport transport_;
   PeerRendezvous rendezvous_;
   PeerBlocks blocks_;
@@ -348,6 +366,10 @@ class GroupMember final : private PeerHandler {
   std::vector<std::pair<LayerShard, std::vector<float>>> put_aside_;  // by PutBaseIn
 
   std::mutex engine_mutex_;  // one caller of the engine at a time
+  // Of the thread that calls Do.
+  StepOutcome newest_step_;
+  int64_t traced_number_ = -1;  // of newest_step_, if it was to be traced
+  LossSum newest_loss_;
 
   std::mutex loans_mutex_;
   std::condition_variable loans_changed_;

@@ -123,6 +123,9 @@ absl::StatusOr<CallId> GroupMember::AskClock(const NodeId& to) {
 }
 
 void GroupMember::Tell(const NodeId& to, v1::GroupFrame frame) {
+  const bool of_save =
+      frame.has_save_done() || frame.has_go_on_saving() || frame.has_forget_saves();
+  if (of_save && to == name()) return OnSaveFrame(to, frame);
   frame.set_epoch(epoch_);
   (void)SendFrame(to, frame);  // whoever is lost need not know
 }

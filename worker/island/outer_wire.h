@@ -38,6 +38,10 @@ struct OuterHoldings {
   std::vector<ShardPlacement> shards;
 };
 
+// What becomes of what APPLY brings: it becomes the parameters, is added to them, becomes what
+// Engine::Add is to add, or does not reach the devices.
+enum class OuterTarget { kParameters, kAdded, kAddition, kNothing };
+
 void ToWire(const OuterOrder& order, v1::OuterCall* out);
 OuterOrder OrderFrom(const v1::OuterCall& call);
 void ToWire(const CaptureDelta& command, v1::OuterCall* out);

@@ -16,6 +16,8 @@
 
 namespace atl::worker {
 
+using CallId = uint64_t;  // of one caller's
+
 inline constexpr int64_t kFrameBytesMax = int64_t{1} << 20;
 inline constexpr int64_t kPieceElements = int64_t{1} << 20;  // of layer state in one message
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "common/check.h"
-#include "worker/island/group_trainer.h"
+#include "worker/island/control.h"
 #include "worker/island/outer_wire.h"
 
 namespace atl::worker {
@@ -24,6 +24,8 @@ v1::GroupFrame ApplyFrame(OuterKind kind, OuterTarget target, bool beside) {
   frame.mutable_outer()->set_beside(beside);
   return frame;
 }
+
+constexpr char kMomentsBroken[] = "the optimizer's moments were being written";
 
 // Of these elements, what of `held` covers them, in order; what is left is appended to `missing`.
 void Cover(int32_t layer, ElementRange range, const NodeId& from, const LayerParts& held,
@@ -44,50 +46,47 @@ void Cover(int32_t layer, ElementRange range, const NodeId& from, const LayerPar
 }  // namespace
 
 // Bytes of the largest thing that is waited for: whole layers, between members.
-int64_t GroupTrainer::ModelBytes() const {
+int64_t IslandControl::ModelBytes() const {
   int64_t elements = 0;
-  for (const LayerLayout& layout : member_->job()->layouts) elements += layout.size;
+  for (const LayerSize& layer : port_->island_job()->layers) elements += layer.elements;
   return 4 * elements;
 }
 
-absl::Status GroupTrainer::AllDo(const v1::GroupFrame& frame,
-                                 const std::function<absl::Status()>& own) {
+absl::Status IslandControl::AllDo(const v1::GroupFrame& frame) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Settle());
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
-  absl::Status status = own();
-  const absl::Status others =
-      AwaitAll(calls, member_->options().move_timeout + MoveLimit(ModelBytes()));
+  absl::Status status = DoHere(frame);
+  const absl::Status others = AwaitAll(calls, port_->limits().move + MoveLimit(ModelBytes()));
   // Who was merely interrupted does not know the cause.
   if (status.ok() || (absl::IsAborted(status) && !others.ok())) status = others;
   if (!status.ok()) Fail();
   return status;
 }
 
-absl::Status GroupTrainer::AllDoBeside(const std::vector<NodeId>& followers,
-                                       const v1::GroupFrame& frame,
-                                       const std::function<absl::Status()>& own) const {
+absl::Status IslandControl::AllDoBeside(const std::vector<NodeId>& followers,
+                                        const v1::GroupFrame& frame) const {
   Calls calls;
   absl::Status status;
   for (const NodeId& follower : followers) {
-    const absl::StatusOr<CallId> call = member_->Call(follower, frame);
+    const absl::StatusOr<CallId> call = port_->Call(follower, frame);
     if (!call.ok()) {
       status = call.status();
       break;
     }
     calls.emplace_back(follower, *call);
   }
-  if (status.ok()) status = own();
-  Duration timeout = member_->options().move_timeout + MoveLimit(ModelBytes());
+  if (status.ok()) status = port_->Do(frame).status();
+  Duration timeout = port_->limits().move + MoveLimit(ModelBytes());
   for (const auto& [follower, call] : calls) {
     if (!status.ok()) timeout = std::min(timeout, kEndTimeout);
-    const absl::Status done = member_->Await(call, timeout).status();
+    const absl::Status done = port_->Await(call, timeout).status();
     if (status.ok()) status = done;
   }
   return status;
 }
 
-bool GroupTrainer::HaveAll(const std::set<NodeId>& taken) const {
+bool IslandControl::HaveAll(const std::set<NodeId>& taken) const {
   return std::all_of(holdings_.begin(), holdings_.end(), [&](const auto& entry) {
     const bool holds = std::any_of(entry.second.begin(), entry.second.end(),
                                    [](const HeldLayer& held) { return !held.surplus; });
@@ -97,11 +96,10 @@ bool GroupTrainer::HaveAll(const std::set<NodeId>& taken) const {
 
 // ---------------------------------------------------------------------------- initial weights ----
 
-absl::Status GroupTrainer::InitialWeights() {
+absl::Status IslandControl::InitialWeights() {
   change_failed_ = true;  // unless all of it succeeds
   broken_ = "the initial weights were being made";
-  ATOLL_RETURN_IF_ERROR(
-      AllDo(FrameOf(v1::OuterCall::INITIAL), [this] { return member_->MakeInitialWeights(); }));
+  ATOLL_RETURN_IF_ERROR(AllDo(FrameOf(v1::OuterCall::INITIAL)));
   broken_.clear();
   change_failed_ = false;
   return absl::OkStatus();
@@ -109,63 +107,53 @@ absl::Status GroupTrainer::InitialWeights() {
 
 // ------------------------------------------------------------------------------------ pushes ----
 
-absl::StatusOr<Trainer::Completion> GroupTrainer::CaptureDelta(
+absl::StatusOr<IslandControl::Completion> IslandControl::CaptureDelta(
     const worker::CaptureDelta& command) {
   ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(outer()->CheckShards(command));
+  ATOLL_RETURN_IF_ERROR(port_->outer()->CheckShards(command));
   v1::GroupFrame snapshot;
   snapshot.mutable_snapshot();
-  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken,
-                         TakeCopies(snapshot, [&] { return member_->TakeSnapshot(false); }));
+  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies(snapshot));
   const bool of_snapshot = HaveAll(taken);
   if (!of_snapshot) {
-    ATOLL_RETURN_IF_ERROR(
-        AllDo(FrameOf(v1::OuterCall::CAPTURE), [this] { return member_->ReadForDelta(false); }));
+    ATOLL_RETURN_IF_ERROR(AllDo(FrameOf(v1::OuterCall::CAPTURE)));
   }
   v1::GroupFrame make = FrameOf(v1::OuterCall::MAKE);
   ToWire(command, make.mutable_outer());
   make.mutable_outer()->set_beside(true);
   make.mutable_outer()->set_of_snapshot(of_snapshot);
-  // Nothing of the trainer's own is touched here but what stays as long as the plan.
-  return [this, command, make, of_snapshot,
-          followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
+  // Nothing of the control's own is touched here but what stays as long as the plan.
+  return [this, make, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
     if (cancelled) return absl::AbortedError("interrupted");
-    absl::Status status = AllDoBeside(followers, make, [&] {
-      if (of_snapshot) ATOLL_RETURN_IF_ERROR(member_->ReadForDelta(true));
-      return member_->outer()->MakeDelta(command);
-    });
+    absl::Status status = AllDoBeside(followers, make);
     if (status.ok() && cancelled) status = absl::AbortedError("interrupted");
-    if (!status.ok()) member_->outer()->DropDelta();
+    if (!status.ok()) port_->outer()->DropDelta();
     return status;
   };
 }
 
 // ------------------------------------------------------------------------------------- pulls ----
 
-absl::StatusOr<Trainer::Completion> GroupTrainer::StageCarry() {
+absl::StatusOr<IslandControl::Completion> IslandControl::StageCarry() {
   v1::GroupFrame frame;
   frame.mutable_addition();
-  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken,
-                         TakeCopies(frame, [this] { return member_->PrepareAddition(); }));
+  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies(frame));
   if (!HaveAll(taken)) return Completion();
   return [this, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
     if (cancelled) return absl::AbortedError("interrupted");
     const auto frame = ApplyFrame(OuterKind::kAddition, OuterTarget::kAddition, /*beside=*/true);
-    ATOLL_RETURN_IF_ERROR(AllDoBeside(followers, frame, [this] {
-      return member_->ApplyOuter(OuterKind::kAddition, OuterTarget::kAddition);
-    }));
+    ATOLL_RETURN_IF_ERROR(AllDoBeside(followers, frame));
     if (cancelled) return absl::AbortedError("interrupted");
     staged_ = true;
     return absl::OkStatus();
   };
 }
 
-absl::Status GroupTrainer::ApplyAll(OuterKind kind, OuterTarget target) {
-  return AllDo(ApplyFrame(kind, target, /*beside=*/false),
-               [&] { return member_->ApplyOuter(kind, target); });
+absl::Status IslandControl::ApplyAll(OuterKind kind, OuterTarget target) {
+  return AllDo(ApplyFrame(kind, target, /*beside=*/false));
 }
 
-absl::Status GroupTrainer::Carry() {
+absl::Status IslandControl::Carry() {
   // Some devices may have added it, and others not.
   broken_ = "what was pulled was being added to the parameters";
   ATOLL_ASSIGN_OR_RETURN(const bool added, AddStaged());
@@ -177,11 +165,11 @@ absl::Status GroupTrainer::Carry() {
   return absl::OkStatus();
 }
 
-absl::Status GroupTrainer::FetchTables() {
-  return AllDo(FrameOf(v1::OuterCall::TABLES), [this] { return member_->FetchTables(); });
+absl::Status IslandControl::FetchTables() {
+  return AllDo(FrameOf(v1::OuterCall::TABLES));
 }
 
-absl::Status GroupTrainer::AdoptPulled(const worker::AdoptPulled& command) {
+absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
   change_failed_ = true;  // unless all of it succeeds
   const bool replaces = command.mode == AdoptMode::kReplace;
   if (command.mode == AdoptMode::kCarry) {
@@ -194,53 +182,99 @@ absl::Status GroupTrainer::AdoptPulled(const worker::AdoptPulled& command) {
   v1::GroupFrame finish = FrameOf(v1::OuterCall::FINISH);
   finish.mutable_outer()->mutable_tag()->set_base(command.version);
   finish.mutable_outer()->set_keep_residual(command.keep_residual);
-  ATOLL_RETURN_IF_ERROR(
-      AllDo(finish, [&] { return member_->FinishOuter(command.version, command.keep_residual); }));
+  ATOLL_RETURN_IF_ERROR(AllDo(finish));
   change_failed_ = false;
-  if (replaces) member_->Log([](ReplayLog& log) { log.Explained(); });
+  if (replaces) port_->Log([](ReplayLog& log) { log.Explained(); });
   return absl::OkStatus();
 }
 
 // -------------------------------------------------------------------------------- validation ----
 
-absl::StatusOr<std::vector<MeanLoss>> GroupTrainer::ValidateBase(int64_t sequences, int sets) {
+absl::Status IslandControl::PutBaseIn() {
   base_is_in_ = true;
-  ATOLL_RETURN_IF_ERROR(
-      AllDo(FrameOf(v1::OuterCall::PUT_BASE_IN), [this] { return member_->PutBaseIn(); }));
-  absl::StatusOr<std::vector<MeanLoss>> losses = ValidateSets(sequences, sets);
-  if (failed_) return losses;  // Configure puts the parameters back
-  ATOLL_RETURN_IF_ERROR(TakeBaseOut());
-  return losses;
+  return AllDo(FrameOf(v1::OuterCall::PUT_BASE_IN));
 }
 
-absl::Status GroupTrainer::TakeBaseOut() {
+absl::Status IslandControl::TakeBaseOut() {
   if (!base_is_in_) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(
-      AllDo(FrameOf(v1::OuterCall::PUT_BACK), [this] { return member_->PutBack(); }));
+  ATOLL_RETURN_IF_ERROR(AllDo(FrameOf(v1::OuterCall::PUT_BACK)));
   ATOLL_RETURN_IF_ERROR(FetchTables());
   base_is_in_ = false;
   return absl::OkStatus();
 }
 
-// ---------------------------------------------------------------------------- what is owned ----
+// ---------------------------------------------------------------------------- copies, steps ----
 
-absl::Status GroupTrainer::GatherOuter(OuterKind kind, int layer, std::span<float> out) {
-  return member_->ReadOuterLayer(kind, layer, out);
+absl::Status IslandControl::SetOptimizerSteps(int64_t steps) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  v1::GroupFrame frame;
+  frame.mutable_set_steps()->set_optimizer_steps(steps);
+  broken_ = kMomentsBroken;
+  change_failed_ = true;  // unless all of it succeeds
+  ATOLL_RETURN_IF_ERROR(AllDoNow(frame));
+  change_failed_ = false;
+  broken_.clear();
+  steps_ = steps;
+  known_steps_ = steps;
+  return absl::OkStatus();
+}
+
+// REQUIRES: Ready and Settle.
+absl::Status IslandControl::AllDoNow(const v1::GroupFrame& frame) {
+  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  absl::Status status = DoHere(frame);
+  const absl::Status others = AwaitAll(calls, port_->limits().call);
+  if (status.ok()) status = others;
+  if (status.ok()) return status;
+  change_failed_ = true;
+  Fail();
+  return status;
+}
+
+absl::StatusOr<std::set<NodeId>> IslandControl::TakeCopies(const v1::GroupFrame& frame) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  staged_ = false;  // there is one piece of memory for all copies
+  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  std::set<NodeId> taken;
+  absl::Status status;
+  const auto note = [&](const NodeId& member, const absl::StatusOr<v1::GroupReply>& reply) {
+    if (status.ok()) status = reply.status();
+    if (reply.ok() && reply->copies_taken()) taken.insert(member);
+  };
+  note(name(), port_->Do(frame));
+  for (const auto& [follower, call] : calls) {
+    note(follower, port_->Await(call, port_->limits().call));
+  }
+  if (status.ok()) return taken;
+  Fail();
+  return status;
+}
+
+absl::StatusOr<bool> IslandControl::AddStaged() {
+  if (!staged_.exchange(false)) return false;
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  v1::GroupFrame frame;
+  frame.mutable_addition()->set_add(true);
+  ATOLL_RETURN_IF_ERROR(AllDoNow(frame));
+  return true;
 }
 
 // ---------------------------------------------------------------------------------- the plan ----
 
 // What each member of the plan is to keep, and from where it gets what is held; `lost` says of what
 // nobody has anything.
-std::map<NodeId, OuterOrder> GroupTrainer::PlanOuter(std::string* lost) const {
+std::map<NodeId, OuterOrder> IslandControl::PlanOuter(std::string* lost) const {
   std::vector<ShardPlacement> shards = shards_;
-  for (size_t l = 0; l < member_->job()->facts.layers.size() && shards_.empty(); ++l) {
+  for (size_t l = 0; l < port_->island_job()->layers.size() && shards_.empty(); ++l) {
     const auto layer = static_cast<int32_t>(l);
-    shards.push_back({layer, layer, 0, member_->job()->facts.layers[l].elements});
+    shards.push_back({layer, layer, 0, port_->island_job()->layers[l].elements});
   }
   OuterOrder common;
-  const JobSpec& spec = member_->job()->spec;
-  common.layout = alone_ ? LayoutOfOne(member_->name(), member_->job()->facts.layers)
+  const JobSpec& spec = port_->island_job()->spec;
+  common.layout = alone_ ? LayoutOfOne(name(), port_->island_job()->layers)
                          : LayoutByOwners(plan_, shards, spec.checkpoint.peer_copies,
                                           PartBlock(spec.outer.push_encoding));
   common.tag = outer_expected_;
@@ -284,18 +318,20 @@ std::map<NodeId, OuterOrder> GroupTrainer::PlanOuter(std::string* lost) const {
   return orders;
 }
 
-absl::Status GroupTrainer::MoveOuter(std::string* lost) {
+absl::Status IslandControl::MoveOuter(std::string* lost) {
   const std::map<NodeId, OuterOrder> orders = PlanOuter(lost);
   Calls calls;
   for (const NodeId& follower : Followers()) {
     v1::GroupFrame frame;
     ToWire(orders.at(follower), frame.mutable_outer());
-    ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(follower, std::move(frame)));
+    ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(follower, std::move(frame)));
     calls.emplace_back(follower, call);
   }
-  const absl::Status own = member_->SetOuterLayout(orders.at(member_->name()));
+  v1::GroupFrame frame;
+  ToWire(orders.at(name()), frame.mutable_outer());
+  const absl::Status own = DoHere(frame);
   const absl::Status others =
-      AwaitAll(calls, member_->options().move_timeout + MoveLimit(4 * ModelBytes()));
+      AwaitAll(calls, port_->limits().move + MoveLimit(4 * ModelBytes()));
   ATOLL_RETURN_IF_ERROR(own.ok() || absl::IsAborted(own) ? others : own);
   return own;
 }

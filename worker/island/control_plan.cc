@@ -2,25 +2,43 @@
 
 #include <algorithm>
 
-#include "common/event_loop.h"
-#include "worker/island/group_trainer.h"
+#include "worker/island/control.h"
 #include "worker/island/save_wire.h"
 
 namespace atl::worker {
 namespace {
 
-// Waiting for members to accept a plan is interrupted this often, to look for an interruption.
-constexpr Duration kMeetSlice = std::chrono::milliseconds(200);
+// `bytes` grows by what moves.
+v1::GroupFrame FetchFrame(const std::vector<ShardMove>& moves, int64_t optimizer_step, int64_t save,
+                          int64_t* bytes) {
+  v1::GroupFrame frame;
+  frame.mutable_fetch()->set_optimizer_step(optimizer_step);
+  frame.mutable_fetch()->set_save(save);
+  for (const ShardMove& move : moves) {
+    v1::FetchCall::Item* item = frame.mutable_fetch()->add_items();
+    ToWire(move.shard, item->mutable_shard());
+    for (const ShardSource& source : move.sources) {
+      v1::FetchCall::Source* from = item->add_sources();
+      ToWire(source.shard, from->mutable_shard());
+      from->set_from(source.from);
+      from->set_parts(source.parts);
+      from->set_begin(source.elements.begin);
+      from->set_end(source.elements.end);
+      from->set_save(source.save);
+      *bytes += BytesOf(source.elements.size(), source.parts);
+    }
+  }
+  return frame;
+}
 
 }  // namespace
 
-absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation generation,
+absl::StatusOr<PlanTaken> IslandControl::Configure(const JobId& job, Generation generation,
                                                   const IslandPlan& plan,
                                                   const std::vector<ShardPlacement>& shards,
                                                   const NodeId& before, Leadership* known) {
-  if (member_->job() == nullptr) return absl::FailedPreconditionError("no job is open");
-  if (await_free_ != nullptr) ATOLL_RETURN_IF_ERROR(await_free_());
-  member_->DropKept();
+  if (port_->island_job() == nullptr) return absl::FailedPreconditionError("no job is open");
+  port_->DropKept();
   ForgetSaving();
   // The others may be at the end of the newest step. Whoever left them now would take away what
   // they still wait for.
@@ -28,7 +46,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
   Fail();
   staged_ = false;
   shards_ = shards;
-  if (on_settled_ != nullptr) on_settled_({generation, plan.number});
+  if (hooks_.settled != nullptr) hooks_.settled({generation, plan.number});
   const PeerFence fence{job, generation, plan.number};
   if (fence != fence_) epoch_ = 0;
   if (fence.job != fence_.job || fence.generation != fence_.generation) {
@@ -37,46 +55,36 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
     step_tried_ = false;
   }
   const bool led = known_steps_.has_value();
-  outer_expected_ = led && outer() != nullptr ? outer()->tag() : OuterTag();
+  const std::shared_ptr<OuterState> kept = port_->outer();
+  outer_expected_ = led && kept != nullptr ? kept->tag() : OuterTag();
   fence_ = fence;
   alone_ = plan.number == 0;
   plan_ = alone_ ? PlanOfOne() : plan;
-  boundaries_.clear();
-  memory_.clear();
-  member_->SetHooks(
-      {.call_failed = [this](const NodeId&,
-                             const std::string& error) { member_->InterruptWork(error); },
-       .save_done = [this](const NodeId& from,
-                           const v1::SaveDone& done) { OnSaveDone(from, done); }});
-  if (alone_) {
-    member_->JoinAlone(fence, plan_);
-  } else {
-    ATOLL_RETURN_IF_ERROR(member_->Join(fence, plan_));
-  }
+  ATOLL_RETURN_IF_ERROR(port_->Join(fence, plan_));
   Holdings holdings;
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings));
   if (!before.empty()) ATOLL_RETURN_IF_ERROR(Inherit(before, known));
   return MoveState(holdings);
 }
 
-void GroupTrainer::Keep(Leadership known) {
+void IslandControl::Keep(Leadership known) {
   if (configured_) (void)Settle();  // what it says of the newest step is in step_tried_
-  tracer_.Answer(absl::AbortedError("another worker leads the island now"));
   v1::Inheritance kept;
   ToWire(known, kept.mutable_leadership());
   kept.set_known_steps(known_steps_.value_or(-1));
   kept.set_step_tried(step_tried_);
   kept.set_state_broken(!broken_.empty() || base_is_in_);
-  ToWire(outer() == nullptr ? OuterTag() : outer()->tag(), kept.mutable_outer());
-  member_->Keep(std::move(kept));
+  const std::shared_ptr<OuterState> outer = port_->outer();
+  ToWire(outer == nullptr ? OuterTag() : outer->tag(), kept.mutable_outer());
+  port_->Keep(std::move(kept));
 }
 
-absl::Status GroupTrainer::Inherit(const NodeId& before, Leadership* inherited) {
+absl::Status IslandControl::Inherit(const NodeId& before, Leadership* inherited) {
   v1::GroupFrame frame;
   frame.mutable_take_over();
-  ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(before, frame));
+  ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(before, frame));
   ATOLL_ASSIGN_OR_RETURN(const v1::GroupReply reply,
-                         member_->Await(call, member_->options().call_timeout));
+                         port_->Await(call, port_->limits().call));
   if (!reply.has_inheritance()) {
     return absl::InternalError(absl::StrCat(before, " does not say what it knows"));
   }
@@ -91,61 +99,58 @@ absl::Status GroupTrainer::Inherit(const NodeId& before, Leadership* inherited) 
 }
 
 // All members' devices under the plan; what each holds then.
-absl::Status GroupTrainer::SetUp(Holdings* holdings) {
+absl::Status IslandControl::SetUp(Holdings* holdings) {
   const std::vector<NodeId> followers = Followers();
-  const Instant deadline = SteadyNow() + member_->options().meet_timeout;
-  while (!followers.empty()) {
-    if (interrupted_) return absl::AbortedError("interrupted");
-    const Instant now = SteadyNow();
-    const absl::Status met =
-        member_->link().AwaitPeers(std::min(deadline, now + kMeetSlice), followers);
-    if (met.ok()) break;
-    if (!absl::IsDeadlineExceeded(met) || now >= deadline) return met;
-  }
-  member_->BeginEpoch(++epoch_);
+  if (!followers.empty()) ATOLL_RETURN_IF_ERROR(port_->Meet(followers, interrupted_));
+  port_->BeginEpoch(++epoch_);
   ATOLL_RETURN_IF_ERROR(AgreeOnStep());
   v1::GroupFrame frame;
   frame.mutable_configure();
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
-  const absl::Status own = member_->Configure(&interrupted_);
-  if (!own.ok()) InterruptAll();  // the others must not wait for us
-  number_ = std::max(number_, member_->last_number());
-  (*holdings)[member_->name()] = member_->Held();
-  saves_ = {{member_->name(), member_->Saves()}};
   outer_held_.clear();
-  outer_held_[member_->name()] = member_->OuterHeld();
-  absl::Status status = own;
+  saves_.clear();
+  const auto note = [&](const NodeId& member, const v1::GroupReply& reply) {
+    number_ = std::max<int64_t>(number_, reply.last_number());
+    if (reply.has_outer()) outer_held_[member] = FromWire(reply.outer());
+    for (const v1::HeldShard& held : reply.held()) {
+      (*holdings)[member].push_back(FromWire(held));
+    }
+    for (const v1::HeldSave& save : reply.saves()) saves_[member].push_back(FromWire(save));
+  };
+  const absl::StatusOr<v1::GroupReply> own = port_->Do(frame, &interrupted_);
+  if (!own.ok()) InterruptAll();  // the others must not wait for us
+  number_ = std::max(number_, port_->last_number());
+  if (own.ok()) note(name(), *own);
+  absl::Status status = own.status();
   for (const auto& [follower, call] : calls) {
-    const auto reply = member_->Await(call, member_->StepTimeout());
-    if (!reply.ok()) {
-      if (status.ok()) InterruptAll();
-      if (status.ok() || absl::IsAborted(status)) status = reply.status();
+    const auto reply = port_->Await(call, port_->StepTimeout());
+    if (reply.ok()) {
+      note(follower, *reply);
       continue;
     }
-    number_ = std::max<int64_t>(number_, reply->last_number());
-    if (reply->has_outer()) outer_held_[follower] = FromWire(reply->outer());
-    for (const v1::HeldShard& held : reply->held()) {
-      (*holdings)[follower].push_back(FromWire(held));
-    }
-    for (const v1::HeldSave& save : reply->saves()) saves_[follower].push_back(FromWire(save));
+    if (status.ok()) InterruptAll();
+    if (status.ok() || absl::IsAborted(status)) status = reply.status();
   }
   ATOLL_RETURN_IF_ERROR(status);
-  return CheckHoldings(plan_, *holdings, member_->job()->undivided);
+  return CheckHoldings(plan_, *holdings, port_->island_job()->undivided);
 }
 
 // A step that was interrupted while it was committed may have been taken by some. Then all others
 // that are left take it, too: whoever has taken it knows that every gradient was final, and with
 // which sums.
-absl::Status GroupTrainer::AgreeOnStep() {
+absl::Status IslandControl::AgreeOnStep() {
   v1::GroupFrame ask;
   ask.mutable_settle();
   ATOLL_ASSIGN_OR_RETURN(const Calls asked, CallAll(ask));
-  std::map<NodeId, CommitState> states = {{member_->name(), member_->Committed()}};
+  std::map<NodeId, CommitState> states;
   absl::Status status;
-  for (const auto& [follower, call] : asked) {
-    const auto reply = member_->Await(call, member_->StepTimeout());
-    if (reply.ok()) states[follower] = {FromWire(reply->taken()), FromWire(reply->waits())};
+  const auto note = [&](const NodeId& member, const absl::StatusOr<v1::GroupReply>& reply) {
+    if (reply.ok()) states[member] = {FromWire(reply->taken()), FromWire(reply->waits())};
     if (status.ok()) status = reply.status();
+  };
+  note(name(), port_->Do(ask));
+  for (const auto& [follower, call] : asked) {
+    note(follower, port_->Await(call, port_->StepTimeout()));
   }
   ATOLL_RETURN_IF_ERROR(status);
   Calls told;
@@ -154,55 +159,39 @@ absl::Status GroupTrainer::AgreeOnStep() {
       return other.second.taken.Names(entry.second.waits);
     });
     if (taker == states.end()) continue;
-    const StepSums& step = taker->second.taken;
-    if (entry.first == member_->name()) {
-      ATOLL_RETURN_IF_ERROR(member_->TakeStep(step));
+    v1::GroupFrame frame;
+    ToWire(taker->second.taken, frame.mutable_settle()->mutable_take());
+    if (entry.first == name()) {
+      ATOLL_RETURN_IF_ERROR(DoHere(frame));
       continue;
     }
-    v1::GroupFrame frame;
-    ToWire(step, frame.mutable_settle()->mutable_take());
-    ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(entry.first, std::move(frame)));
+    ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(entry.first, std::move(frame)));
     told.emplace_back(entry.first, call);
   }
-  return AwaitAll(told, member_->StepTimeout());
+  return AwaitAll(told, port_->StepTimeout());
 }
 
 // Every member gets what it lacks of the plan's state.
-absl::Status GroupTrainer::FetchAll(LayerMoves& moves, int64_t save) {
+absl::Status IslandControl::FetchAll(LayerMoves& moves, int64_t save) {
   Calls calls;
   int64_t bytes = 0;  // that move to all
   for (const NodeId& follower : Followers()) {
-    v1::GroupFrame frame;
-    frame.mutable_fetch()->set_optimizer_step(moves.optimizer_step);
-    frame.mutable_fetch()->set_save(save);
-    for (const ShardMove& move : moves.moves[follower]) {
-      v1::FetchCall::Item* item = frame.mutable_fetch()->add_items();
-      ToWire(move.shard, item->mutable_shard());
-      for (const ShardSource& source : move.sources) {
-        v1::FetchCall::Source* from = item->add_sources();
-        ToWire(source.shard, from->mutable_shard());
-        from->set_from(source.from);
-        from->set_parts(source.parts);
-        from->set_begin(source.elements.begin);
-        from->set_end(source.elements.end);
-        from->set_save(source.save);
-        bytes += BytesOf(source.elements.size(), source.parts);
-      }
-    }
-    ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(follower, std::move(frame)));
+    const v1::GroupFrame frame =
+        FetchFrame(moves.moves[follower], moves.optimizer_step, save, &bytes);
+    ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(follower, frame));
     calls.emplace_back(follower, call);
   }
   const absl::Status status =
-      member_->Fetch(moves.moves[member_->name()], moves.optimizer_step, save);
+      DoHere(FetchFrame(moves.moves[name()], moves.optimizer_step, save, &bytes));
   // Each member gives up by itself when nothing comes any more.
-  const absl::Status others = AwaitAll(calls, member_->options().move_timeout + MoveLimit(bytes));
+  const absl::Status others = AwaitAll(calls, port_->limits().move + MoveLimit(bytes));
   // It is damaged somewhere: there may be another.
   if (save != 0 && (absl::IsDataLoss(status) || absl::IsDataLoss(others))) bad_saves_.insert(save);
   ATOLL_RETURN_IF_ERROR(status.ok() || absl::IsAborted(status) ? others : status);
   return status;
 }
 
-absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
+absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
   LayerMoves moves = PlanMovesOrRestore(holdings);
   const int64_t save = moves.kept && replay_ ? replay_->save : 0;
   // What is lost is at step 0 from here on, and must not look like what was before the first step.
@@ -218,9 +207,8 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
   v1::GroupFrame drop;
   drop.mutable_drop_surplus();
   ATOLL_ASSIGN_OR_RETURN(const Calls drops, CallAll(drop));
-  member_->DropSurplus();
-  member_->CommitOuterLayout();
-  ATOLL_RETURN_IF_ERROR(AwaitAll(drops, member_->options().call_timeout));
+  ATOLL_RETURN_IF_ERROR(DoHere(drop));
+  ATOLL_RETURN_IF_ERROR(AwaitAll(drops, port_->limits().call));
   holdings_ = holdings;
   for (auto& [worker, held] : holdings_) {
     std::erase_if(held, [](const HeldLayer& layer) { return layer.surplus; });

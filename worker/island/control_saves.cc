@@ -1,45 +1,35 @@
 // Saved states of an island, and the way back to where it was.
 
 #include <algorithm>
-#include <chrono>
 
 #include "common/logging.h"
-#include "worker/island/group_trainer.h"
+#include "worker/island/control.h"
 #include "worker/island/save_wire.h"
 
 namespace atl::worker {
-namespace {
-
-// Larger than any before of this island, on whatever disk.
-int64_t NewSaveNumber(int64_t newest) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const int64_t us = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
-  return std::max(newest + 1, us);
-}
-
-}  // namespace
 
 // ------------------------------------------------------------------------------------ saving ----
 
 // The same state on disks and in the remote tier has one number: what one lacks may be in the
 // other.
-int64_t GroupTrainer::NumberOf(const LocalCheckpoint& about, Tier tier) {
+int64_t IslandControl::NumberOf(const LocalCheckpoint& about, Tier tier) {
   const bool same = tier != Tier::kMemory && numbered_ && numbered_->about == about &&
                     numbered_->steps == steps_ && numbered_->tier != tier;
-  const int64_t number = same ? last_save_ : NewSaveNumber(last_save_);
+  // Larger than any before of this island, on whatever disk.
+  const int64_t number = same ? last_save_ : std::max(last_save_ + 1, port_->NowUs());
   numbered_.reset();
   if (tier != Tier::kMemory) numbered_ = Numbered{about, steps_, tier};
   return number;
 }
 
-absl::StatusOr<bool> GroupTrainer::SaveState(const LocalCheckpoint& about, Tier tier) {
+absl::StatusOr<bool> IslandControl::SaveState(const LocalCheckpoint& about, Tier tier) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Settle());
   Saving saving;
   const bool in_memory = tier == Tier::kMemory;
   Sites sites;
   for (const IslandMember& member : plan_.members) sites[member.worker] = member.site;
-  const int64_t copies = in_memory ? member_->job()->spec.checkpoint.peer_copies : 0;
+  const int64_t copies = in_memory ? port_->island_job()->spec.checkpoint.peer_copies : 0;
   saving.plan = PlanSave(holdings_, copies, sites);
   if (in_memory && !saving.plan.copied) return false;
   saving.about = about;
@@ -58,7 +48,7 @@ absl::StatusOr<bool> GroupTrainer::SaveState(const LocalCheckpoint& about, Tier 
     v1::GroupFrame frame;
     task.order = orders[worker];
     ToWire(task, frame.mutable_save());
-    const absl::StatusOr<CallId> call = member_->Call(worker, std::move(frame));
+    const absl::StatusOr<CallId> call = port_->Call(worker, std::move(frame));
     if (!call.ok()) {
       Fail();
       (void)AwaitAll(calls, kEndTimeout);
@@ -67,26 +57,26 @@ absl::StatusOr<bool> GroupTrainer::SaveState(const LocalCheckpoint& about, Tier 
     calls.emplace_back(worker, *call);
   }
   absl::Status own;
-  if (orders.contains(member_->name())) {
-    task.order = orders[member_->name()];
-    own = member_->Save(std::move(task), [this, tier](int64_t save, const absl::Status& status) {
-      OnSaveDone(member_->name(), SaveDoneOf(save, tier, status));
-    });
+  if (orders.contains(name())) {
+    v1::GroupFrame frame;
+    task.order = orders[name()];
+    ToWire(task, frame.mutable_save());
+    own = DoHere(frame);
   }
-  const absl::Status others = AwaitAll(calls, member_->options().call_timeout);
+  const absl::Status others = AwaitAll(calls, port_->limits().call);
   if (!own.ok() || !others.ok()) {
     Fail();
     return own.ok() ? others : own;
   }
   v1::GroupFrame go_on;
   go_on.mutable_go_on_saving()->set_save(last_save_);
-  for (const auto& [worker, call] : calls) member_->Tell(worker, go_on);
-  member_->GoOnSaving(last_save_);
+  for (const auto& [worker, call] : calls) port_->Tell(worker, go_on);
+  port_->Tell(name(), go_on);
   return true;
 }
 
 // On the link's thread, or on this worker's keepers'.
-void GroupTrainer::OnSaveDone(const NodeId& from, const v1::SaveDone& done) {
+void IslandControl::OnSaveDone(const NodeId& from, const v1::SaveDone& done) {
   SaveOutcome outcome;
   std::vector<NodeId> members;
   {
@@ -115,17 +105,11 @@ void GroupTrainer::OnSaveDone(const NodeId& from, const v1::SaveDone& done) {
   v1::GroupFrame forget;
   forget.mutable_forget_saves()->set_save(outcome.save);
   forget.mutable_forget_saves()->set_tier(static_cast<int32_t>(outcome.tier));
-  for (const NodeId& member : members) {
-    if (member == member_->name()) {
-      member_->ForgetSaves(outcome.save, outcome.tier);
-    } else {
-      member_->Tell(member, forget);
-    }
-  }
-  if (on_saved_ != nullptr) on_saved_(outcome);
+  for (const NodeId& member : members) port_->Tell(member, forget);
+  if (hooks_.saved != nullptr) hooks_.saved(outcome);
 }
 
-void GroupTrainer::ForgetSaving() {
+void IslandControl::ForgetSaving() {
   const std::lock_guard lock(save_mutex_);
   saving_.clear();
 }
@@ -133,7 +117,7 @@ void GroupTrainer::ForgetSaving() {
 // -------------------------------------------------------------------------------- going back ----
 
 // The state where the island was; if some of it is nowhere, by way of a save.
-LayerMoves GroupTrainer::PlanMovesOrRestore(const Holdings& holdings) {
+LayerMoves IslandControl::PlanMovesOrRestore(const Holdings& holdings) {
   if (resume_save_ != 0 && !bad_saves_.contains(resume_save_)) {
     LayerMoves moves = PlanRestore(holdings, saves_, resume_save_);
     if (!moves.kept) {
@@ -163,14 +147,14 @@ LayerMoves GroupTrainer::PlanMovesOrRestore(const Holdings& holdings) {
   return PlanGoingBack(holdings, std::move(moves));
 }
 
-LayerMoves GroupTrainer::PlanGoingBack(const Holdings& holdings, LayerMoves otherwise) {
+LayerMoves IslandControl::PlanGoingBack(const Holdings& holdings, LayerMoves otherwise) {
   for (const bool far : {false, true}) {
     if (far) LookIntoRemote(holdings);
     for (const int64_t save : SavesOf(saves_)) {
       if (bad_saves_.contains(save)) continue;
       LayerMoves moves = PlanRestore(holdings, saves_, save);
       // Of the remote tier: another island of the job may have saved it.
-      if (far && !known_steps_ && !member_->ChangesSince(save)) continue;
+      if (far && !known_steps_ && !port_->ChangesSince(save)) continue;
       if (!moves.kept || !PlanReplay(save, moves.optimizer_step)) continue;
       moves.reason = absl::StrCat(otherwise.reason, ": ", moves.reason);
       return moves;
@@ -181,8 +165,8 @@ LayerMoves GroupTrainer::PlanGoingBack(const Holdings& holdings, LayerMoves othe
 }
 
 // All members read it themselves.
-void GroupTrainer::LookIntoRemote(const Holdings& holdings) {
-  const absl::StatusOr<std::vector<HeldSave>> remote = member_->SavesIn(Tier::kRemote);
+void IslandControl::LookIntoRemote(const Holdings& holdings) {
+  const absl::StatusOr<std::vector<HeldSave>> remote = port_->SavesIn(Tier::kRemote);
   if (!remote.ok()) {
     LogWarning("checkpoint", "the remote tier cannot be read: ", remote.status().message());
     return;
@@ -201,10 +185,10 @@ void GroupTrainer::LookIntoRemote(const Holdings& holdings) {
 }
 
 // Whether the changes since lead to where the island was.
-bool GroupTrainer::PlanReplay(int64_t save, int64_t optimizer_step) {
+bool IslandControl::PlanReplay(int64_t save, int64_t optimizer_step) {
   if (replay_ && replay_->save == save) return true;  // the way before was not gone to its end
   Replay replay{save, optimizer_step, {}};
-  const std::optional<ReplayLog::Changes> changes = member_->ChangesSince(save);
+  const std::optional<ReplayLog::Changes> changes = port_->ChangesSince(save);
   // Who leads since another one died pulls parameters, and needs moments alone.
   const bool known = changes && (changes->all || (change_failed_ && changes->all_but_last));
   if (known_steps_ && !known) return false;
@@ -224,11 +208,15 @@ bool GroupTrainer::PlanReplay(int64_t save, int64_t optimizer_step) {
 }
 
 // Without theta_base only as far as the parameters do not become it.
-absl::StatusOr<GroupTrainer::Replayed> GroupTrainer::ReplayChanges(int64_t from, bool base_lost) {
+absl::StatusOr<IslandControl::Replayed> IslandControl::ReplayChanges(int64_t from, bool base_lost) {
   Replayed replayed{from, true};
   for (const LoggedChange& change : replay_->changes) {
     if (const LoggedStep* step = std::get_if<LoggedStep>(&change)) {
-      ATOLL_RETURN_IF_ERROR(StepAgain(*step));
+      v1::GroupFrame frame;
+      frame.mutable_step()->set_number(++number_);
+      frame.mutable_step()->set_learning_rate(step->learning_rate);
+      ToWire(step->ranges, frame.mutable_step());
+      ATOLL_RETURN_IF_ERROR(Together(frame).status());
       replayed.optimizer_step = step->optimizer_step;
       continue;
     }
@@ -237,20 +225,20 @@ absl::StatusOr<GroupTrainer::Replayed> GroupTrainer::ReplayChanges(int64_t from,
       break;
     }
     ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kBase, OuterTarget::kParameters));
-    member_->Log([](ReplayLog& log) { log.Explained(); });
+    port_->Log([](ReplayLog& log) { log.Explained(); });
   }
   ATOLL_RETURN_IF_ERROR(Settle());
   return replayed;
 }
 
 // What the next saves replace.
-void GroupTrainer::NoteWholeSaves(const Holdings& holdings) {
+void IslandControl::NoteWholeSaves(const Holdings& holdings) {
   const bool alone = std::all_of(holdings.begin(), holdings.end(), [&](const auto& member) {
     const std::vector<HeldLayer>& held = member.second;
-    return member.first == member_->name() ||
+    return member.first == name() ||
            std::all_of(held.begin(), held.end(), [](const HeldLayer& h) { return h.surplus; });
   });
-  if (alone) member_->DropCopies();  // nobody could keep newer ones
+  if (alone) port_->DropCopies();  // nobody could keep newer ones
   for (const int64_t save : SavesOf(saves_)) last_save_ = std::max(last_save_, save);
   for (const Tier tier : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
     HeldSaves in_tier;

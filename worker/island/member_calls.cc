@@ -1,0 +1,161 @@
+// GroupMember: what a call asks a member for, of the leader's own part or of a follower.
+
+#include <utility>
+
+#include "worker/island/member.h"
+#include "worker/island/save_wire.h"
+
+namespace atl::worker {
+namespace {
+
+std::vector<ShardMove> MovesOf(const v1::FetchCall& fetch) {
+  std::vector<ShardMove> moves;
+  for (const v1::FetchCall::Item& item : fetch.items()) {
+    ShardMove& move = moves.emplace_back();
+    move.shard = FromWire(item.shard());
+    for (const v1::FetchCall::Source& source : item.sources()) {
+      move.sources.push_back({FromWire(source.shard()),
+                              source.from(),
+                              source.parts(),
+                              {source.begin(), source.end()},
+                              source.save()});
+    }
+  }
+  return moves;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::GroupReply> GroupMember::Do(const v1::GroupFrame& frame,
+                                               const std::atomic<bool>* interrupted) {
+  v1::GroupReply reply;
+  switch (frame.body_case()) {
+    case v1::GroupFrame::kSettle: {
+      const v1::SettleCall& settle = frame.settle();
+      if (settle.has_take()) ATOLL_RETURN_IF_ERROR(TakeStep(FromWire(settle.take())));
+      const CommitState state = Committed();
+      ToWire(state.taken, reply.mutable_taken());
+      ToWire(state.waits, reply.mutable_waits());
+      return reply;
+    }
+    case v1::GroupFrame::kConfigure:
+      ATOLL_RETURN_IF_ERROR(Configure(interrupted));
+      for (const HeldLayer& held : Held()) ToWire(held, reply.add_held());
+      for (const HeldSave& save : Saves()) ToWire(save, reply.add_saves());
+      ToWire(OuterHeld(), reply.mutable_outer());
+      reply.set_last_number(last_number());
+      return reply;
+    case v1::GroupFrame::kFetch:
+      ATOLL_RETURN_IF_ERROR(Fetch(MovesOf(frame.fetch()), frame.fetch().optimizer_step(),
+                                  frame.fetch().save()));
+      return reply;
+    case v1::GroupFrame::kDropSurplus:
+      DropSurplus();
+      CommitOuterLayout();
+      return reply;
+    case v1::GroupFrame::kStep:
+      ATOLL_RETURN_IF_ERROR(DoStep(frame.step(), &reply));
+      return reply;
+    case v1::GroupFrame::kTrace:
+      // An error would end the island's work; whoever asks misses the devices.
+      if (frame.trace().number() == traced_number_) ToWire(TraceOf(newest_step_), &reply);
+      return reply;
+    case v1::GroupFrame::kTakeOver:
+      ATOLL_RETURN_IF_ERROR(TakeOver(&reply));
+      return reply;
+    case v1::GroupFrame::kEvaluate: {
+      const v1::EvaluateCall& evaluate = frame.evaluate();
+      ATOLL_ASSIGN_OR_RETURN(newest_loss_,
+                             Evaluate(evaluate.number(), evaluate.first(), evaluate.count()));
+      return reply;
+    }
+    case v1::GroupFrame::kOuter:
+      ATOLL_RETURN_IF_ERROR(DoOuter(frame.outer()));
+      return reply;
+    case v1::GroupFrame::kSnapshot: {
+      ATOLL_ASSIGN_OR_RETURN(const bool taken, TakeSnapshot(frame.snapshot().moments()));
+      reply.set_copies_taken(taken);
+      return reply;
+    }
+    case v1::GroupFrame::kAddition: {
+      if (frame.addition().add()) {
+        ATOLL_RETURN_IF_ERROR(Add());
+        return reply;
+      }
+      ATOLL_ASSIGN_OR_RETURN(const bool taken, PrepareAddition());
+      reply.set_copies_taken(taken);
+      return reply;
+    }
+    case v1::GroupFrame::kSave:
+      ATOLL_RETURN_IF_ERROR(DoSave(frame.save()));
+      return reply;
+    case v1::GroupFrame::kSetSteps:
+      ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(frame.set_steps().optimizer_steps()));
+      return reply;
+    default:
+      return absl::InvalidArgumentError("not a call");
+  }
+}
+
+absl::Status GroupMember::DoStep(const v1::StepCall& step, v1::GroupReply* reply) {
+  traced_number_ = -1;
+  ATOLL_ASSIGN_OR_RETURN(newest_step_,
+                         Step(step.number(), RangesOf(step), step.learning_rate(), step.trace()));
+  newest_loss_ = newest_step_.loss;
+  if (step.trace()) traced_number_ = step.number();
+  for (const BoundaryState& boundary : newest_step_.boundaries) {
+    ToWire(boundary, reply->add_boundaries());
+  }
+  reply->set_plan_wanted(newest_step_.plan_wanted);
+  for (const DeviceMemory& memory : newest_step_.memory) ToWire(memory, reply->add_memory());
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::DoOuter(const v1::OuterCall& call) {
+  if (call.beside()) return DoBeside(call);
+  switch (call.what()) {
+    case v1::OuterCall::LAYOUT:
+      return SetOuterLayout(OrderFrom(call));
+    case v1::OuterCall::CAPTURE:
+      return ReadForDelta(/*of_snapshot=*/false);
+    case v1::OuterCall::APPLY:
+      return ApplyOuter(static_cast<OuterKind>(call.kind()),
+                        static_cast<OuterTarget>(call.target()));
+    case v1::OuterCall::FINISH:
+      return FinishOuter(call.tag().base(), call.keep_residual());
+    case v1::OuterCall::PUT_BASE_IN:
+      return PutBaseIn();
+    case v1::OuterCall::PUT_BACK:
+      return PutBack();
+    case v1::OuterCall::INITIAL:
+      return MakeInitialWeights();
+    case v1::OuterCall::TABLES:
+      return FetchTables();
+    default:
+      return absl::InvalidArgumentError("not a call");
+  }
+}
+
+absl::Status GroupMember::DoSave(const v1::SaveCall& call) {
+  const IslandPlan plan = this->plan();
+  if (plan.members.empty()) return absl::FailedPreconditionError("it is in no island");
+  KeeperTask task = KeeperTaskOf(call);
+  const Tier tier = task.tier;
+  return Save(std::move(task), [this, leader = plan.members.front().worker, tier](
+                                   int64_t save, const absl::Status& status) {
+    v1::GroupFrame done;
+    *done.mutable_save_done() = SaveDoneOf(save, tier, status);
+    Tell(leader, std::move(done));
+  });
+}
+
+absl::Status GroupMember::TakeOver(v1::GroupReply* reply) const {
+  const std::lock_guard lock(state_mutex_);
+  if (!kept_ || kept_->leadership().generation() != fence_.generation) {
+    return absl::NotFoundError("it has not led this island in this generation");
+  }
+  *reply->mutable_inheritance() = *kept_;
+  return absl::OkStatus();
+}
+
+}  // namespace atl::worker
