@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import lint_docs
+import metrics_reference
 
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
@@ -110,6 +111,7 @@ def main():
     findings = [finding for path in paths for finding in check_file(path)]
     findings += list(check_format(paths))
     findings += list(lint_docs.check())
+    findings += list(metrics_reference.check())
     print("\n".join(findings) if findings else f"lint: {len(paths)} files, nothing to say")
     return 1 if findings else 0
 
