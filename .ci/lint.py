@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import lint_docs
+import lint_words
 import metrics_reference
 
 MAX_FILE_LINES = 800
@@ -111,6 +112,7 @@ def main():
     findings = [finding for path in paths for finding in check_file(path)]
     findings += list(check_format(paths))
     findings += list(lint_docs.check())
+    findings += list(lint_words.check())
     findings += list(metrics_reference.check())
     print("\n".join(findings) if findings else f"lint: {len(paths)} files, nothing to say")
     return 1 if findings else 0

@@ -131,10 +131,10 @@ class CommandLine {
     WithJob(Add("show", "a job in full", [this] { return Show(global_, job_, decisions_); }))
         ->add_option("--decisions", decisions_, "how many of the newest decisions")
         ->capture_default_str();
-    AddControl("pause", "hold a job", Control::kPause);
-    AddControl("resume", "let it go on, also after it has failed", Control::kResume);
+    AddControl("pause", "pause a job", Control::kPause);
+    AddControl("resume", "resume a paused or failed job", Control::kResume);
     AddControl("cancel", "end it now", Control::kCancel);
-    AddControl("adopt", "take over an orphaned job from what its servers hold", Control::kAdopt);
+    AddControl("adopt", "rebuild an orphaned job from its servers", Control::kAdopt);
     CLI::App* refill =
         WithJob(Add("refill", "fill what a parameter server has lost of a job, from an island",
                     [this] { return RefillCommand(global_, job_, server_); }));
@@ -142,7 +142,7 @@ class CommandLine {
     CLI::App* drain = Add("drain", "move a parameter server's shards to others",
                           [this] { return DrainCommand(global_, server_, undo_); });
     drain->add_option("SERVER", server_, "its name")->required();
-    drain->add_flag("--undo", undo_, "it may hold shards again");
+    drain->add_flag("--undo", undo_, "let it have shards again");
     CLI::App* remove =
         Add("rm", "delete jobs that have ended or are orphaned, their parameters too",
             [this] { return RemoveJobs(global_, remove_); });
@@ -188,7 +188,7 @@ class CommandLine {
                  [this] { return RecoverCommand(global_, recover_); });
     recover->add_option("--from", recover_.from, "--state-dir of every parameter server of the job")
         ->required();
-    recover->add_option("--job", recover_.job, "the job's id, where the folders hold several");
+    recover->add_option("--job", recover_.job, "the job's id, where the folders have several");
     recover->add_option("--to", recover_.to, "folder to make")->required();
     Add("backup", "copy the coordinator's state into a file, while it serves",
         [this] { return Backup(global_, path_); })
@@ -249,7 +249,7 @@ class CommandLine {
   }
 
   void AddProgramCommands() {
-    AddDoctorFlags(*Add("doctor", "check this machine and the way to the cluster",
+    AddDoctorFlags(*Add("doctor", "check this machine and the connection to the cluster",
                         [this] { return Doctor(global_, doctor_); }),
                    &doctor_);
     AddLocal("completion", "print a script that completes commands in a shell",

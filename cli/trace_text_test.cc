@@ -105,7 +105,7 @@ std::string First(const StepTrace& measured) {
   return lines[0];
 }
 
-TEST_CASE("a slow link is told from a slow sender") {
+TEST_CASE("a slow link is distinguished from a slow sender") {
   // 1 MB takes 20 ms and 80: 100 Mbit/s. With 149 ms it gets 62.
   CHECK(First(Step(149)) ==
         "w1/0 waits 98.00 ms longer for gradients from w2/0: messages take 149 ms, planned 100 "

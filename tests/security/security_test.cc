@@ -116,7 +116,8 @@ TEST_CASE(
   SECTION("plaintext") {
     const Outcome plain = Atoll(coordinator, {}, {"ls"});
     CHECK(plain.code == 1);
-    CHECK(absl::StrContains(plain.errors, " wants TLS: give --tls-ca, --tls-cert and --tls-key"));
+    CHECK(
+        absl::StrContains(plain.errors, " requires TLS: give --tls-ca, --tls-cert and --tls-key"));
     CHECK(FirstWord(coordinator, {}) != "welcome");
   }
 }
