@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import lint_commands
 import lint_docs
 import lint_words
 import metrics_reference
@@ -112,6 +113,7 @@ def main():
     findings = [finding for path in paths for finding in check_file(path)]
     findings += list(check_format(paths))
     findings += list(lint_docs.check())
+    findings += list(lint_commands.check())
     findings += list(lint_words.check())
     findings += list(metrics_reference.check())
     print("\n".join(findings) if findings else f"lint: {len(paths)} files, nothing to say")
