@@ -8,7 +8,7 @@ import subprocess
 import tokenize
 
 # Everything that git has under these is checked, but for what EXCLUDED begins.
-CLEANED = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "cli/", "dashboard/", "deploy/", "docs/", "bench/")
+CLEANED = ("*.md", "cli/", "dashboard/", "deploy/", "docs/", "bench/")
 EXCLUDED = ("dashboard/built/", "dashboard/package-lock.json", "bench/sharded_state/", "bench/train/")
 
 # What stands in the way of a search for the field's terms, with the term to write instead.
