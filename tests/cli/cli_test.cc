@@ -31,7 +31,7 @@ struct Outcome {
   std::string out, errors;
 };
 
-// A coordinator, and somebody at a terminal of it.
+// A coordinator, and a user at a terminal of it.
 struct Desk {
   std::vector<std::string> With(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "cli/atoll");
