@@ -82,7 +82,7 @@ TEST_CASE("numbers end in one place, sentences begin in one, also those that beg
         "w10            9 s  fine\n");
 }
 
-TEST_CASE("one line of progress says step, loss, speed and time left") {
+TEST_CASE("one line of progress has step, loss, speed and time left") {
   REQUIRE(ProgressLine(RunningJob()) ==
           "lm-1: running, round 3, step 120, 25.0%, loss 2.5000, validation 2.7500, 5k tokens/s, "
           "2 islands, 2 min 30 s left\n");
@@ -237,7 +237,7 @@ v1::Job InterleavedJob() {
   return job;
 }
 
-TEST_CASE("a plan's prediction stands beside what is measured of the same plan") {
+TEST_CASE("a plan's prediction is printed with the measurement of the same plan") {
   v1::Job job = InterleavedJob();
   v1::IslandProgress& progress = *job.mutable_islands(0)->mutable_progress();
   const auto shows = [&] { return JobText(job, 0); };
@@ -275,7 +275,7 @@ TEST_CASE("stage links between the same two devices are distinguished by their s
                 "w2/0  w1/0   3 > 2       1          6.00       -  fine\n") != std::string::npos);
 }
 
-TEST_CASE("how a job began says nothing once it has trained, and what hinders it comes first") {
+TEST_CASE("the reason of a job's start is dropped once it has trained; obstacles come first") {
   v1::Job job = RunningJob();
   job.mutable_summary()->set_reason("the initial weights are committed");
   job.mutable_round()->set_phase("idle");
@@ -351,7 +351,7 @@ TEST_CASE("colours_keep_columns_and_are_cut_whole") {
   CHECK(Clip("ab\x1b[32mcd\x1b[0mef\n", 3, 0) == "ab\x1b[32mc\x1b[0m\n");
 }
 
-TEST_CASE("an empty cluster and no jobs say so") {
+TEST_CASE("an empty cluster and an empty list of jobs are reported") {
   CHECK(JobsTable({}, 0) == "no jobs; submit one with: atoll submit job.toml\n");
   CHECK(StatusText({}).find("no members\n") != std::string::npos);
 }
@@ -373,7 +373,7 @@ TEST_CASE("the status of workers with GPUs names each of them") {
         std::string::npos);
 }
 
-TEST_CASE("the status says what is not as it was measured") {
+TEST_CASE("the status prints drift") {
   v1::ClusterStatus status;
   CHECK(StatusText(status).find("not as measured") == std::string::npos);
   status.add_troubles("w3 > w4: no connection within 8 s; probed in 40 s");
@@ -381,7 +381,7 @@ TEST_CASE("the status says what is not as it was measured") {
              Catch::Contains("\nnot as measured\n  w3 > w4: no connection within 8 s; probed in"));
 }
 
-TEST_CASE("the status says of each worker what it measures") {
+TEST_CASE("the status prints what each worker measures") {
   v1::ClusterStatus status;
   v1::Member& member = *status.add_members();
   member.set_kind("worker");

@@ -129,14 +129,14 @@ TEST_CASE("a slower link does not explain a shorter wait") {
         "explains it");
 }
 
-TEST_CASE("messages that wait for their link are said to") {
+TEST_CASE("messages that wait for their link are marked") {
   StepTrace measured = Step(100, 0, 70);
   for (TraceMessage& message : measured.messages) message.ready_ns -= 50 * kMs;
   CHECK_THAT(Differences(Planned(), measured, 3)[1],
              Catch::Contains("messages wait 50 ms for the link before they leave, planned 0"));
 }
 
-TEST_CASE("what is quicker, starts late or ends late is said, and trifles are not") {
+TEST_CASE("faster, late and long operations are listed, small differences are not") {
   CHECK_THAT(First(Step(40)), Catch::Contains("waits 120.00 ms shorter for gradients"));
   CHECK_THAT(First(Step(100, 30)), Catch::Contains("waits 30.00 ms longer for activations") ||
                                        Catch::Contains("it began 30.00 ms after"));
