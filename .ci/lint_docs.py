@@ -75,7 +75,10 @@ def check_length(path):
         return
     limit = ROOT_README_WORDS if path == "README.md" else README_WORDS
     with open(path, encoding="utf-8") as source:
-        words = len(source.read().split())
+        text = source.read()
+    words = len(text.split())
+    if re.search(r"^[-*] (?:\*\*)?20\d\d-\d\d-\d\d", text, re.M):
+        yield f"{path}: a dated decision; it belongs into docs/decisions"
     if words > limit:
         yield f"{path}: {words} words, at most {limit}"
 
