@@ -92,7 +92,24 @@ def check_decisions():
             yield f"{index}: {os.path.basename(path)} is not listed"
 
 
+def check_mentions():
+    """Pages that are named in plain text, in sources too; in docs/decisions by their file name alone."""
+    listed = subprocess.run(["git", "grep", "-nIoE", r"\bdocs/[A-Za-z0-9_/-]+\.md\b"], check=True,
+                            stdout=subprocess.PIPE, text=True)
+    for line in listed.stdout.splitlines():
+        path, number, page = line.split(":", 2)
+        if not os.path.exists(page):
+            yield f"{path}:{number}: no such page: {page}"
+    for path in tracked("docs/decisions/*.md"):
+        for number, line in prose(path):
+            for name in re.findall(r"(?<![\w/.-])([a-z0-9-]+\.md)\b", line):
+                if not any(os.path.exists(folder + name) for folder in
+                           ("docs/decisions/", "docs/", "docs/reference/")):
+                    yield f"{path}:{number}: no such page: {name}"
+
+
 def check():
+    yield from check_mentions()
     for path in tracked("*.md"):
         yield from check_links(path)
         yield from check_paths(path)
