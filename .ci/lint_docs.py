@@ -62,7 +62,7 @@ def check_paths(path):
             name = quoted.rstrip(".,:;").split(":")[0]
             if not name.startswith(FOLDERS) or re.search(r"[*<>{}$A-Z]", os.path.dirname(name)):
                 continue
-            if re.search(r"[*<>{}$]", name) or name.endswith(("_test", "/built", "built/")):
+            if re.search(r"[*<>{}$]", name) or name.rstrip("/").endswith("/built"):
                 continue
             near = os.path.join(os.path.dirname(path), name)
             if not any(os.path.exists(at + suffix) for at in (name, near)
