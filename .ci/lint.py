@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what a compiler does not: format, file and function lengths, and folder rules.
+"""Checks what a compiler does not: format, lengths, folder rules, and documents (lint_docs.py).
 
 The folder rules restate the architecture (README.md, "Folders"): who may include whom, and that
 cores stay free of clocks, threads, input and output. Prints one line per finding.
@@ -7,6 +7,11 @@ cores stay free of clocks, threads, input and output. Prints one line per findin
 import re
 import subprocess
 import sys
+
+import lint_commands
+import lint_docs
+import lint_words
+import metrics_reference
 
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
@@ -107,6 +112,10 @@ def main():
     paths = files()
     findings = [finding for path in paths for finding in check_file(path)]
     findings += list(check_format(paths))
+    findings += list(lint_docs.check())
+    findings += list(lint_commands.check())
+    findings += list(lint_words.check())
+    findings += list(metrics_reference.check())
     print("\n".join(findings) if findings else f"lint: {len(paths)} files, nothing to say")
     return 1 if findings else 0
 

@@ -23,7 +23,7 @@ inline double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Median seconds of a piece of work, which runs once beforehand, uncounted.
+// Median seconds of `work`, which runs once beforehand, uncounted.
 inline double MedianSeconds(const std::function<void()>& work, int rounds) {
   work();
   std::vector<double> seconds;
@@ -31,7 +31,7 @@ inline double MedianSeconds(const std::function<void()>& work, int rounds) {
   return Median(seconds);
 }
 
-// Two pieces of work that take turns. What disturbs the machine for a while disturbs both, so the
+// Two functions that take turns. What disturbs the machine for a while disturbs both, so the
 // median of the ratios within rounds says more than the ratio of the medians.
 struct Comparison {
   double base_seconds;  // medians

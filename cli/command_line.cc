@@ -112,73 +112,76 @@ class CommandLine {
     CLI::App* validate =
         Add("validate", "check a job file", [this] { return Validate(global_, path_, ask_); });
     validate->add_option("FILE", path_, "job file, TOML")->required();
-    validate->add_flag("--ask", ask_, "also ask the coordinator");
+    validate->add_flag("--ask", ask_, "also have the coordinator check it");
     CLI::App* submit =
         Add("submit", "submit a job; prints its id", [this] { return Submit(global_, submit_); });
     submit->add_option("FILE", submit_.path, "job file, TOML; -: standard input")->required();
-    submit->add_option("--set", submit_.settings, "KEY=VALUE instead of the file's, several times")
+    submit
+        ->add_option("--set", submit_.settings,
+                     "KEY=VALUE replaces the value of the file; repeatable")
         ->allow_extra_args(false);
     submit->add_flag("--dry-run", submit_.dry_run, "only have the coordinator check it");
     submit->add_flag("--watch", submit_.watch, "then watch it until it ends");
     CLI::App* list = Add("ls", "list the jobs", [this] { return List(global_, list_); });
-    list->add_option("--state", list_.states, "only in these states, such as running,paused")
+    list->add_option("--state", list_.states,
+                     "list only jobs in these states, such as running,paused")
         ->delimiter(',');
     list->add_option("--sort", list_.sort,
                      "submitted, job, state, version, loss, validation or speed")
         ->capture_default_str();
-    list->add_flag("--reverse", list_.reverse, "largest first");
-    list->add_option("--newest", list_.newest, "only so many of the newest");
-    WithJob(Add("show", "a job in full", [this] { return Show(global_, job_, decisions_); }))
-        ->add_option("--decisions", decisions_, "how many of the newest decisions")
+    list->add_flag("--reverse", list_.reverse, "reverse the order");
+    list->add_option("--newest", list_.newest, "list only the newest N");
+    WithJob(Add("show", "print one job with its islands, plans and decisions",
+                [this] { return Show(global_, job_, decisions_); }))
+        ->add_option("--decisions", decisions_, "number of newest decisions to print")
         ->capture_default_str();
-    AddControl("pause", "hold a job", Control::kPause);
-    AddControl("resume", "let it go on, also after it has failed", Control::kResume);
-    AddControl("cancel", "end it now", Control::kCancel);
-    AddControl("adopt", "take over an orphaned job from what its servers hold", Control::kAdopt);
+    AddControl("pause", "pause a job", Control::kPause);
+    AddControl("resume", "resume a paused or failed job", Control::kResume);
+    AddControl("cancel", "cancel a job", Control::kCancel);
+    AddControl("adopt", "rebuild an orphaned job from its servers", Control::kAdopt);
     CLI::App* refill =
-        WithJob(Add("refill", "fill what a parameter server has lost of a job, from an island",
+        WithJob(Add("refill", "restore a parameter server's lost shards from an island",
                     [this] { return RefillCommand(global_, job_, server_); }));
-    refill->add_option("SERVER", server_, "that has lost its folder")->required();
+    refill->add_option("SERVER", server_, "parameter server that lost its folder")->required();
     CLI::App* drain = Add("drain", "move a parameter server's shards to others",
                           [this] { return DrainCommand(global_, server_, undo_); });
-    drain->add_option("SERVER", server_, "its name")->required();
-    drain->add_flag("--undo", undo_, "it may hold shards again");
+    drain->add_option("SERVER", server_, "name of the server")->required();
+    drain->add_flag("--undo", undo_, "let it have shards again");
     CLI::App* remove =
-        Add("rm", "delete jobs that have ended or are orphaned, their parameters too",
+        Add("rm", "delete jobs that have ended or are orphaned, with their parameters",
             [this] { return RemoveJobs(global_, remove_); });
     auto* jobs = remove->add_option("JOB", remove_.jobs, "ids, or their beginnings");
     auto* all = remove->add_flag("--all", remove_.all, "every job")->excludes(jobs);
-    remove->add_flag("--ended", remove_.ended, "with --all: only those that have ended")
-        ->needs(all);
-    remove->add_flag("--force", remove_.force, "cancel those first that have not ended");
+    remove->add_flag("--ended", remove_.ended, "with --all: only jobs that have ended")->needs(all);
+    remove->add_flag("--force", remove_.force, "first cancel jobs that have not ended");
   }
 
   void AddFollowingCommands() {
-    WithJob(Add("watch", "draw a job's progress until it ends", [this] {
+    WithJob(Add("watch", "show a job's progress until it ends", [this] {
       return Watch(global_, job_, interval_ms_);
-    }))->add_option("--interval-ms", interval_ms_, "least time between two pictures");
-    CLI::App* logs = Add("logs", "a job's log", [this] { return Logs(global_, logs_); });
-    logs->add_option("JOB", logs_.job, "the job's id; without it, everything");
+    }))->add_option("--interval-ms", interval_ms_, "minimum time between two updates");
+    CLI::App* logs = Add("logs", "print a job's log", [this] { return Logs(global_, logs_); });
+    logs->add_option("JOB", logs_.job, "the job's id; default: the whole log");
     logs->add_flag("-f,--follow", logs_.follow, "wait for new lines");
-    logs->add_option("-n,--tail", logs_.tail, "only so many of the newest lines")
+    logs->add_option("-n,--tail", logs_.tail, "print only the newest N lines")
         ->check(CLI::PositiveNumber);
     logs->add_option("--since", logs_.since,
-                     "only lines since then: 10m, 2h, or a time (RFC 3339)");
-    logs->add_option("--severity", logs_.severity, "at least: info, warning or error")
+                     "print only lines since then: 10m, 2h, or a time (RFC 3339)");
+    logs->add_option("--severity", logs_.severity, "minimum severity: info, warning or error")
         ->check(CLI::IsMember({"info", "warning", "error"}));
-    logs->add_option("--grep", logs_.contains, "only lines with this text, in any case");
-    CLI::App* metrics = WithJob(Add("metrics", "a job's curves and merges for other programs",
+    logs->add_option("--grep", logs_.contains, "print only lines with this text; case is ignored");
+    CLI::App* metrics = WithJob(Add("metrics", "print a job's curves and merges for other programs",
                                     [this] { return Metrics(global_, job_, metrics_); }));
     AddMetricsFlags(*metrics, &metrics_);
-    Add("status", "members, islands, parameter servers and rounds, with reasons", [this] {
+    Add("status", "print members, islands, parameter servers and rounds, with reasons", [this] {
       return Status(global_, watch_);
-    })->add_flag("--watch", watch_, "again and again");
+    })->add_flag("--watch", watch_, "repeat until interrupted");
   }
 
   void AddModelCommands() {
     CLI::App* exports = WithJob(Add("export", "write the model as a Hugging Face folder",
                                     [this] { return Export(global_, job_, folder_, curve_key_); }));
-    exports->add_option("--to", folder_, "folder to make")->required();
+    exports->add_option("--to", folder_, "folder to create")->required();
     exports->add_option("--curve-key", curve_key_,
                         "file with your secret CURVE key, made by `atoll keygen`");
     CLI::App* recover =
@@ -188,68 +191,69 @@ class CommandLine {
                  [this] { return RecoverCommand(global_, recover_); });
     recover->add_option("--from", recover_.from, "--state-dir of every parameter server of the job")
         ->required();
-    recover->add_option("--job", recover_.job, "the job's id, where the folders hold several");
+    recover->add_option("--job", recover_.job, "the job's id, where the folders have several");
     recover->add_option("--to", recover_.to, "folder to make")->required();
     Add("backup", "copy the coordinator's state into a file, while it serves",
         [this] { return Backup(global_, path_); })
         ->add_option("--to", path_, "file to make, for atoll-coordinator --restore")
         ->required();
-    AddGenerateFlags(*AddLocal("generate", "make text with an exported model",
+    AddGenerateFlags(*AddLocal("generate", "generate text with an exported model",
                                [this] { return Generate(global_, generate_); }),
                      &generate_);
-    AddPredictFlags(*AddLocal("predict", "fill masks in a text, or name the classes of images",
+    AddPredictFlags(*AddLocal("predict", "fill masks in a text, or classify images",
                               [this] { return Predict(global_, predict_); }),
                     &predict_);
     AddTokenizeFlags(*AddLocal("tokenize", "make token shards of text or JSONL files",
                                [this] { return TokenizeCommand(global_, tokenize_); }),
                      &tokenize_);
-    AddLocal("keygen", "make a secret CURVE key; prints the public one",
+    AddLocal("keygen", "create a secret CURVE key; prints the public one",
              [this] { return Keygen(global_, path_); })
         ->add_option("FILE", path_, "file to make, for --curve-key")
         ->required();
   }
 
   void AddPlanCommands() {
-    Add("profile", "what workers measured: layers' times, links, groups", [this] {
+    Add("profile", "print measured layer times, links and groups", [this] {
       return Profile(global_, job_);
-    })->add_option("JOB", job_, "whose model; without it, the newest job's");
-    AddTraceFlags(*WithJob(Add("trace", "one step of a running job, predicted beside measured",
-                               [this] { return Trace(global_, job_, trace_); })),
-                  &trace_);
-    AddPlanFlags(*Add("plan", "the best layout of a job on a cluster, and why",
+    })->add_option("JOB", job_, "job whose model is meant; default: the newest job");
+    AddTraceFlags(
+        *WithJob(Add("trace", "record one step of a running job and compare it with its prediction",
+                     [this] { return Trace(global_, job_, trace_); })),
+        &trace_);
+    AddPlanFlags(*Add("plan", "find the best layout of a job on a cluster, with the reason",
                       [this] { return PlanCommand(global_, plan_); }),
                  false, &plan_);
-    AddPlanFlags(*Add("simulate", "play one layout under one schedule",
+    AddPlanFlags(*Add("simulate", "simulate one layout under one schedule",
                       [this] { return SimulateCommand(global_, plan_); }),
                  true, &plan_);
   }
 
   void AddTrustCommands() {
-    AddInitFlags(*AddLocal("init", "make a cluster's authority, and a certificate for you",
+    AddInitFlags(*AddLocal("init", "create a cluster's authority, and a certificate for you",
                            [this] { return Init(global_, init_); }),
                  &init_);
-    AddTokenFlags(*Add("token", "create, list and delete the tokens by which others join",
+    AddTokenFlags(*Add("token", "create, list or delete join tokens",
                        [this] { return TokenCommand(global_, token_); }),
                   &token_);
     AddJoinFlags(*AddLocal("join", "get a certificate for yourself by a token",
                            [this] { return JoinCommand(global_, join_); }),
                  &join_);
-    AddRevokeFlags(*Add("revoke", "end the access of a member or person, at once",
+    AddRevokeFlags(*Add("revoke", "revoke the access of a member or user at once",
                         [this] { return Revoke(global_, revoke_); }),
                    &revoke_);
-    Add("members", "who has joined, and until when their certificates are valid",
+    Add("members", "list members with the validity of their certificates",
         [this] { return Members(global_); });
-    Add("audit", "who did what, and who was refused",
+    Add("audit", "print the audit log: actions and refusals",
         [this] { return Audit(global_, audit_tail_); })
-        ->add_option("-n,--tail", audit_tail_, "only so many of the newest entries")
+        ->add_option("-n,--tail", audit_tail_, "print only the newest N entries")
         ->capture_default_str();
-    AddLocal("context", "list the clusters that you have joined, or use another one", [this] {
+    AddLocal("context", "list the clusters that you have joined, or select one", [this] {
       return Contexts(global_, context_flags_);
-    })->add_option("NAME", context_flags_.name, "of the one to use from now on");
+    })->add_option("NAME", context_flags_.name, "name of the cluster to select");
   }
 
   void AddProgramCommands() {
-    AddDoctorFlags(*Add("doctor", "check this machine and the way to the cluster",
+    AddDoctorFlags(*Add("doctor", "check this machine and the connection to the cluster",
                         [this] { return Doctor(global_, doctor_); }),
                    &doctor_);
     AddLocal("completion", "print a script that completes commands in a shell",

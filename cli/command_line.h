@@ -1,4 +1,4 @@
-// What `atoll` is told: its commands and their flags.
+// The arguments of `atoll`: its commands and their flags.
 
 #ifndef ATOLL_CLI_COMMAND_LINE_H_
 #define ATOLL_CLI_COMMAND_LINE_H_

@@ -105,25 +105,26 @@ bool CoordinatorIsAway(const absl::Status& status) {
          absl::IsDeadlineExceeded(status);
 }
 
-// Runs `follow(client, heard)`, which calls heard() with every answer of the coordinator. When the
-// coordinator goes away after it has answered once, tries again for global.reconnect_for.
-using Heard = std::function<void()>;
+// Runs `follow(client, on_answer)`, which calls on_answer() with every answer of the coordinator.
+// When the coordinator becomes unavailable after its first answer, retries for
+// global.reconnect_for.
+using OnAnswer = std::function<void()>;
 absl::Status Follow(const Global& global, bool answered,
-                    const std::function<absl::Status(Client&, const Heard&)>& follow) {
+                    const std::function<absl::Status(Client&, const OnAnswer&)>& follow) {
   std::optional<Instant> away_since;
-  const Heard heard = [&] {
+  const OnAnswer on_answer = [&] {
     answered = true;
     if (away_since) std::cerr << "atoll: connected again\n";
     away_since.reset();
   };
   for (;;) {
     ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
-    const absl::Status status = follow(*client, heard);
+    const absl::Status status = follow(*client, on_answer);
     if (!CoordinatorIsAway(status) || !answered) return status;
     const Instant now = SteadyNow();
     if (!away_since) {
       away_since = now;
-      std::cerr << "atoll: " << status.message() << "; trying again for "
+      std::cerr << "atoll: " << status.message() << "; retrying for "
                 << Seconds(atl::Seconds(global.reconnect_for)) << "\n";
     } else if (now - *away_since > global.reconnect_for) {
       return status;
@@ -156,7 +157,7 @@ void SayGoodbye(int signal) {
 void SayGoodbyeAtInterrupt(const std::string& job) {
   struct sigaction before {};
   sigaction(SIGINT, nullptr, &before);
-  if (before.sa_handler == SIG_IGN) return;  // somebody's wish, such as nohup's
+  if (before.sa_handler == SIG_IGN) return;  // set on purpose, as by nohup
   goodbye = absl::StrCat("\natoll: ", job, " goes on; see it again by atoll watch ", job,
                          ", end it by atoll cancel ", job, "\n");
   struct sigaction action {};
@@ -183,9 +184,9 @@ int WatchJob(const Global& global, const std::string& job, int interval_ms, bool
     return !Ended(last.state());
   };
   const absl::Status status =
-      Follow(global, submitted, [&](Client& client, const Heard& heard) -> absl::Status {
+      Follow(global, submitted, [&](Client& client, const OnAnswer& on_answer) -> absl::Status {
         ATOLL_RETURN_IF_ERROR(client.Watch(job, interval_ms, [&](const v1::Job& message) {
-          heard();
+          on_answer();
           return draw(message);
         }));
         if (Ended(last.state())) return absl::OkStatus();
@@ -269,18 +270,18 @@ int Logs(const Global& global, const LogFlags& flags) {
   if (!since.ok()) return Fail(since.status());
   request.set_since_unix_ms(*since);
   const auto print = [&](const v1::LogLine& line) {
-    request.set_after_sequence(line.sequence());  // where to go on if the coordinator goes away
+    request.set_after_sequence(line.sequence());  // where to go on after a reconnect
     request.set_tail(0);
     std::cout << (global.json ? JsonLine(line) : LogText(line)) << std::flush;
     return true;
   };
   const absl::Status status =
-      Follow(global, false, [&](Client& client, const Heard& heard) -> absl::Status {
+      Follow(global, false, [&](Client& client, const OnAnswer& on_answer) -> absl::Status {
         if (!flags.job.empty()) {
           ATOLL_ASSIGN_OR_RETURN(*request.mutable_job(), client.FindJob(flags.job));
         }
         ATOLL_RETURN_IF_ERROR(client.List().status());  // there may be no line for long
-        if (flags.follow) heard();
+        if (flags.follow) on_answer();
         return client.Logs(request, print);
       });
   return status.ok() ? 0 : Fail(status);
@@ -314,7 +315,7 @@ int RefillCommand(const Global& global, const std::string& job, const std::strin
       [&](const v1::JobSummary& reply) {
         return absl::StrCat(reply.job(), ": what ", server,
                             " had of it is filled from an island, without its outer momentum; "
-                            "atoll show says how far it is\n");
+                            "atoll show prints its progress\n");
       });
 }
 
@@ -366,9 +367,9 @@ int Status(const Global& global, bool watch) {
       std::cout << StatusText(message) << "\n" << std::flush;
     }
   };
-  const absl::Status status = Follow(global, false, [&](Client& client, const Heard& heard) {
+  const absl::Status status = Follow(global, false, [&](Client& client, const OnAnswer& on_answer) {
     return client.WatchStatus(0, [&](const v1::ClusterStatus& message) {
-      heard();
+      on_answer();
       draw(message);
       return true;
     });

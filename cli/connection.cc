@@ -131,7 +131,7 @@ std::string ExplainReach(const Connection& to, Reach reach, const std::string& s
     case Reach::kTlsAnswers:
       if (!to.with_tls) {
         return absl::StrCat("the coordinator at ", address,
-                            " wants TLS: give --tls-ca, --tls-cert and --tls-key");
+                            " requires TLS: give --tls-ca, --tls-cert and --tls-key");
       }
       return absl::StrCat("TLS with the coordinator at ", address, " failed: ", WhyRefused(said));
     case Reach::kOtherAnswers:

@@ -25,8 +25,8 @@ enum class Reach {
 // Looks; takes at most some seconds.
 Reach LookAt(const std::string& address);
 
-// One sentence and what to do. `said`: what the library says of the failure; it is used to tell
-// refusals of certificates apart and never shown.
+// One sentence and what to do. `said`: what the library says of the failure; it is used to
+// distinguish refusals of certificates, and never shown.
 std::string ExplainReach(const Connection& to, Reach reach, const std::string& said);
 // LookAt and ExplainReach.
 std::string ExplainConnection(const Connection& to, const std::string& said);

@@ -49,7 +49,7 @@ v1::ClientContext* Find(v1::ClientConfig* config, const std::string& name) {
   return nullptr;
 }
 
-// In good time: a person's certificate has nobody who watches it.
+// In good time: no daemon renews a person's certificate.
 void RenewInTime(const IdentityFolder& folder, const std::string& coordinator) {
   const auto facts = folder.Certificate();
   const int64_t now = absl::ToUnixSeconds(absl::Now());

@@ -21,7 +21,8 @@ template <class App>
 void AddDoctorFlags(App& app, DoctorFlags* flags) {
   app.add_option("--state-dir", flags->state_dir, "folder of a daemon's state")
       ->capture_default_str();
-  app.add_option("--listen", flags->listen, "HOST:PORT at which a daemon is to listen here");
+  app.add_option("--listen", flags->listen,
+                 "HOST:PORT at which a daemon will listen on this machine");
 }
 
 // Prints the findings; exit code 1 if any is a problem.

@@ -41,7 +41,7 @@ TEST_CASE("a_port_in_use_is_a_problem_for_a_daemon_that_is_to_listen_there") {
   CHECK(CheckListen(listener.address()).level == Level::kProblem);
   listener.Close();
   CHECK(CheckListen(listener.address()).level == Level::kOk);
-  CHECK(CheckListen("192.0.2.1:7000").level == Level::kProblem);  // an address of nobody's
+  CHECK(CheckListen("192.0.2.1:7000").level == Level::kProblem);  // an address of no interface
 }
 
 TEST_CASE("a_route_is_measured_where_something_listens") {

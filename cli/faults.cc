@@ -41,7 +41,7 @@ absl::Status Unknown(const char* flag, const Fault& fault, const std::set<std::s
   if (there_are.empty()) {
     return absl::NotFoundError(
         absl::StrCat(flag, " ", what,
-                     ": nothing but sums of gradients goes from device to device under this "
+                     ": only all-reduces of gradients pass between devices under this "
                      "plan, and these are not played with failures"));
   }
   return absl::NotFoundError(absl::StrCat(flag, " ", what, ": the plan uses nothing of that name; ",

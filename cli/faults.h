@@ -36,9 +36,9 @@ absl::StatusOr<Fault> ParseFault(const std::string& text, bool link);
 // What is wrong with the flags themselves; empty: nothing.
 std::string BadFaultFlag(const FaultFlags& flags);
 
-// The plan's step during which devices and links fail: text for people, or JSON. What replicas'
-// sums of gradients, and the word between sites, take is left out. REQUIRES: BadFaultFlag is empty;
-// so below.
+// The plan's step during which devices and links fail: human-readable text, or JSON. What replicas'
+// all-reduces and the commit exchange between sites take is left out. REQUIRES: BadFaultFlag is
+// empty; so below.
 absl::StatusOr<std::string> PlayFailures(const plan::Cluster& cluster, const plan::Plan& plan,
                                          const FaultFlags& flags, bool json);
 

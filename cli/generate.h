@@ -29,17 +29,20 @@ struct GenerateFlags {
 template <class App>
 void AddGenerateFlags(App& app, GenerateFlags* flags) {
   app.add_option("FOLDER", flags->folder, "folder with config.json and safetensors")->required();
-  app.add_option("--prompt", flags->prompt, "text to go on from; without it, standard input")
+  app.add_option("--prompt", flags->prompt, "text to continue; default: standard input")
       ->each([flags](const std::string&) { flags->has_prompt = true; });
-  app.add_option("--tokenizer", flags->tokenizer, "another one than the folder's");
-  app.add_option("--tokens", flags->tokens, "how many to make, at most")->capture_default_str();
-  app.add_option("--temperature", flags->temperature, "0: always the likeliest")
+  app.add_option("--tokenizer", flags->tokenizer, "tokenizer; default: the folder's");
+  app.add_option("--tokens", flags->tokens, "maximum number of tokens to generate")
       ->capture_default_str();
-  app.add_option("--top-k", flags->top_k, "choose among the k likeliest; 0: among all");
-  app.add_option("--top-p", flags->top_p, "among the fewest likeliest whose probabilities reach it")
+  app.add_option("--temperature", flags->temperature,
+                 "sampling temperature; 0: always the likeliest token")
       ->capture_default_str();
-  app.add_option("--stop", flags->stops, "text that ends it; may be given again");
-  app.add_option("--seed", flags->seed, "of the sampling")->capture_default_str();
+  app.add_option("--top-k", flags->top_k, "sample among the k likeliest tokens; 0: all");
+  app.add_option("--top-p", flags->top_p,
+                 "sample among the likeliest tokens whose probabilities add up to it")
+      ->capture_default_str();
+  app.add_option("--stop", flags->stops, "text that ends the output; repeatable");
+  app.add_option("--seed", flags->seed, "seed of the sampling")->capture_default_str();
   app.add_option("--threads", flags->threads, "CPU threads")->capture_default_str();
 }
 

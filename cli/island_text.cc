@@ -73,7 +73,7 @@ std::string PredictionOf(const v1::Island& island) {
 }
 
 // The plan's layout, and why it was made, clause by clause. The reason may describe the layout,
-// too, in more detail, and names the schedule: what people read has both once.
+// too, in more detail, and names the schedule: human-readable output has both once.
 struct Told {
   std::string layout;
   std::vector<std::string> why;
@@ -107,11 +107,11 @@ void AppendChanges(const v1::Island& island, std::string* out) {
                     "\n");
   }
   absl::StrAppend(out, "  steps interrupted: ", island.steps_interrupted(),
-                  ", made again: ", island.steps_redone(), "\n");
+                  ", replayed: ", island.steps_redone(), "\n");
 }
 
-// The stages that a boundary joins. Each device speaks of its stages in order, of each first of
-// what goes forward, then of gradients: so several between the same two devices can be told apart.
+// The stages that a stage link joins. Each device reports its stages in order, for each first
+// what goes forward, then gradients: so several between the same two devices can be distinguished.
 class StagesOf {
  public:
   explicit StagesOf(const v1::PlannedIsland& plan) {
@@ -146,14 +146,14 @@ class StagesOf {
   std::map<Ends, size_t> used_;
 };
 
-// How messages travel; boundaries that have carried nothing yet say nothing.
+// Transports of messages; stage links that have carried nothing yet are left out.
 void AppendBoundaries(const v1::Island& island, std::string* out) {
   const auto& boundaries = island.progress().boundaries();
   const bool ways = std::any_of(boundaries.begin(), boundaries.end(),
                                 [](const v1::BoundaryState& b) { return !b.way().empty(); });
-  std::vector<std::string> header = {"from",         "to",     "stages", "pieces",
+  std::vector<std::string> header = {"from",         "to",     "stages", "chunks",
                                      "ms a message", "Mbit/s", "link",   "newest change"};
-  if (ways) header.push_back("way");
+  if (ways) header.push_back("transport");
   Table links(std::move(header));
   StagesOf stages(island.plan());
   for (const v1::BoundaryState& b : boundaries) {
@@ -204,7 +204,7 @@ void AppendPlan(const v1::Island& island, std::string* out) {
   }
   if (!island.reason().empty()) absl::StrAppend(out, "  island:   ", island.reason(), "\n");
   if (!island.progress().plan_wanted().empty()) {
-    absl::StrAppend(out, "  asks for another plan: ", island.progress().plan_wanted(), "\n");
+    absl::StrAppend(out, "  replan request: ", island.progress().plan_wanted(), "\n");
   }
   if (!island.planning().empty()) absl::StrAppend(out, "  planning: ", island.planning(), "\n");
   AppendChanges(island, out);

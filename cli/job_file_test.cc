@@ -73,7 +73,7 @@ TEST_CASE("a choice that does not exist names the nearest") {
           "/jobs/job.toml:14: outer.overlap: \"cary\" is not a choice; did you mean carry?");
 }
 
-TEST_CASE("a wrong type says what is expected") {
+TEST_CASE("the error for a wrong type names the expected one") {
   REQUIRE(Complaint(With("hidden = 64", "hidden = \"64\"")) ==
           "/jobs/job.toml:5: model.hidden: must be a whole number, such as 4096 or 4_096");
   REQUIRE(Complaint(With("momentum = 0.5", "momentum = true")) ==
@@ -85,7 +85,7 @@ TEST_CASE("a value out of range is named with its line, value and limit") {
           "/jobs/job.toml:13: outer.momentum = 2: must be at least 0 and below 1");
 }
 
-TEST_CASE("a layout says what is recomputed and what each device holds of a layer") {
+TEST_CASE("a layout has recomputed blocks and each device's part of a layer") {
   const auto with = [](const std::string& line) {
     return std::string(kGood) + "\n[layout]\ntensor_parallel = 2\n" + line + "\n";
   };
@@ -150,11 +150,11 @@ validation_path = "v.txt"
   }
 }
 
-TEST_CASE("text that is not TOML says where") {
+TEST_CASE("the error for text that is not TOML has its place") {
   REQUIRE(Complaint("name = \"x\"\n[model\n").find("/jobs/job.toml:2: not TOML: ") == 0);
 }
 
-TEST_CASE("a file that is missing says so") {
+TEST_CASE("a missing file is an error with its name") {
   REQUIRE(ReadJobFile("/nonexistent/job.toml").status().message() ==
           "/nonexistent/job.toml: cannot be read; is the path right?");
 }

@@ -26,13 +26,14 @@ void AddMetricsFlags(App& app, MetricsFlags* flags) {
                               "the newest merges, one JSON object a line: islands, base versions, "
                               "weights, tokens, reasons")
                      ->excludes(csv);
-  app.add_flag("-f,--follow", flags->follow, "then every merge as it comes, until the job ends")
+  app.add_flag("-f,--follow", flags->follow,
+               "then print every merge as it comes, until the job ends")
       ->needs(merges);
   app.add_option("--tensorboard", flags->tensorboard,
                  "folder to write the curves to as a TensorBoard event file")
       ->excludes(csv)
       ->excludes(merges);
-  app.add_option("--points", flags->points, "of each curve at most, from 16 to 4096")
+  app.add_option("--points", flags->points, "maximum number of points of a curve, from 16 to 4096")
       ->capture_default_str();
 }
 

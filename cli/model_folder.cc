@@ -94,7 +94,7 @@ absl::StatusOr<std::vector<std::string>> ReadClassNames(const std::string& folde
   if (fits) return names;
   return absl::InvalidArgumentError(
       absl::StrCat(ConfigPath(folder), ": id2label must have a name for each number from 0 to ",
-                   classes - 1, ", as num_labels says; correct it or leave it out"));
+                   classes - 1, ", because of num_labels; correct it or leave it out"));
 }
 
 absl::Status WriteClassNames(const std::string& folder, std::vector<std::string> names) {

@@ -199,7 +199,7 @@ absl::StatusOr<plan::IslandChoice> Choose(const PlanFlags& flags, const Task& ta
     if (!choice.single.ok()) return choice.single.status();
     choice.single_samples_per_s = task.job.global_batch / choice.single->outcome.step_s;
     choice.single_price = choice.single->price / task.job.global_batch;
-    choice.reason = sites.size() < 2 ? "one site" : "one plan over all sites, as asked";
+    choice.reason = sites.size() < 2 ? "one site" : "one plan over all sites, as requested";
     return choice;
   }
   ATOLL_ASSIGN_OR_RETURN(
@@ -323,7 +323,7 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   plan.cluster_bound_s = plan::ClusterBoundSeconds(task.cluster, costs, task.job);
   plan.reason =
       absl::StrCat("layout ", flags.layout.empty() ? "planned" : flags.layout, ", schedule ",
-                   flags.schedule.empty() ? "its own" : flags.schedule, ", as asked");
+                   flags.schedule.empty() ? "its own" : flags.schedule, ", as requested");
   std::string failures;
   if (!flags.faults.fail.empty() || !flags.faults.outage.empty()) {
     ATOLL_ASSIGN_OR_RETURN(failures, PlayFailures(task.cluster, plan, flags.faults, global.json));
@@ -364,7 +364,7 @@ std::string BadPreviewFlag(const PlanFlags& flags) {
       {"--steps-per-round", flags.steps_per_round != none.steps_per_round}};
   for (const auto& [name, is_given] : given) {
     if (!is_given) continue;
-    return absl::StrCat(name, ": the coordinator plans as the job says; ", name,
+    return absl::StrCat(name, ": the coordinator plans by the job file; ", name,
                         " goes with --cluster or --profile");
   }
   return "";

@@ -44,19 +44,20 @@ struct PlanFlags {
 // `App` is CLI::App; here and below.
 template <class App>
 void AddFaultFlags(App& app, PlanFlags* flags) {
-  app.add_option("--fail", flags->faults.fail,
-                 "a device fails, and is back or not: DEVICE@SECONDS or DEVICE@SECONDS-SECONDS; "
-                 "with --rounds a site's island")
+  app.add_option(
+         "--fail", flags->faults.fail,
+         "a device fails, for good or until it is back: DEVICE@SECONDS or DEVICE@SECONDS-SECONDS; "
+         "with --rounds a site's island")
       ->delimiter(',');
   app.add_option("--outage", flags->faults.outage,
                  "a link is down: FROM>TO@SECONDS-SECONDS, with sites or devices")
       ->delimiter(',');
-  app.add_option("--detect", flags->faults.detect_s, "seconds until a failure is noticed")
+  app.add_option("--detect", flags->faults.detect_s, "seconds until a failure is detected")
       ->capture_default_str()
       ->needs("--fail");
   auto* rounds =
       app.add_option("--rounds", flags->faults.rounds,
-                     "play the time of as many outer rounds of an island per site, not a step");
+                     "simulate N outer rounds with an island per site instead of a step");
   app.add_option("--restore", flags->faults.restore_s,
                  "seconds from a device's return until the step begins again")
       ->capture_default_str()
@@ -73,9 +74,8 @@ template <class App>
 void AddRoundFlags(App& app, const char* needed, PlanFlags* flags) {
   auto* steps = app.add_option("--steps-per-round", flags->steps_per_round,
                                "inner steps between exchanges of islands; the job's, or 64");
-  auto* overlap =
-      app.add_flag("--overlap,!--no-overlap", flags->overlap,
-                   "islands train on during an exchange (as jobs do unless they say none)");
+  auto* overlap = app.add_flag("--overlap,!--no-overlap", flags->overlap,
+                               "islands train during an exchange (the default of jobs)");
   if (needed == nullptr) return;
   steps->needs(needed);
   overlap->needs(needed);
@@ -108,8 +108,8 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
       ->capture_default_str();
   app.add_option("--objective", flags->objective,
                  "time: the shortest step; cost: the cheapest; default: the job's");
-  app.add_option("--seed", flags->seed, "of the search")->capture_default_str();
-  app.add_option("--seconds", flags->seconds, "go on improving for so long");
+  app.add_option("--seed", flags->seed, "seed of the search")->capture_default_str();
+  app.add_option("--seconds", flags->seconds, "seconds to spend on improving");
   app.add_option("--trace", flags->trace, "write the step for Perfetto, JSON");
   app.add_option("--svg", flags->svg, "write the step as a picture");
   if (simulate) {

@@ -29,8 +29,8 @@ void AddPredictFlags(App& app, PredictFlags* flags) {
   app.add_option("--prompt", flags->prompt,
                  "text with [MASK], for a model of masked tokens; without it, standard input")
       ->each([flags](const std::string&) { flags->has_prompt = true; });
-  app.add_option("--tokenizer", flags->tokenizer, "another one than the folder's");
-  app.add_option("--top-k", flags->top_k, "how many of the likeliest")->capture_default_str();
+  app.add_option("--tokenizer", flags->tokenizer, "tokenizer; default: the folder's");
+  app.add_option("--top-k", flags->top_k, "number of likeliest answers")->capture_default_str();
   app.add_option("--threads", flags->threads, "CPU threads")->capture_default_str();
 }
 

@@ -105,7 +105,7 @@ std::string LinksText(const v1::ClusterProfile& profile) {
     table.Add({from, to, Ms(link.edges(0).latency_ns()),
                absl::StrFormat("%.1f", link.edges(0).bandwidth_bytes_per_s() * 8e-6),
                absl::StrFormat("%.1f%%", 100 * link.residual_ratio()),
-               link.age_s() == 0 ? "taken from the way back"
+               link.age_s() == 0 ? "taken from the opposite direction"
                                  : absl::StrCat(Seconds(link.age_s()), " ago",
                                                 link.live() ? ", by training" : ", at rest")});
   }

@@ -65,7 +65,7 @@ TEST_CASE("a profile shows devices, groups of two levels, times of each kind of 
   CHECK(blocks == 2);  // one of each type stands for all
 }
 
-TEST_CASE("a profile says when a link was measured at rest, and what is not as it was measured") {
+TEST_CASE("a profile prints when a link was measured at rest, and drift") {
   v1::ClusterProfile profile = Measured();
   CHECK_THAT(ProfileText(profile), Catch::Contains("1 min 30 s ago, at rest\n") &&
                                        Catch::Contains("\"#2\": of the same kind, but what was") &&
@@ -78,7 +78,7 @@ TEST_CASE("a profile says when a link was measured at rest, and what is not as i
                  !Catch::Contains("of the same kind"));
 }
 
-TEST_CASE("a profile says first what is still being measured") {
+TEST_CASE("a profile begins with measurements under way") {
   v1::ClusterProfile profile = Measured();
   CHECK_THAT(ProfileText(profile), !Catch::Contains("not complete"));
   profile.add_measuring("a measures the line to c (2 of 2)");
@@ -86,7 +86,7 @@ TEST_CASE("a profile says first what is still being measured") {
              Catch::StartsWith("not complete yet\n  a measures the line to c (2 of 2)\n\ndevices"));
 }
 
-TEST_CASE("where nothing was measured a profile says so") {
+TEST_CASE("a profile without measurements is reported") {
   v1::ClusterProfile profile = Measured();
   profile.clear_times();
   profile.mutable_cluster()->clear_links();

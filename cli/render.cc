@@ -330,7 +330,7 @@ std::string StatusText(const v1::ClusterStatus& status) {
   for (const v1::ForeignMember& m : status.foreign_members()) {
     absl::StrAppend(&out, "  ", m.kind(), " ", m.name(),
                     " refuses this coordinator: it belongs to ", "cluster ", m.cluster(), " (",
-                    Fixed(m.since_heard_s(), 1), " s ago); its log says what to do\n");
+                    Fixed(m.since_heard_s(), 1), " s ago); see its log\n");
   }
   out += "\n";
   Table members(

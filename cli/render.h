@@ -1,4 +1,4 @@
-// What the command line prints: protobuf messages as tables for people, or as JSON for programs.
+// What the command line prints: protobuf messages as human-readable tables, or as JSON.
 
 #ifndef ATOLL_CLI_RENDER_H_
 #define ATOLL_CLI_RENDER_H_

@@ -45,7 +45,7 @@ TEST_CASE("columns are as wide as their widest cell and numbers end together") {
           "long-name  1234567\n");
 }
 
-TEST_CASE("numbers are for people, and what is no number is a dash") {
+TEST_CASE("numbers are human-readable, and a value that is not a number is a dash") {
   CHECK(Count(0) == "0");
   CHECK(Count(kNan) == "0");
   CHECK(Count(999) == "999");
@@ -74,15 +74,15 @@ TEST_CASE("a state that this program does not know is no crash") {
 
 TEST_CASE("numbers end in one place, sentences begin in one, also those that begin with a number") {
   Table table({"worker", "left", "why"});
-  table.Add({"w1", "2 min 30 s", "2 pieces where there was 1"});
+  table.Add({"w1", "2 min 30 s", "2 chunks instead of 1"});
   table.Add({"w10", "9 s", "fine"});
   CHECK(table.Text() ==
         "worker        left  why\n"
-        "w1      2 min 30 s  2 pieces where there was 1\n"
+        "w1      2 min 30 s  2 chunks instead of 1\n"
         "w10            9 s  fine\n");
 }
 
-TEST_CASE("one line of progress says step, loss, speed and time left") {
+TEST_CASE("one line of progress has step, loss, speed and time left") {
   REQUIRE(ProgressLine(RunningJob()) ==
           "lm-1: running, round 3, step 120, 25.0%, loss 2.5000, validation 2.7500, 5k tokens/s, "
           "2 islands, 2 min 30 s left\n");
@@ -203,20 +203,20 @@ TEST_CASE("an island of several workers shows its plan, each worker's part and e
                   "            11 layouts compared\n"
                   "            the next best takes 3% longer\n"
                   "  island:   worker w1 leads in generation 2\n"
-                  "  asks for another plan: link w1/0 > w10/1 saturated\n"
+                  "  replan request: link w1/0 > w10/1 saturated\n"
                   "  planning: making a plan: worker w2 has joined\n"
                   "  newest plans, since the coordinator's start:\n"
                   "    plan 1, at once: the island begins\n"
                   "    plan 2, at once: the island begins\n"
                   "    plan 3, at a step's end: worker w10 has joined\n"
-                  "  steps interrupted: 1, made again: 4\n") != std::string::npos);
+                  "  steps interrupted: 1, replayed: 4\n") != std::string::npos);
   CHECK(text.find("stage 0, layers 0-2, on w1/0") != std::string::npos);
   CHECK(text.find("w10     follows     2  stage 1, layers 3-5, on w10/1") != std::string::npos);
   CHECK(text.find("w2      spare       -  none") != std::string::npos);
   CHECK(
       text.find("w1/0  w10/1   0 > 1       2         25.00   100.0  SATURATED  saturated: 60 ms") !=
       std::string::npos);
-  CHECK(text.find("  way\n") == std::string::npos);  // nobody has said any
+  CHECK(text.find("  transport\n") == std::string::npos);  // none is reported
 }
 
 // Two devices, each with two stages of one replica: 0 and 2, 1 and 3.
@@ -237,7 +237,7 @@ v1::Job InterleavedJob() {
   return job;
 }
 
-TEST_CASE("a plan's prediction stands beside what is measured of the same plan") {
+TEST_CASE("a plan's prediction is printed with the measurement of the same plan") {
   v1::Job job = InterleavedJob();
   v1::IslandProgress& progress = *job.mutable_islands(0)->mutable_progress();
   const auto shows = [&] { return JobText(job, 0); };
@@ -249,7 +249,7 @@ TEST_CASE("a plan's prediction stands beside what is measured of the same plan")
   CHECK_THAT(shows(), Catch::Contains("at least 3.0; measured 24.0 (6.0 times as long)\n"));
 }
 
-TEST_CASE("boundaries between the same two devices are told apart by their stages") {
+TEST_CASE("stage links between the same two devices are distinguished by their stages") {
   v1::Job job = InterleavedJob();
   v1::IslandProgress& progress = *job.mutable_islands(0)->mutable_progress();
   const auto adds = [&](const char* from, const char* to, double seconds) {
@@ -259,7 +259,7 @@ TEST_CASE("boundaries between the same two devices are told apart by their stage
     b.set_pieces(1);
     b.set_message_seconds(seconds);
   };
-  adds("w1/0", "w2/0", 0.001);  // as w1/0 tells: 0 > 1 forward, 2 > 3 forward, 2 > 1 back
+  adds("w1/0", "w2/0", 0.001);  // as w1/0 reports: 0 > 1 forward, 2 > 3 forward, 2 > 1 back
   adds("w1/0", "w2/0", 0);
   adds("w1/0", "w2/0", 0.003);
   adds("w2/0", "w1/0", 0.004);  // and w2/0: 1 > 2 forward, 1 > 0 and 3 > 2 back
@@ -275,7 +275,7 @@ TEST_CASE("boundaries between the same two devices are told apart by their stage
                 "w2/0  w1/0   3 > 2       1          6.00       -  fine\n") != std::string::npos);
 }
 
-TEST_CASE("how a job began says nothing once it has trained, and what hinders it comes first") {
+TEST_CASE("the reason of a job's start is dropped once it has trained; obstacles come first") {
   v1::Job job = RunningJob();
   job.mutable_summary()->set_reason("the initial weights are committed");
   job.mutable_round()->set_phase("idle");
@@ -351,7 +351,7 @@ TEST_CASE("colours_keep_columns_and_are_cut_whole") {
   CHECK(Clip("ab\x1b[32mcd\x1b[0mef\n", 3, 0) == "ab\x1b[32mc\x1b[0m\n");
 }
 
-TEST_CASE("an empty cluster and no jobs say so") {
+TEST_CASE("an empty cluster and an empty list of jobs are reported") {
   CHECK(JobsTable({}, 0) == "no jobs; submit one with: atoll submit job.toml\n");
   CHECK(StatusText({}).find("no members\n") != std::string::npos);
 }
@@ -373,7 +373,7 @@ TEST_CASE("the status of workers with GPUs names each of them") {
         std::string::npos);
 }
 
-TEST_CASE("the status says what is not as it was measured") {
+TEST_CASE("the status prints drift") {
   v1::ClusterStatus status;
   CHECK(StatusText(status).find("not as measured") == std::string::npos);
   status.add_troubles("w3 > w4: no connection within 8 s; probed in 40 s");
@@ -381,7 +381,7 @@ TEST_CASE("the status says what is not as it was measured") {
              Catch::Contains("\nnot as measured\n  w3 > w4: no connection within 8 s; probed in"));
 }
 
-TEST_CASE("the status says of each worker what it measures") {
+TEST_CASE("the status prints what each worker measures") {
   v1::ClusterStatus status;
   v1::Member& member = *status.add_members();
   member.set_kind("worker");

@@ -31,12 +31,12 @@ void AddTokenizeFlags(App& app, TokenizeFlags* flags) {
   app.add_option("--tokenizer", flags->tokenizer,
                  "tokenizer.json, a folder with one, or a SentencePiece .model")
       ->required();
-  app.add_option("--to", flags->folder, "folder to make")->required();
+  app.add_option("--to", flags->folder, "folder to create")->required();
   app.add_option("--field", flags->field, "the inputs are JSONL, and this field holds the text");
   app.add_option("--end", flags->end,
                  "token after each document; \"none\": no token (default: the tokenizer's own)");
   app.add_option("--threads", flags->threads, "0: all cores")->capture_default_str();
-  app.add_option("--shard-tokens", flags->shard_tokens, "tokens of a shard, at most")
+  app.add_option("--shard-tokens", flags->shard_tokens, "maximum number of tokens of a shard")
       ->capture_default_str();
 }
 

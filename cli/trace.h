@@ -20,7 +20,7 @@ struct TraceFlags {
 // `App` is CLI::App.
 template <class App>
 void AddTraceFlags(App& app, TraceFlags* flags) {
-  app.add_option("--island", flags->island, "which one, as `atoll show` numbers them")
+  app.add_option("--island", flags->island, "number of the island in `atoll show`")
       ->check([](const std::string& value) {
         return value.find_first_not_of("0123456789") == std::string::npos
                    ? ""

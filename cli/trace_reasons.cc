@@ -126,7 +126,7 @@ class Comparison {
       return absl::StrCat("spends ", Longer(difference),
                           " on what the plan does not count (starting the step, sending, between "
                           "operations); it began ",
-                          Ms(device.begin_ns), " ms after the leader said so");
+                          Ms(device.begin_ns), " ms after the leader's call");
     });
     CompareWaits(device, plan);
   }
@@ -210,7 +210,7 @@ class Comparison {
     const Messages are = MessagesOf(measured_, from, device, source.second);
     if (were.count > 0 && are.count > 0) {
       const double each = static_cast<double>(were.count) / static_cast<double>(are.count);
-      const double planned_ns = were.travelled_ns * each;  // of a piece
+      const double planned_ns = were.travelled_ns * each;  // of a chunk
       const double slower_ns = are.travelled_ns - planned_ns;
       if (std::abs(slower_ns) > kClear * planned_ns && Explains(slower_ns, are, ns)) {
         return absl::StrCat("messages take ", Short(are.travelled_ns), " ms, planned ",

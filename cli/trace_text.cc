@@ -18,8 +18,8 @@ namespace {
 
 using Interval = std::pair<int64_t, int64_t>;
 
-constexpr const char* kPartNames[] = {"F ms",    "B ms",      "W ms",         "waits ms",
-                                      "sums ms", "commit ms", "optimizer ms", "other ms"};
+constexpr const char* kPartNames[] = {"F ms",          "B ms",      "W ms",         "waits ms",
+                                      "all-reduce ms", "commit ms", "optimizer ms", "other ms"};
 
 // Of `inside`, what none of the sorted `others` covers. Both are lists of one device's spans.
 int64_t Uncovered(Interval inside, const std::vector<Interval>& others) {
@@ -178,7 +178,7 @@ std::string TraceText(const TraceAnswer& answer) {
   absl::StrAppend(&text, Clocks(measured));
   if (measured.left_out > 0) {
     absl::StrAppend(&text, measured.left_out, " spans or messages are missing: the step has more ",
-                    "than a trace may hold, or a message's arrival was never heard of\n");
+                    "than a trace may hold, or the arrival of a message was not reported\n");
   }
   absl::StrAppend(&text, "\n", DevicesTable(answer));
   if (!answer.predicted) return text;

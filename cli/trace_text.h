@@ -1,4 +1,4 @@
-// A recorded step beside its prediction, as text for people. Pure.
+// A recorded step beside its prediction, as human-readable text. Pure.
 
 #ifndef ATOLL_CLI_TRACE_TEXT_H_
 #define ATOLL_CLI_TRACE_TEXT_H_

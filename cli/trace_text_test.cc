@@ -105,7 +105,7 @@ std::string First(const StepTrace& measured) {
   return lines[0];
 }
 
-TEST_CASE("a slow link is told from a slow sender") {
+TEST_CASE("a slow link is distinguished from a slow sender") {
   // 1 MB takes 20 ms and 80: 100 Mbit/s. With 149 ms it gets 62.
   CHECK(First(Step(149)) ==
         "w1/0 waits 98.00 ms longer for gradients from w2/0: messages take 149 ms, planned 100 "
@@ -129,14 +129,14 @@ TEST_CASE("a slower link does not explain a shorter wait") {
         "explains it");
 }
 
-TEST_CASE("messages that wait for their link are said to") {
+TEST_CASE("messages that wait for their link are marked") {
   StepTrace measured = Step(100, 0, 70);
   for (TraceMessage& message : measured.messages) message.ready_ns -= 50 * kMs;
   CHECK_THAT(Differences(Planned(), measured, 3)[1],
              Catch::Contains("messages wait 50 ms for the link before they leave, planned 0"));
 }
 
-TEST_CASE("what is quicker, starts late or ends late is said, and trifles are not") {
+TEST_CASE("faster, late and long operations are listed, small differences are not") {
   CHECK_THAT(First(Step(40)), Catch::Contains("waits 120.00 ms shorter for gradients"));
   CHECK_THAT(First(Step(100, 30)), Catch::Contains("waits 30.00 ms longer for activations") ||
                                        Catch::Contains("it began 30.00 ms after"));

@@ -194,14 +194,15 @@ absl::Status RunJoin(const JoinFlags& flags) {
 }  // namespace
 
 void AddInitFlags(CLI::App& app, InitFlags* flags) {
-  app.add_option("--state-dir", flags->state_dir, "the coordinator's")->capture_default_str();
+  app.add_option("--state-dir", flags->state_dir, "the coordinator's state folder")
+      ->capture_default_str();
   app.add_option("--host", flags->hosts,
                  "name or address by which others dial the coordinator, several times; the first "
                  "one is yours")
       ->allow_extra_args(false);
-  app.add_option("--port", flags->port, "of the coordinator")->capture_default_str();
-  app.add_option("--cluster", flags->cluster, "id of the cluster, where --state-dir is of one");
-  app.add_option("--name", flags->person, "yours, as an operator; default: your login name");
+  app.add_option("--port", flags->port, "port of the coordinator")->capture_default_str();
+  app.add_option("--cluster", flags->cluster, "id of the cluster, if --state-dir belongs to one");
+  app.add_option("--name", flags->person, "your name as an operator; default: your login name");
   app.add_option("--context", flags->context, "name of the cluster in your config.toml")
       ->capture_default_str();
 }
@@ -212,12 +213,13 @@ void AddTokenFlags(CLI::App& app, TokenFlags* flags) {
   app.add_option("ACTION", flags->action, "create, ls or rm")
       ->required()
       ->check(CLI::IsMember({"create", "ls", "rm"}));
-  app.add_option("ID", flags->id, "of the token to delete, or its beginning");
+  app.add_option("ID", flags->id, "id of the token to delete, or its beginning");
   app.add_option("--role", flags->roles, "worker, paramserver, operator or viewer; several: a,b")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--uses", flags->uses, "how many may join with it")->capture_default_str();
-  app.add_option("--ttl", flags->ttl, "how long it is valid")->capture_default_str();
+  app.add_option("--uses", flags->uses, "number of members that may join with it")
+      ->capture_default_str();
+  app.add_option("--ttl", flags->ttl, "validity of the token")->capture_default_str();
 }
 
 int TokenCommand(const Global& global, const TokenFlags& flags) {
@@ -227,7 +229,7 @@ int TokenCommand(const Global& global, const TokenFlags& flags) {
 void AddJoinFlags(CLI::App& app, JoinFlags* flags) {
   app.add_option("TOKEN", flags->address, "TOKEN@HOST:PORT, as `atoll token create` printed it")
       ->required();
-  app.add_option("--name", flags->person, "yours; default: your login name");
+  app.add_option("--name", flags->person, "your name; default: your login name");
   app.add_option("--role", flags->role, "operator or viewer")->capture_default_str();
   app.add_option("--context", flags->context, "name of the cluster in your config.toml")
       ->capture_default_str();

@@ -1,4 +1,4 @@
-// Commands that let members and people into a cluster and out of it. docs/trust.md tells them in
+// Commands that admit members and users to a cluster and revoke them. docs/trust.md has them in
 // order.
 
 #ifndef ATOLL_CLI_TRUST_COMMANDS_H_

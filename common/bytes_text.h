@@ -1,4 +1,4 @@
-// Sizes for people.
+// Human-readable sizes.
 
 #ifndef ATOLL_COMMON_BYTES_TEXT_H_
 #define ATOLL_COMMON_BYTES_TEXT_H_

@@ -21,7 +21,7 @@ namespace atl::internal {
 
 }  // namespace atl::internal
 
-// ATOLL_CHECK(condition) or ATOLL_CHECK(condition, pieces of a message...).
+// ATOLL_CHECK(condition) or ATOLL_CHECK(condition, parts of a message...).
 #define ATOLL_CHECK(condition, ...)                                                              \
   do {                                                                                           \
     if (!(condition)) [[unlikely]] {                                                             \

@@ -9,7 +9,7 @@
 
 namespace atl {
 
-// The numbers are those of the wire and of files.
+// The numbers are those of messages and files.
 enum class Encoding : uint8_t {
   kFloat32 = 0,
   kBfloat16 = 1,

@@ -9,7 +9,8 @@
 namespace atl {
 namespace {
 
-// A process that says what ends it, and then ends when told; how it ended is its exit code.
+// A process that reports the signal that ends it, and ends on request; how it ended is its exit
+// code.
 TEST_CASE("The first signal asks, the second one ends the process at once") {
   int said[2];
   REQUIRE(pipe(said) == 0);

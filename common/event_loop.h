@@ -10,7 +10,7 @@
 //   });
 //
 // The clock is read once per turn; all events of a turn share its Instant. The queue is bounded:
-// Post waits while it is full, which slows whoever posts.
+// Post waits while it is full, which slows the thread that posts.
 
 #ifndef ATOLL_COMMON_EVENT_LOOP_H_
 #define ATOLL_COMMON_EVENT_LOOP_H_
@@ -44,7 +44,7 @@ class EventLoop {
   explicit EventLoop(size_t max_queued) : max_queued_(max_queued) { ATOLL_CHECK(max_queued > 0); }
 
   // Waits for room. False, and the event is lost, once the loop stops. Thread-safe.
-  // REQUIRES: not called from within `step`, where nobody would make room: use TryPost there.
+  // REQUIRES: not called from within `step`, where nothing would make room: use TryPost there.
   bool Post(Event event) {
     std::unique_lock lock(mutex_);
     room_.wait(lock, [&] { return stopped_ || queue_.size() < max_queued_; });

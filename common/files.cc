@@ -108,7 +108,7 @@ class RealAppendFile : public AppendFile {
   int64_t size() const override { return size_; }
 
  private:
-  // A file that was deleted takes writes as ever.
+  // A file that was deleted still takes writes.
   absl::Status CheckNamed() const {
     struct stat own, named;
     if (fstat(file_.get(), &own) != 0) return SystemError("stat", path_, errno);
@@ -201,7 +201,7 @@ class RealFileSystem : public Files {
 absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
   InputFile file;
   file.path_ = path;
-  // A FIFO would keep a blocking open waiting until somebody writes.
+  // A FIFO would keep a blocking open waiting until another process writes.
   file.fd_ = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (file.fd_ < 0) {
     if (errno == ENXIO) return NotRegular(path, "a socket or a device");

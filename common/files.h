@@ -25,7 +25,7 @@ using ByteSpan = std::span<const std::byte>;
 class AppendFile {
  public:
   virtual ~AppendFile() = default;
-  // The pieces one after the other. After an error any prefix of them may be in the file.
+  // The parts one after the other. After an error any prefix of them may be in the file.
   virtual absl::Status Append(std::span<const ByteSpan> pieces) = 0;
   // Everything appended is durable when this returns OK. After an error nothing is known of what
   // was appended since the last OK: truncate and append it again. FailedPrecondition: the file, or
@@ -35,7 +35,7 @@ class AppendFile {
   virtual int64_t size() const = 0;
 };
 
-// What tells one content of a path from another, without reading it.
+// Distinguishes one content of a path from another, without reading it.
 struct FileIdentity {
   uint64_t device = 0, inode = 0;
   int64_t bytes = 0;
@@ -92,7 +92,7 @@ class Files {
 
 Files& RealFiles();
 
-// The file is, after any crash, either as it was or holds all the pieces: written beside, synced,
+// The file is, after any crash, either as it was or has all the parts: written beside, synced,
 // renamed, the folder synced.
 absl::Status WriteFileAtomically(Files& files, const std::string& path,
                                  std::span<const ByteSpan> pieces);

@@ -43,7 +43,7 @@ std::vector<std::string> NamesOf(const CLI::App& app) {
   return names;
 }
 
-// A value as a word of a command line.
+// A value as an argument of a command line.
 absl::StatusOr<std::string> WordFrom(const toml::node& value) {
   if (const auto* text = value.as_string()) return text->get();
   if (const auto* number = value.as_integer()) return absl::StrCat(number->get());

@@ -57,7 +57,7 @@ std::string LogText(LogLevel level, absl::string_view part, absl::string_view te
 void Log(LogLevel level, absl::string_view part, absl::string_view text) {
   if (!Logs(level)) return;
   const std::string line = absl::StrCat(Now(), " ", LogText(level, part, text));
-  // Nobody is left to tell when standard error itself fails.
+  // There is no other place to report it when standard error itself fails.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 

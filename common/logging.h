@@ -2,7 +2,7 @@
 //
 //   2026-11-21T06:20:07.125Z WARN  store   disk is nearly full: 12 MiB left in /var/lib/atoll
 //
-// Usage: LogInfo("attach", "connected to ", address). Pieces are as for absl::StrCat. Control
+// Usage: LogInfo("attach", "connected to ", address). Arguments are as for absl::StrCat. Control
 // characters in the text are shown as \xNN, so that bytes from the network cannot forge lines.
 // Thread-safe; a line is one write(2).
 

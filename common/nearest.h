@@ -1,4 +1,4 @@
-// What somebody may have meant who wrote a name that does not exist.
+// Suggestions for a name that does not exist.
 
 #ifndef ATOLL_COMMON_NEAREST_H_
 #define ATOLL_COMMON_NEAREST_H_

@@ -1,4 +1,4 @@
-// Sizes by people, of flags like --memory-bytes.
+// Sizes as users write them, of flags like --memory-bytes.
 
 #ifndef ATOLL_COMMON_PARSE_BYTES_H_
 #define ATOLL_COMMON_PARSE_BYTES_H_

@@ -1,4 +1,4 @@
-// Time as cores see it: a value that somebody hands them.
+// Time as cores see it: a value that they are given.
 //
 // An Instant counts nanoseconds from an arbitrary start and never goes back. Daemons make it from
 // the steady clock once per turn of their event loop; simulations make it from a virtual clock.

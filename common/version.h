@@ -1,4 +1,4 @@
-// The software's version, as members tell it in their hello and status commands show it.
+// The software's version, as members send it in their hello and status commands show it.
 
 #ifndef ATOLL_COMMON_VERSION_H_
 #define ATOLL_COMMON_VERSION_H_

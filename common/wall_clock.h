@@ -1,4 +1,4 @@
-// Wall time: for people to read, never to decide by.
+// Wall time: for output, never to decide by.
 
 #ifndef ATOLL_COMMON_WALL_CLOCK_H_
 #define ATOLL_COMMON_WALL_CLOCK_H_

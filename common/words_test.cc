@@ -1,4 +1,4 @@
-// What people write on command lines, and what they are told about it.
+// Words of command lines, and messages about wrong ones.
 
 #include <catch2/catch.hpp>
 
@@ -23,7 +23,7 @@ TEST_CASE("sizes are numbers of bytes, with a unit or without") {
   }
 }
 
-TEST_CASE("a misspelt name is told the nearest one, a strange one all of them") {
+TEST_CASE("the error for a misspelt name has the nearest one, for a strange one all of them") {
   CHECK(NearestName("momentm", {"rate", "momentum"}) == "momentum");
   CHECK(NearestName("colour", {"rate", "momentum"}).empty());
   CHECK(Suggestion("ratte", {"rate", "momentum"}) == "did you mean rate?");

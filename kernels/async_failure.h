@@ -1,4 +1,4 @@
-// A failure that one thread finds and another one, which waits for a stream, must be told of.
+// A failure that one thread finds and another one, which waits for a stream, must get.
 
 #ifndef ATOLL_KERNELS_ASYNC_FAILURE_H_
 #define ATOLL_KERNELS_ASYNC_FAILURE_H_

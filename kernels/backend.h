@@ -90,9 +90,9 @@ enum class Capability : uint8_t {
 using WorkKey = std::array<int64_t, 12>;
 
 struct RepeatCounts {
-  int64_t recorded = 0;  // pieces of work that became one launch
+  int64_t recorded = 0;  // units of work that became one launch
   int64_t replayed = 0;  // times that they were launched instead of being enqueued
-  std::string trouble;   // why a piece could not be recorded, the newest; empty: none
+  std::string trouble;   // why a unit of work could not be recorded, the newest; empty: none
 };
 
 // Of a backend's device memory.

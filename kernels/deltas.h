@@ -13,7 +13,7 @@
 
 namespace atl {
 
-// `size` numbers that lie, encoded, in memory of somebody else: EncodedBytes(encoding, size) bytes
+// `size` numbers that lie, encoded, in memory of another owner: EncodedBytes(encoding, size) bytes
 // of any alignment.
 struct DeltaView {
   const void* data = nullptr;

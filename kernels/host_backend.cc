@@ -31,7 +31,7 @@ void* Get(int64_t bytes) {
       posix_memalign(&data, alignment, bytes == 0 ? 1 : bytes) != 0) {
     return nullptr;
   }
-  if (alignment == kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // a wish, not a need
+  if (alignment == kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // advice only
   return data;
 }
 

@@ -33,7 +33,7 @@ absl::Status MemoryLedger::Refused(int64_t bytes, int64_t device_free_bytes) {
   return absl::ResourceExhaustedError(absl::StrCat(
       "out of memory on ", device_, ": ", BytesText(bytes), " wanted, ",
       BytesText(bound_->in_use_bytes()), " held by this process, ", BytesText(device_free_bytes),
-      " free on the device (not in one piece, or other processes hold the rest)"));
+      " free on the device (fragmented, or in use by other processes)"));
 }
 
 void MemoryLedger::GiveBack(void* data) {

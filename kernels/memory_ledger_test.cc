@@ -26,7 +26,7 @@ TEST_CASE("a device's memory is bounded, and messages say by what") {
   REQUIRE(
       ledger.Refused(600 * kMiB, 17).message() ==
       "out of memory on H200 GPU-1: 600.0 MiB wanted, 400.0 MiB held by this process, 17 B free "
-      "on the device (not in one piece, or other processes hold the rest)");
+      "on the device (fragmented, or in use by other processes)");
   ledger.ForgetPeak();
   REQUIRE(ledger.use().peak_bytes == 400 * kMiB);
 }
@@ -58,7 +58,7 @@ TEST_CASE("the CPU's memory can be bounded, and what is given back can be taken 
   REQUIRE(absl::IsResourceExhausted(refused));
   REQUIRE(refused.message() ==
           "out of memory on the CPU: 101 B wanted, 1023.9 KiB of 1.0 MiB held");
-  REQUIRE(backend->AllocateHost(2 * kMiB).ok());  // is nobody's device memory
+  REQUIRE(backend->AllocateHost(2 * kMiB).ok());  // is no device's memory
   *most = Buffer();
   REQUIRE(backend->Memory().in_use_bytes == 0);
   REQUIRE(backend->Memory().peak_bytes == kMiB - 100);

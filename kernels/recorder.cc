@@ -9,7 +9,7 @@ absl::Status Recorder::Repeat(Stream& stream, const WorkKey& key,
   auto found = entries_.find(key);
   if (found == entries_.end()) {
     if (entries_.size() == capacity_) {
-      counts_.trouble = absl::StrCat("there are more than ", capacity_, " pieces of work");
+      counts_.trouble = absl::StrCat("there are more than ", capacity_, " units of work");
       return work();
     }
     found = entries_.try_emplace(key).first;

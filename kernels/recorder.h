@@ -1,10 +1,10 @@
-// Work that is enqueued again and again as one launch: which pieces are recorded, when, and what
+// Work that is enqueued again and again as one launch: which units are recorded, when, and what
 // becomes of them. Backend::Repeat for backends that can record; what touches a device is behind
 // Graphs.
 //
 // A key's first call only enqueues: libraries make their plans then, which cannot be recorded. The
 // second one records, and from then on the record is launched. What cannot be recorded is enqueued
-// piece by piece for ever, and the reason is kept.
+// unit by unit for ever, and the reason is kept.
 
 #ifndef ATOLL_KERNELS_RECORDER_H_
 #define ATOLL_KERNELS_RECORDER_H_
@@ -36,7 +36,7 @@ class Graphs {
 // Used by one thread at a time.
 class Recorder {
  public:
-  // At most `capacity` records; what comes later is enqueued piece by piece.
+  // At most `capacity` records; what comes later is enqueued unit by unit.
   Recorder(Graphs* graphs, size_t capacity) : graphs_(graphs), capacity_(capacity) {}
 
   absl::Status Repeat(Stream& stream, const WorkKey& key, absl::FunctionRef<absl::Status()> work);

@@ -85,7 +85,7 @@ TEST_CASE("what is forgotten is recorded anew") {
   REQUIRE(story.recorder.counts().recorded == 2);
 }
 
-TEST_CASE("what cannot be recorded is enqueued as ever, and the reason is told") {
+TEST_CASE("what cannot be recorded is enqueued as usual, and the reason is reported") {
   Story story;
   SECTION("from the start") { story.tape.refuses_to_begin = true; }
   SECTION("half way") { story.tape.refuses_to_end = true; }
@@ -117,7 +117,7 @@ TEST_CASE("records are bounded") {
     for (int i = 0; i < 3; ++i) story.Repeats({key});
   }
   REQUIRE(story.recorder.counts().recorded == 4);
-  REQUIRE(story.recorder.counts().trouble == "there are more than 4 pieces of work");
+  REQUIRE(story.recorder.counts().trouble == "there are more than 4 units of work");
   REQUIRE(story.tape.done.size() == 2 * 18);
 }
 

@@ -1,4 +1,4 @@
-// What operations work on: small views of memory that somebody else owns.
+// What operations work on: small views of memory of another owner.
 
 #ifndef ATOLL_KERNELS_TENSOR_H_
 #define ATOLL_KERNELS_TENSOR_H_

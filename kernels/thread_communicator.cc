@@ -80,8 +80,8 @@ void ReduceSlice(const std::vector<Tensor>& tensors, bool sum, int64_t begin, in
 
 // What the members share. A round is one collective: members arrive; when the last one has, all
 // work on their slices; when the last one is done, all leave. Failure and timeouts count only until
-// the last one has arrived: from then on everybody's tensor is being written to, so nobody may
-// leave, and nobody has anything left to wait for but running threads.
+// the last one has arrived: from then on everybody's tensor is being written to, so no member may
+// leave, and none has anything left to wait for but running threads.
 class Group {
  public:
   Group(int size, Duration timeout)
@@ -184,7 +184,7 @@ class Group {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_, but for tensors_ while a round is worked on: nobody changes it then.
+  // Guarded by mutex_, but for tensors_ while a round is worked on: no one changes it then.
   std::vector<Tensor> tensors_;
   std::vector<Kind> kinds_;
   std::vector<char> present_;

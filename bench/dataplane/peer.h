@@ -15,7 +15,7 @@ inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
 inline constexpr int64_t kTotalBytes = int64_t{128} << 20;  // of a round, in each direction
 
 // A round: `count` tensors pushed, then pulled; each is in the other process's memory, in one
-// piece, when its push or pull counts as done.
+// chunk, when its push or pull counts as done.
 struct Load {
   Encoding encoding = Encoding::kFloat32;
   int64_t elements = 0;

@@ -144,7 +144,7 @@ class Bench {
                 rate / ceiling_);
     return rate / ceiling_;
   }
-  // As gpu_step tells it: rows would be of our own kernels, unseen.
+  // As gpu_step prints it: rows would be of our own kernels, unseen.
   void TellDeclined() const {
     for (const DeclinedWork& work : DeclinedBy(*backend_)) {
       std::printf("DECLINED %lld %s: %s\n", static_cast<long long>(work.count), work.what.c_str(),

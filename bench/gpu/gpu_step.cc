@@ -9,7 +9,7 @@
 // "<steps>" on standard input makes so many more and prints "<seconds> <mean loss of the last
 // step>". With a number below zero it pushes meanwhile: after the first step all parameters begin
 // their way to the host, as a worker's do, which takes no notice of how long that lasts. At the end
-// of its input it tells of what NVIDIA's libraries declined and of what was not recorded: "DECLINED
+// of its input it prints what NVIDIA's libraries declined and of what was not recorded: "DECLINED
 // <times> <what>: <reason>".
 
 #include <cuda_runtime.h>

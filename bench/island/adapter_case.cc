@@ -116,7 +116,7 @@ AdapterGain MeasureAdapter(int rounds) {
   AdaptedIsland off(false), on(true);
   const auto compare = [&](double share_of_work) {
     for (AdaptedIsland* island : {&off, &on}) island->SetLine(kBytes / (share_of_work * kWork));
-    // Twelve steps are four windows and more of every boundary's messages.
+    // Twelve steps are four windows and more of every stage link's messages.
     for (int i = 0; i < 12; ++i) off.Step(), on.Step();
     const Comparison found = Compare([&] { off.Step(); }, [&] { on.Step(); }, rounds);
     std::printf("%-34.2f %9.1f %9.1f %7d %8.2f\n", share_of_work, 1e3 * found.base_seconds,

@@ -26,7 +26,7 @@ struct Setting {
 };
 
 // A GPT-2 whose blocks' F, B and W take 2 ms each for a sequence on a device of speed 1, and whose
-// boundary activations have 131,072 bytes.
+// activations between stages have 131,072 bytes.
 struct Task {
   int blocks = 14;
   int64_t batch = 16;

@@ -2,7 +2,7 @@
 //
 // Real: engines, executors, programs, messages and their order, the commit exchange. Emulated, as
 // two cores cannot run four devices at once: computation (sleeps of exact length) and the lines
-// between sites (shared evenly by whoever sends, latency behind it: wires.h). All ratios are of
+// between sites (shared evenly by all senders, latency behind it: wires.h). All ratios are of
 // steps that take turns in one run.
 
 #include <algorithm>

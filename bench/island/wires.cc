@@ -171,7 +171,7 @@ void ShapedTransport::Deliver() {
     }
     lock.unlock();
     const Tensor payload(message.bytes.data(), message.dtype, message.rows, message.cols);
-    // A failure is an abort: the receiver hears of it from the transport itself.
+    // A failure is an abort: the transport itself notifies the receiver.
     (void)inner_.Send(message.from, message.to, message.tag, *backend_, *stream_, payload);
     lock.lock();
   }

@@ -1,4 +1,4 @@
-"""Real daemons on two sites of two workers each, in network namespaces joined by a shaped wire, whose
+"""Real daemons on two sites of two workers each, in network namespaces joined by a shaped link, whose
 steps can be watched: what this folder's benchmark is written with."""
 import os
 import re

@@ -1,5 +1,5 @@
 // atoll-load: attaches thousands of fake members to a coordinator, each by a connection of its own,
-// until it is told to end by the end of its input. Lines on its input: "leave N" ends N workers'
+// until the end of its input. Lines on its input: "leave N" ends N workers'
 // connections at once.
 
 #include <grpcpp/client_context.h>

@@ -34,7 +34,7 @@ ATOLL_KERNEL(ScaleBlock, (float* x, int64_t n), (x, n)) {
   }
 }
 
-// The sum of n numbers, so that reading them is not in vain.
+// The sum of n numbers, so that the compiler does not drop the reads.
 ATOLL_KERNEL(ReadBlock, (const float* x, int64_t n, float* sum), (x, n, sum)) {
   simd::V16 sums[4] = {};
   for (int64_t i = 0; i < n; i += 4 * simd::kLanes) {

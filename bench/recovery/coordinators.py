@@ -38,7 +38,7 @@ class Relay:
         try:
             while data := one.recv(1 << 16):
                 if self.cut.is_set():
-                    return  # neither end hears of it
+                    return  # neither end is notified
                 other.sendall(data)
         except OSError:
             pass

@@ -225,7 +225,7 @@ def servers_folder(cluster, job):
 
 
 def servers_folder_with_copies(cluster, job):
-    """a server's folder deleted, with two copies: nobody is asked, nothing is lost"""
+    """a server's folder deleted, with two copies: no command is needed, nothing is lost"""
     before, begin = cluster.reaches(job, 6), loses_folder(cluster)
     row = goes_on(cluster, job, before, begin)
     if "outer momentum began at zero" in cluster.job(job)["moves"]:

@@ -54,7 +54,7 @@ struct HttpReply {
   std::function<bool(std::string* chunk)> next;
 };
 
-// "HOST:PORT" that nobody on another machine reaches.
+// "HOST:PORT" that other machines cannot reach.
 bool IsLoopbackAddress(const std::string& listen);
 
 class HttpServer {

@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeMetrics(const std::string& list
   options.flag = "--metrics-listen";
   options.listen = listen;
   options.tls = tls;
-  options.open_paths = {"/healthz", "/readyz"};  // whoever starts daemons has no certificate
+  options.open_paths = {"/healthz", "/readyz"};  // service managers have no certificate
   ATOLL_ASSIGN_OR_RETURN(
       auto server,
       HttpServer::Start(options, [monitored = std::move(monitored)](const HttpRequest& request) {

@@ -45,7 +45,7 @@ class ConfigFields {
 
   void Fail(const std::string& name, absl::string_view problem);
 
-  // Refuses what nobody has asked for, but fields that change nothing in training. `family` is
+  // Refuses fields that no caller has read, but those that change nothing in training. `family` is
   // named in the message.
   void RefuseUnknown(absl::string_view family);
 

@@ -8,7 +8,7 @@ namespace atl {
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::string_view file,
                                                int max_depth) {
   using nlohmann::json;
-  // The parser is told to skip what lies too deep, so that memory stays in proportion to the text.
+  // The parser skips what lies too deep, so that memory stays in proportion to the text.
   bool too_deep = false;
   std::set<std::string> keys;
   std::string twice;

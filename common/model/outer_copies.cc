@@ -10,7 +10,7 @@ namespace atl {
 
 namespace {
 
-// In the plan's order; not those that only lend what they hold, and then leave.
+// In the plan's order; not those that are only sources of their state, and then leave.
 std::vector<NodeId> WorkersWithPart(const IslandPlan& plan) {
   std::set<NodeId> with_part;
   for (const PlanReplica& replica : plan.replicas) {

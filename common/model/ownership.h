@@ -28,7 +28,7 @@ struct Ownership {
   // The replica that speaks for a shard: the first one in it.
   bool Leads(int replica) const { return replica == 0 || ShardOf(replica - 1) != ShardOf(replica); }
 
-  // Of a layer with so many elements, what a replica owns. Nobody owns a part of an `undivided`
+  // Of a layer with so many elements, what a replica owns. No replica owns a part of an `undivided`
   // range (optimizer_state.h): a cut within one moves to its nearer end.
   Range Owned(int replica, int64_t elements, std::span<const Range> undivided = {}) const;
   // What a replica adds up for its shard: the replicas of a shard cut what they own among them. In

@@ -31,7 +31,7 @@ struct Slot {
   bool present() const { return rows > 0; }
 };
 
-// Hands out slots one after the other, each on a boundary of 64 bytes.
+// Hands out slots one after the other, each aligned to 64 bytes.
 class SlotCarver {
  public:
   explicit SlotCarver(const ElementBytes& element) : element_(element) {}

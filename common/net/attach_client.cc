@@ -130,7 +130,7 @@ class AttachClient<Up, Down>::Impl {
                         status.ok() ? "the coordinator ended the stream" : status.error_message());
   }
 
-  // Looks up now and then, to hear of Close.
+  // Wakes now and then, to notice Close.
   bool WaitForConnection(grpc::Channel* channel) {
     const auto deadline = std::chrono::system_clock::now() + kConnectLimit;
     while (!closing() && std::chrono::system_clock::now() < deadline) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kLong = std::chrono::seconds(20);
 
-// Welcomes whoever attaches, repeats the reasons of Leaving messages, and can hang up.
+// Welcomes every member that attaches, repeats the reasons of Leaving messages, and can hang up.
 class FakeCoordinator : public v1::WorkerControl::Service {
  public:
   void Start(int port) {

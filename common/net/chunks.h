@@ -32,7 +32,7 @@ class SendAccount {
   bool Admits(int64_t chunk_bytes) {
     if (HasRoom(chunk_bytes)) return true;
     wake_at_ = std::max(kConnectionBytesMax / 2, chunk_bytes);
-    return HasRoom(chunk_bytes);  // what was released meanwhile wakes nobody
+    return HasRoom(chunk_bytes);  // what was released meanwhile wakes no thread
   }
   void Add(int64_t bytes) {
     bytes_ += bytes;
@@ -79,7 +79,7 @@ class OutgoingTensor {
   bool done() const { return next_ >= chunk_count(); }
   int64_t next_bytes() const;  // of the next chunk. REQUIRES: !done()
 
-  // The next chunk's payload; its header goes into `chunk`. fp32 and bytes are borrowed from where
+  // The next chunk's payload; its header goes into `chunk`. fp32 and bytes are read from where
   // they lie, bf16 is made in a buffer of `pool`. `account` counts it until libzmq lets go.
   // REQUIRES: !done()
   Message Next(BufferPool& pool, const std::shared_ptr<SendAccount>& account, v1::Chunk* chunk);

@@ -15,7 +15,7 @@
 namespace atl {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the wire is little endian");
+static_assert(std::endian::native == std::endian::little, "messages are little endian");
 
 constexpr size_t kBlockBytes = 8 << 10;  // two of them fit in any first-level cache
 

@@ -118,7 +118,7 @@ absl::string_view Explain(ConnectionEvent event) {
     case ConnectionEvent::kUp:
       return "connected";
     case ConnectionEvent::kRetried:
-      return "nobody answers there";
+      return "no answer from there";
     case ConnectionEvent::kLost:
       return "the connection was lost";
     case ConnectionEvent::kUnknownKey:

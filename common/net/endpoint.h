@@ -40,7 +40,7 @@ std::string SenderKey(Message& message);
 enum class ConnectionEvent {
   kConnected,  // TCP is there; the handshake follows
   kUp,
-  kRetried,  // nobody answers
+  kRetried,  // no answer
   kLost,     // also after 6 s of silence
   kUnknownKey,
   kHandshakeFailed,
@@ -62,7 +62,7 @@ class ConnectionWatch {
   Socket monitor_;
 };
 
-// What to tell people of an event that ends a connection.
+// Human-readable text of an event that ends a connection.
 absl::string_view Explain(ConnectionEvent event);
 
 }  // namespace atl

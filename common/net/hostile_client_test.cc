@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 constexpr int64_t kChunk = 1024;
 constexpr Version kVersion = 5;
 
-// Answers as the test tells it to.
+// Answers as the test configures it.
 class FalseServer {
  public:
   FalseServer()
@@ -178,7 +178,7 @@ TEST_CASE("a tensor of another size is refused before anything is written") {
   REQUIRE(deceived.destination == std::vector<float>(kChunk, -1.0f));
 }
 
-TEST_CASE("frames that nobody asked for are dropped") {
+TEST_CASE("unrequested frames are dropped") {
   Deceived deceived;
   FalseServer& server = deceived.server;
   deceived.StartPull();
@@ -261,7 +261,7 @@ TEST_CASE("an endless stream ends nothing but itself") {
   deceived.RequireWhole();  // what was delivered stays as it was
 }
 
-TEST_CASE("a server that only lies is given up at the timeout, with its last lie") {
+TEST_CASE("a transfer from a server that only lies ends at the timeout, with the last lie") {
   Deceived deceived;
   deceived.StartPull(kVersion, 400ms);
   std::atomic<bool> stop = false;
@@ -274,7 +274,7 @@ TEST_CASE("a server that only lies is given up at the timeout, with its last lie
     }
   });
   const absl::Status status = deceived.pulled.Get().status;
-  Awaited<PullResult> last;  // lets the liar hear once more
+  Awaited<PullResult> last;  // sends to the liar once more
   stop = true;
   deceived.client->Pull(deceived.server.address(), {"job-1", 0, 1}, deceived.destination, 5s,
                         last.Setter());

@@ -131,7 +131,7 @@ struct Deceived {
     REQUIRE(sender->Hear().has_peer_welcome());
     return sender;
   }
-  // Says hello under plan 2, which w has not heard of yet: nothing is answered.
+  // Says hello under plan 2, which w does not know yet: nothing is answered.
   std::unique_ptr<FalseSender> WaitingLane(const IslandMember& from, int lane) {
     auto sender = std::make_unique<FalseSender>(w.member.endpoint);
     v1::Frame hello = HelloOf(from, w.member, lane);
@@ -302,7 +302,7 @@ TEST_CASE("connections without end are forgotten, members' are kept") {
 
 TEST_CASE("a hello that waits is not welcomed in place of a later one on a newer connection") {
   Deceived story;
-  // w does not hear that the first one is of no use any more.
+  // w is not notified that the first one is of no use any more.
   const auto first = story.WaitingLane(story.m.member, 1);
   const auto second = story.WaitingLane(story.m.member, 1);
   const std::vector<IslandMember> members = {story.w.member, story.p.member, story.m.member};
@@ -335,7 +335,7 @@ TEST_CASE("a receiver that answers what it must not is lost") {
       "channel -1");
 }
 
-TEST_CASE("a peer that grants nothing, or answers no ping, holds up nobody else") {
+TEST_CASE("a peer that grants nothing, or answers no ping, delays no other peer") {
   Deceived story({.silence_max = 2s});  // the honest one is quicker on a busy machine, too
   story.m.WelcomeBoth();
   PeerMessage state{.channel = kState};

@@ -10,7 +10,7 @@
 
 namespace atl {
 
-// kJoiner: whoever shows a token, and has no certificate yet.
+// kJoiner: a client that shows a token, and has no certificate yet.
 enum class Role { kCoordinator, kWorker, kParameterServer, kOperator, kViewer, kJoiner };
 
 struct Identity {

@@ -23,7 +23,7 @@ constexpr int kReconnectMs = 300;
 
 using Clock = std::chrono::system_clock;  // of gRPC's deadlines
 
-// A health check of one address, under way or to be made again.
+// A health check of one address, in flight or to be repeated.
 struct Probe {
   std::string address;
   std::shared_ptr<grpc::Channel> channel;

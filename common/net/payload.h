@@ -17,7 +17,7 @@ namespace atl {
 class BufferPool;
 
 // An owned, contiguous buffer, aligned to 64 bytes. Moves, does not copy. Its memory goes back to
-// its pool when it dies, on whatever thread that happens; it may outlive whoever made it.
+// its pool when it dies, on whatever thread that happens; it may outlive its maker.
 class Payload {
  public:
   Payload() = default;

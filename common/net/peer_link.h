@@ -8,11 +8,11 @@
 //
 // Fencing. SetPeers says under which plan we speak, and with whom. A message is delivered only when
 // both ends are at the same job, generation and plan, sent by the incarnation that the plan names.
-// Whoever speaks of an older plan is told so; whoever speaks of a newer one waits until we follow.
+// A peer with an older plan is refused; one with a newer plan waits until we follow.
 //
 // A peer is LOST at once when its connection breaks, after 6 s of silence, or when it breaks the
 // protocol (a wrong checksum, bytes that were not granted). It stays lost until the next SetPeers:
-// whoever works with it aborts what they did together and starts again.
+// its user aborts the common work and starts again.
 //
 // Memory is bounded whatever a peer does: the receiver grants every sender so many bytes of each
 // channel, counted from the description's arrival until PeerDelivery dies; the handler admits a
@@ -40,13 +40,13 @@
 namespace atl {
 
 // Each is a queue of its own with a credit of its own. Where several wait, tensors go before state,
-// and both before sums: an activation that somebody waits for is never behind a layer's gradients.
+// and both before collectives: an awaited activation is never behind a layer's gradients.
 enum class PeerChannel : uint8_t { kCommand = 0, kTensor = 1, kState = 2, kSum = 3 };
 inline constexpr int kPeerChannels = 4;
 inline constexpr size_t kPeerHeaderBytesMax = 512;
 
 // How long a message took: in our queue, and from its first byte's departure to its last one's
-// arrival (half of the quickest round trip is taken off the time at which we hear of it).
+// arrival (half of the quickest round trip is taken off the time of the receipt).
 struct PeerTiming {
   Duration queued{0};
   Duration travelled{0};
@@ -76,14 +76,14 @@ struct PeerDelivery {
   std::shared_ptr<const void> credit;
 };
 
-// All calls come on the link's network thread, which must not be held up, and none of a fence after
+// All calls come on the link's network thread, which must not wait, and none of a fence after
 // the SetPeers that replaced it has returned.
 class PeerHandler {
  public:
   virtual ~PeerHandler() = default;
 
   // Whether to take a message of which only this much has come. Otherwise it is dropped, no memory
-  // is taken for it, and its sender's `arrived` hears why.
+  // is taken for it, and its sender's `arrived` gets the reason.
   virtual absl::Status Admit(const NodeId& from, PeerChannel channel, absl::string_view header,
                              int64_t payload_bytes) = 0;
   virtual void OnMessage(PeerDelivery delivery) = 0;
@@ -127,7 +127,7 @@ struct PeerCounters {
   Duration round_trip{0};  // quickest of the last pings; 0: not known yet
 };
 
-// A connection of its own to another worker, to time bytes that nobody needs. One thread at a time;
+// A connection of its own to another worker, to time bytes that are dropped. One thread at a time;
 // the link that made it outlives it.
 class PeerSampler {
  public:
@@ -172,19 +172,19 @@ class PeerLink {
   // Peers to which no connection could be made for at least so long, though it was tried all the
   // time, and why. One that is connected and does not follow to our plan is none. Thread-safe.
   std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const;
-  // Whether these answer at all, whoever our peers are and whatever plan is in force: a connection
+  // Whether these answer at all, whatever our peers and plan are: a connection
   // of its own to each, all at once, until the other end has greeted or turned away whom it does
   // not know, by its key if it has one. Some hundred bytes; nothing else notices. Returns those
   // that have not answered within `limit`, and why. Thread-safe, but not for callbacks.
   std::vector<std::pair<NodeId, std::string>> Probe(const std::vector<IslandMember>& members,
                                                     Duration limit) const;
-  // Takes samples of these for so long, whoever our peers are and whatever plan is in force;
+  // Takes samples of these for so long, whatever our peers and plan are;
   // replaces those before. Thread-safe, but not for callbacks.
   void SetGuests(const std::vector<IslandMember>& guests, Duration for_so_long);
-  // Connects within `limit`, whoever our peers are. Thread-safe, but not for callbacks.
+  // Connects within `limit`, whatever our peers are. Thread-safe, but not for callbacks.
   absl::StatusOr<std::unique_ptr<PeerSampler>> Sample(const IslandMember& member,
                                                       Duration limit) const;
-  // Counts the peer as lost, for a reason that the caller knows; it hears of it.
+  // Counts the peer as lost, for a reason that the caller knows; the peer is notified.
   void Lose(const NodeId& peer, const std::string& reason);
 
   // Drops what is queued on the channel, for all peers, and not begun; it fails with Aborted.

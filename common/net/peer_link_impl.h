@@ -83,7 +83,7 @@ class PeerLink::Impl {
   struct Ping {
     uint64_t number = 0;
     Instant sent;
-    Duration excused{0};  // meanwhile, in which we ourselves listened to nobody
+    Duration excused{0};  // meanwhile, in which we ourselves did not read
   };
   struct Peer {
     IslandMember member;

@@ -18,8 +18,8 @@ constexpr Duration kConnectAgainDelay = std::chrono::milliseconds(200);
 constexpr Duration kPingInterval = std::chrono::milliseconds(500);
 constexpr size_t kRoundTripsKept = 16;
 
-// How much the kernel may hold that is not on the line yet. With more, whoever waits for the last
-// byte to leave (PeerMessage::left) hears of it long before.
+// How much the kernel may hold that is not sent yet. With more, a caller that waits for the last
+// byte to leave (PeerMessage::left) is notified long before.
 constexpr int kKernelUnsentBytes = 256 << 10;
 
 // Calls `left` on the network thread when the last copy of it dies: libzmq holds one with each

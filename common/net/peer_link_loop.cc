@@ -43,7 +43,7 @@ PeerLink::Impl::~Impl() {
   for (const auto& [name, peer] : peers_) peer->lanes = {};
   router_.Close();
   door_.reset();
-  context_.reset();  // now libzmq has released what it borrowed
+  context_.reset();  // now libzmq has released what it referenced
   tasks_->RunAll();  // the last `left`
 }
 
@@ -78,7 +78,7 @@ void PeerLink::Impl::Run() {
   }
 }
 
-// A machine that stood still has heard nobody: what was answered meanwhile is yet to be read.
+// A machine that stalled has received nothing: what was answered meanwhile is yet to be read.
 void PeerLink::Impl::ExcuseSilence(Duration turn) {
   if (turn < kHeldUp) return;
   for (const auto& [name, peer] : peers_) {

@@ -51,7 +51,7 @@ class Attempt {
   void Look() {
     while (const std::optional<ConnectionEvent> event = connection_.watch.Next()) {
       if (*event == ConnectionEvent::kConnected) continue;  // anybody may have taken it
-      // Whoever turns us away has its key, and knows what a peer is.
+      // A peer that refuses us has its key, and knows what a peer is.
       const bool answered =
           *event == ConnectionEvent::kUp || *event == ConnectionEvent::kUnknownKey;
       if (answered) return End("");
@@ -154,7 +154,7 @@ class Sampler final : public PeerSampler {
       v1::Frame frame;
       if (parts.size() != 1 || !ParseFrame(parts[0].text(), false, &frame).ok() ||
           frame.transfer() != number_) {
-        continue;  // of a sample that was given up, or nonsense
+        continue;  // of a sample that has ended, or nonsense
       }
       if (frame.has_peer_sampled()) return absl::OkStatus();
       if (frame.has_peer_refusal()) {

@@ -8,7 +8,7 @@
 namespace atl {
 namespace {
 
-// Credit is told when so much of it has come back, or all.
+// Credit is sent when so much of it has come back, or all.
 constexpr int64_t kCreditStep = int64_t{1} << 20;
 
 // Gives credit back when a delivery dies, on whatever thread.
@@ -96,7 +96,7 @@ void PeerLink::Impl::OnHello(const std::string& id, const v1::Frame& frame, std:
   Consider(route);
 }
 
-// Who is forgotten hears it: an honest sender would wait for ever.
+// A forgotten peer is notified: an honest sender would wait for ever.
 bool PeerLink::Impl::MakeRoom() {
   if (std::ssize(routes_) < options_.connections_max) return true;
   auto oldest = routes_.end();
@@ -166,7 +166,7 @@ void PeerLink::Impl::Welcome(Route& route) {
   }
 }
 
-// The sender's end counts us as lost when it hears this.
+// The sender's end counts us as lost when it receives this.
 void PeerLink::Impl::Refuse(const Route& route, v1::PeerRefusal::Code code,
                             const std::string& why) {
   if (code == v1::PeerRefusal::OLD || code == v1::PeerRefusal::STRANGER) CountStranger();

@@ -102,19 +102,19 @@ TEST_CASE("the sender learns when the last byte left, when it arrived, and when 
   unwanted.owner = text;
   unwanted.arrived = [&](absl::Status status, PeerTiming) { refused.set_value(status); };
   REQUIRE(a.link->Send("b", std::move(unwanted)).ok());
-  REQUIRE(Says(refused.get_future().get().message(), "b did not take it: nobody waits for it"));
+  REQUIRE(Says(refused.get_future().get().message(), "b did not take it: it is not expected"));
   a.Say(b, kTensor, "next", "and the next one is taken");
   REQUIRE(b.HearText(kTensor) == "and the next one is taken");
   REQUIRE(b.CountersOf("a").messages_refused == 1);
   while (a.CountersOf("b").round_trip == Duration(0)) std::this_thread::yield();
 }
 
-TEST_CASE("whoever speaks of an older plan is refused; of a newer one, waits for us to follow") {
+TEST_CASE("a peer with an older plan is refused; one with a newer plan waits for us to follow") {
   TestPeer a("a"), b("b");
   Meet(Plan(3), {&a, &b});
   REQUIRE(a.link->SetPeers(Plan(4), {a.member, b.member}).ok());
   a.Say(b, kCommand, "of plan 4");
-  // b still speaks of plan 3, and hears that it is over.
+  // b still has plan 3, and is notified that it is over.
   REQUIRE(Says(b.AwaitLost("a"), "generation 1, plan 3 is over; we are at generation 1, plan 4"));
   REQUIRE(Says(b.link->AwaitPeers(In(0s)).message(), "plan 3 is over"));
   REQUIRE(b.heard(kCommand) == 0);
@@ -229,7 +229,7 @@ TEST_CASE("who cannot be connected to is known, and who only does not follow is 
   REQUIRE(a.link->Unconnected(0s).empty());
 }
 
-TEST_CASE("a probe tells who answers, and no plan notices it") {
+TEST_CASE("a probe reports which workers answer, and no plan notices it") {
   TestPeer a("a"), b("b"), c("c"), gone("gone");
   gone.link.reset();
   Meet(Plan(1), {&a, &b});
@@ -246,7 +246,8 @@ TEST_CASE("a probe tells who answers, and no plan notices it") {
   CHECK(b.CountersOf("a").times_lost == 0);
 }
 
-TEST_CASE("with keys a worker that knows nobody's answers a probe all the same, another does not") {
+TEST_CASE(
+    "with keys a worker that knows none of ours answers a probe all the same, another does not") {
   const auto with_keys = [] {
     PeerLinkOptions options;
     options.keys = GenerateKeyPair().value();

@@ -1,4 +1,4 @@
-// The language of the tests of peer links: workers that remember what they heard.
+// The fixture of the tests of peer links: workers that remember what they received.
 
 #ifndef ATOLL_COMMON_NET_PEER_STORY_H_
 #define ATOLL_COMMON_NET_PEER_STORY_H_
@@ -36,7 +36,7 @@ class TestPeer : public PeerHandler {
   absl::Status Admit(const NodeId&, PeerChannel, absl::string_view header, int64_t) override {
     const std::lock_guard lock(mutex_);
     ++admissions_;
-    return header == "unwanted" ? absl::NotFoundError("nobody waits for it") : absl::OkStatus();
+    return header == "unwanted" ? absl::NotFoundError("it is not expected") : absl::OkStatus();
   }
   void OnMessage(PeerDelivery delivery) override {
     const std::lock_guard lock(mutex_);

@@ -30,7 +30,7 @@ absl::Status CheckKeys(const KeyPair& keys) {
       "the public key is not that of the secret key; make a new pair of keys");
 }
 
-// The first word of every line that is no comment. No Z85 key of 32 bytes begins with '#'.
+// The first field of every line that is no comment. No Z85 key of 32 bytes begins with '#'.
 absl::StatusOr<std::vector<std::string>> ReadKeys(absl::string_view flag, const std::string& path) {
   const std::string where = absl::StrCat(flag, " ", path);
   const auto bytes = RealFiles().Read(path, 1 << 20);

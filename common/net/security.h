@@ -44,7 +44,7 @@ absl::Status WriteCurveKey(const KeyPair& keys, const std::string& path);
 
 struct ServerSecurity {
   KeyPair keys;                                  // empty: plaintext
-  std::vector<std::string> allowed_client_keys;  // public keys; with keys, nobody else gets in
+  std::vector<std::string> allowed_client_keys;  // public keys; with keys, no other client gets in
   // Plaintext on an address other than loopback. For networks that are private by other means.
   bool allow_plaintext_beyond_loopback = false;
 };

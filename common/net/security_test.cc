@@ -59,7 +59,7 @@ TEST_CASE("a server that wants keys and a client without any: the message says h
           .ok());
 }
 
-TEST_CASE("an endpoint without tcp:// is told what was meant, and not that it lacks keys") {
+TEST_CASE("the error for an endpoint without tcp:// names the form, not missing keys") {
   for (const char* good : {"tcp://127.0.0.1:7100", "tcp://[::1]:*", "tcp://*:7100", "tcp://ps:0"}) {
     CAPTURE(good);
     CHECK(CheckTcpEndpoint(good).ok());

@@ -21,9 +21,9 @@ struct IntOption {
 // Every limit of libzmq 4.3 that matters here, with why. Its defaults trust the network.
 constexpr IntOption kTensorSocketLimits[] = {
     // Messages waiting per connection: few, so that chunks are copied on while still in the cache.
-    // TCP holds back whoever sends more, 8 x 4 MiB at the utmost.
+    // TCP holds back a peer that sends more, 8 x 4 MiB at the utmost.
     {ZMQ_RCVHWM, 8},
-    // Headers and borrowed chunks, which cost no copy. Our own accounting bounds the bytes
+    // Headers and referenced chunks, which cost no copy. Our own accounting bounds the bytes
     // (send_bytes_max); reaching this means a peer opened transfers without end.
     {ZMQ_SNDHWM, 8192},
     // A silent peer is found in 6 s: ping every 2 s. The other end drops us after the same time.
@@ -171,7 +171,7 @@ absl::StatusOr<Socket> ZmqContext::MakeTensorSocket(int type) {
     return ZmqError("ZMQ_MAXMSGSIZE");
   }
   if (type == ZMQ_ROUTER) {
-    // Sending to a peer that is gone is an error, not a silent loss; and nobody can take over
+    // Sending to a disconnected peer is an error, not a silent loss; and no client can take over
     // another's connection by choosing its name.
     ATOLL_RETURN_IF_ERROR(Set(socket, ZMQ_ROUTER_MANDATORY, 1));
     ATOLL_RETURN_IF_ERROR(Set(socket, ZMQ_ROUTER_HANDOVER, 0));
@@ -221,7 +221,7 @@ void TaskQueue::RunAll() {
   {
     std::lock_guard lock(mutex_);
     tasks.swap(tasks_);
-    uint64_t count;  // nothing to read when nobody woke us
+    uint64_t count;  // nothing to read when no thread woke us
     if (read(descriptor_, &count, sizeof count) < 0) ATOLL_CHECK(errno == EAGAIN);
   }
   for (std::function<void()>& task : tasks) task();

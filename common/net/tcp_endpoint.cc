@@ -34,7 +34,7 @@ absl::Status CheckTcpEndpoint(absl::string_view endpoint) {
 
 bool IsLoopbackHost(absl::string_view host) {
   if (host == "[::1]" || host == "::1" || host == "localhost") return true;
-  // Digits and points only: "127.evil.example" is a name that somebody else owns.
+  // Digits and points only: "127.evil.example" is a name of another owner.
   return absl::StartsWith(host, "127.") && std::all_of(host.begin(), host.end(), [](char c) {
            return c == '.' || (c >= '0' && c <= '9');
          });

@@ -1,4 +1,4 @@
-// Addresses of tensor and peer links, as people write them in flags and members tell each other.
+// Addresses of tensor and peer links, as flags and messages have them.
 
 #ifndef ATOLL_COMMON_NET_TCP_ENDPOINT_H_
 #define ATOLL_COMMON_NET_TCP_ENDPOINT_H_

@@ -1,9 +1,10 @@
 // The end of a tensor link that asks: it pushes tensors to servers and pulls tensors from them.
 //
 // Workers use it (and `atoll export`). One network thread serves all transfers to all servers; it
-// converts to and from the wire encoding chunk by chunk, so no second copy of a tensor exists.
+// converts to and from the encoding of messages chunk by chunk, so no second copy of a tensor
+// exists.
 //
-// A lost connection is made again and its transfers go on from the last chunk that arrived; a
+// A lost connection is replaced and its transfers continue from the last chunk that arrived; a
 // corrupt chunk is sent again. A push repeated is the same push (promise N2). Every transfer ends,
 // at its timeout at the latest, with one call of its `done`.
 

@@ -167,7 +167,7 @@ TEST_CASE("pushes wait for room: the bytes unacknowledged never pass the bound")
   for (auto& push : pushes) REQUIRE(push.Get().status.ok());
 }
 
-TEST_CASE("a refused pull tells the code, the newest version and the reason") {
+TEST_CASE("a refused pull reports the code, the newest version and the reason") {
   TestLink link;
   link.handler.Hold(1, RandomValues(10), 4);
   std::vector<float> destination(10);
@@ -188,7 +188,7 @@ TEST_CASE("a destination of the wrong size is refused before anything is written
   REQUIRE(destination == std::vector<float>(99, 5.0f));
 }
 
-TEST_CASE("a transfer to nobody ends at its timeout and says what it waited for") {
+TEST_CASE("a transfer without a server ends at its timeout and reports what it waited for") {
   auto client = TensorClient::Create({}).value();
   const Values values = RandomValues(10);
   Awaited<PushResult> result;
@@ -196,7 +196,7 @@ TEST_CASE("a transfer to nobody ends at its timeout and says what it waited for"
                result.Setter());
   REQUIRE(result.Get().status.code() == absl::StatusCode::kDeadlineExceeded);
   REQUIRE(Says(result.Get().status, "push of job-1 shard 3 to tcp://127.0.0.1:1"));
-  REQUIRE(Says(result.Get().status, "waiting for a connection (last trouble: nobody answers"));
+  REQUIRE(Says(result.Get().status, "waiting for a connection (last trouble: no answer"));
 }
 
 TEST_CASE("a transfer that waits for a connection takes no processor time") {
@@ -266,7 +266,9 @@ TEST_CASE("a paced client keeps to its pace") {
   REQUIRE(Seconds(std::chrono::steady_clock::now() - start) > 0.38);
 }
 
-TEST_CASE("keys: a known client gets in, an unknown one is told, a wrong server key is no link") {
+TEST_CASE(
+    "keys: a known client is admitted, an unknown one gets the reason, a wrong server key is no "
+    "link") {
   const KeyPair server_keys = GenerateKeyPair().value();
   const KeyPair known = GenerateKeyPair().value();
   const KeyPair stranger = GenerateKeyPair().value();

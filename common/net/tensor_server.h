@@ -5,7 +5,7 @@
 //
 // Memory is bounded whatever arrives: a push takes memory only after the handler has admitted it,
 // at most `assembly_bytes_max` bytes of pushes are unacknowledged at a time (later ones wait in a
-// bounded line, or are told to come again), a client sends only the chunks it was granted, and at
+// bounded queue, or are ordered to retry), a client sends only the chunks it was granted, and at
 // most `send_bytes_max` bytes, 4 MiB a client of them, plus two chunks a client, are on their way
 // out.
 
@@ -33,7 +33,7 @@ struct ReplyToken {
 };
 
 // What the owner of the tensors does with requests. All calls come on the server's network thread,
-// which must not be held up: decide from memory, or enqueue and return.
+// which must not wait: decide from memory, or enqueue and return.
 class TensorHandler {
  public:
   virtual ~TensorHandler() = default;
@@ -50,7 +50,7 @@ class TensorHandler {
   virtual void OnPush(const PushId& id, Encoding encoding, int64_t element_count, Payload payload,
                       ReplyToken token) = 0;
 
-  // Answer once with ReplyPull or RefusePull, now or later. A puller that gave up meanwhile is
+  // Answer once with ReplyPull or RefusePull, now or later. A puller that has ended meanwhile is
   // forgotten: answering it does nothing.
   virtual void OnPull(const PullRequest& request, ReplyToken token) = 0;
 };
@@ -65,7 +65,7 @@ struct TensorServerOptions {
   int64_t send_bytes_max = int64_t{256} << 20;    // of all chunks handed to libzmq and not yet sent
   int64_t idle_buffer_bytes_max = int64_t{1} << 30;  // kept to be used again
   int push_window_chunks = 16;                       // that one push may have on the way
-  int waiting_pushes_max = 4096;  // that wait for assembly room; more are told to come again
+  int waiting_pushes_max = 4096;  // that wait for assembly room; more are ordered to retry
   int transfers_per_client_max = 1024;
   Duration idle_timeout = std::chrono::seconds(60);  // without a frame: a transfer is dropped
 

@@ -55,7 +55,7 @@ class TensorServer::Impl {
     enum { kWaiting, kReceiving, kDelivered } stage = kWaiting;
     Payload payload;                         // while kReceiving
     std::optional<IncomingTensor> incoming;  // while kReceiving
-    int64_t granted = 0;                     // chunk limit told to the client
+    int64_t granted = 0;                     // chunk limit sent to the client
     ReplyToken token;                        // while kDelivered
     Instant active;                          // of the last frame or, once delivered, irrelevant
     Instant opened;

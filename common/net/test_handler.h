@@ -1,5 +1,5 @@
-// A handler of tensors for tests and benchmarks: it stages what it is told to and lends what it
-// holds. Its calls answer at once, or record the token for the test to answer.
+// A handler of tensors for tests and benchmarks: it stages what it is configured to and serves what
+// it holds. Its calls answer at once, or record the token for the test to answer.
 
 #ifndef ATOLL_COMMON_NET_TEST_HANDLER_H_
 #define ATOLL_COMMON_NET_TEST_HANDLER_H_

@@ -20,7 +20,7 @@ struct WebRequest {
   std::string method = "GET";
   std::string url;
   std::map<std::string, std::string> headers;
-  std::span<const ByteSpan> body;      // the pieces outlive the request
+  std::span<const ByteSpan> body;      // the parts outlive the request
   int64_t answer_bytes_max = 1 << 20;  // a longer answer is an error
   bool follow_redirects = false;
   Cancelled cancelled;  // asked about once a second, from this thread

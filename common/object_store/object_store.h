@@ -2,7 +2,7 @@
 // folder.
 //
 //   ATOLL_ASSIGN_OR_RETURN(const auto store, OpenObjectStore("s3://bucket/prefix"));
-//   ATOLL_RETURN_IF_ERROR(store->Write("run-1/unit-0", pieces));
+//   ATOLL_RETURN_IF_ERROR(store->Write("run-1/unit-0", parts));
 //
 // Every call ends: requests have time limits and are repeated a few times, with growing pauses,
 // where the server or the network may only be busy. Errors name the object and say what to do.
@@ -50,7 +50,7 @@ class ObjectStore {
   virtual absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out,
                             const CallOptions& call) = 0;
 
-  // The object has all the pieces one after the other, or is as it was before. Large ones go up in
+  // The object has all the parts one after the other, or is as it was before. Large ones go up in
   // parts, each with a checksum that the server compares.
   virtual absl::Status Write(const std::string& name, std::span<const ByteSpan> pieces) = 0;
 

@@ -46,7 +46,7 @@ std::string TagOf(const WebAnswer& answer) {
   return tag == answer.headers.end() ? "" : tag->second;
 }
 
-// Bytes [begin, begin + count) of the pieces.
+// Bytes [begin, begin + count) of the parts.
 std::vector<ByteSpan> Slice(std::span<const ByteSpan> pieces, int64_t begin, int64_t count) {
   std::vector<ByteSpan> slice;
   for (const ByteSpan& piece : pieces) {
@@ -253,7 +253,7 @@ absl::Status S3Store::PutParts(const std::string& name, std::span<const ByteSpan
   if (begun.status != 200 || upload.empty()) return Error(begun, "beginning to write", name);
   const absl::Status status = PutAllParts(name, upload, pieces, bytes);
   if (!status.ok()) {
-    // What is there of it costs money until it is given up. The first error is the one to tell.
+    // What is there of it costs money until it is aborted. The first error is the one to report.
     (void)Send("DELETE", Key(name), {{"uploadId", upload}}, {}, {});
   }
   return status;

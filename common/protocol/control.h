@@ -3,7 +3,7 @@
 //
 // Rules that make the protocol safe (they are what the seeded simulation attacks):
 //  * Any message may be lost, repeated, delayed or reordered. Every message is idempotent, and
-//    whoever still needs an answer sends its message again (kRetryInterval).
+//    a sender that still needs an answer repeats its message (kRetryInterval).
 //  * Orders are levels, not edges: an IslandOrder holds all that the coordinator wants of an
 //    island, and a larger `sequence` replaces a smaller one.
 //  * Everything sent by a worker or parameter server carries its incarnation; everything sent by
@@ -56,7 +56,7 @@ struct ClusterMark {
 // A mark of which only the sequence has grown is written down after so long at the latest.
 inline constexpr Duration kRememberInterval = std::chrono::seconds(10);
 
-// One layer's parameters are one contiguous vector of fp32; shards cut it into transferable pieces.
+// One layer's parameters are one contiguous vector of fp32; shards cut it into transferable ranges.
 struct LayerSize {
   std::string name;
   int64_t elements = 0;
@@ -72,7 +72,7 @@ struct ShardPlacement {
   int64_t elements = 0;
   NodeId server;         // parameter server that holds it
   std::string endpoint;  // where that server's tensor link listens, "tcp://host:port"
-  // Of that link, CURVE, Z85; empty: plaintext. Whoever pushes and pulls trusts the coordinator,
+  // Of that link, CURVE, Z85; empty: plaintext. Workers that push and pull trust the coordinator,
   // to which it speaks by TLS, to name the server that it means.
   std::string public_key;
 
@@ -279,7 +279,8 @@ struct IslandOrder {
   bool at_boundary = false;
   // In the names of this generation's contributions: the incarnation of who led it first.
   Incarnation author = 0;
-  // This member of the plan has led the island so far, and hands over what it knows. Empty: nobody.
+  // This member of the plan has led the island so far, and hands over its control state. Empty:
+  // none.
   NodeId takes_over_from;
   // Other workers share the island, with a part in the plan or without: one of them can lead it
   // when this one ends.
@@ -379,7 +380,7 @@ using ToWorkerMessage =
 // What a job is, fixed when its model is placed. Each server logs it with its shards.
 struct JobCharter {
   JobSpec spec;
-  JobFacts facts;  // no layers: none was told
+  JobFacts facts;  // no layers: none was reported
   IslandExtent extent = IslandExtent::kWorker;
   std::string grouping;   // as in the coordinator's JobRecord
   int64_t placement = 0;  // number of the placement; grows when shards move

@@ -14,7 +14,7 @@
 
 namespace atl {
 
-// How messages travel from one device of an island to another: for people, and to correct what was
+// How messages travel from one device of an island to another: to print, and to correct what was
 // measured of the link.
 struct BoundaryState {
   std::string from;
@@ -22,7 +22,7 @@ struct BoundaryState {
   int32_t pieces = 1;                // that a micro-batch is cut into
   double message_seconds = 0;        // mean of the newest window, from the send to the last byte
   double bandwidth_bytes_per_s = 0;  // the same; 0: not seen yet
-  bool saturated = false;            // smaller pieces cannot help: only another plan can
+  bool saturated = false;            // smaller chunks cannot help: only another plan can
   std::string reason;                // of the newest change
   // Of the largest messages of the newest window the quickest: others may have waited for a busy
   // machine or for other messages.
@@ -54,7 +54,7 @@ struct DeviceWork {
 };
 
 // Gradient sums over a group of devices of several workers, as one of them sees them: what they
-// take tells of the lines between.
+// take shows the links between.
 struct GroupSums {
   std::string device;                // whose view it is
   std::vector<std::string> devices;  // of the group, by rank
@@ -108,7 +108,7 @@ struct IslandProgress {
   int64_t seen_sequence = 0;  // newest IslandOrder obeyed
   Version base_version = kNoVersion;
   bool ready = false;  // holds base_version's parameters and can train
-  std::string doing;   // "training", "waiting for version 7", ...: for people
+  std::string doing;   // "training", "waiting for version 7", ...: human-readable
   int64_t inner_step = 0;
   int64_t tokens = 0;     // trained on by this island since the job began, counted or not
   double train_loss = 0;  // nats a token, mean of the last steps
@@ -122,14 +122,14 @@ struct IslandProgress {
   // Of the ordered plan, once nothing of the one before goes on any more; 0: it does, or is it.
   int64_t setting_up = 0;
   int64_t unpushed_steps = 0;     // in no captured contribution: lost with this worker
-  int64_t steps_interrupted = 0;  // given up under way, since this worker leads
-  int64_t steps_redone = 0;       // finished and made again, since this worker leads
+  int64_t steps_interrupted = 0;  // abandoned in flight, since this worker leads
+  int64_t steps_redone = 0;       // finished, lost and replayed, since this worker leads
   // Why the island wants a new plan ("link w1/0 > w2/0 saturated"); empty: it does not.
   std::string plan_wanted;
   std::vector<BoundaryState> boundaries;
   std::vector<DeviceMemoryState> memory;  // of the island's devices, once they have made a step
   // Whole states of the island that are kept, newest first; said when they change, and once on
-  // every connection: absent is no news.
+  // every connection: absent is no change.
   std::vector<SavedState> saved = {};
 };
 
@@ -140,7 +140,7 @@ struct MemberProgress {
   Generation generation = 0;
   int64_t plan_number = 0;    // of the plan that it serves; 0: none yet
   int64_t seen_sequence = 0;  // newest MemberOrder obeyed
-  std::string doing;          // for people
+  std::string doing;          // human-readable
   bool holds = false;         // it may hold layers of the island's state
 };
 

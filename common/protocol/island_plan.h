@@ -92,11 +92,11 @@ struct PlanMessage {
   auto operator<=>(const PlanMessage&) const = default;
 };
 
-// One direction of a slow line that several boundaries share. Its messages use it in this order,
-// one at a time, each at full bandwidth; the next sender is told when the last byte has left. One
-// that is not ready in its turn is skipped and goes when it is, so an order never blocks.
+// One direction of an inter-site link that several stage links share. Its messages use it in this
+// order, one at a time, each at full bandwidth; the next sender starts when the last byte has left.
+// One that is not ready in its turn is skipped and goes when it is, so an order never blocks.
 struct PlanLinkOrder {
-  std::string from, to;  // the sites that the line joins, for people
+  std::string from, to;  // the sites that the link joins, human-readable
   std::vector<PlanMessage> messages;
 
   bool operator==(const PlanLinkOrder&) const = default;
@@ -114,8 +114,8 @@ struct IslandPlan {
   int32_t optimizer_copies = 0;
   int64_t step_ns = 0;   // predicted
   int64_t bound_ns = 0;  // no schedule of this layout can take less
-  std::string schedule;  // family, for people
-  std::string reason;    // why this layout, for people
+  std::string schedule;  // family, human-readable
+  std::string reason;    // why this layout, human-readable
 
   int tensor_parallel() const;  // size of every stage's group; 1 without stages
   bool operator==(const IslandPlan&) const = default;
@@ -124,8 +124,9 @@ struct IslandPlan {
 // The longest that members of an island wait for each other's part of one step under this plan:
 // `least`, or ten times the step that it predicts. Ten, since a first step is slower than those
 // that were measured (memory is touched, kernels are chosen), an unmeasured device or link may be
-// several times slower than assumed, and a line may lose most of its bandwidth for a while; whoever
-// is gone is noticed by its link within seconds, so this ends only what hangs. Ten hours at most.
+// several times slower than assumed, and a link may lose most of its bandwidth for a while; a
+// caller that is gone is noticed by its link within seconds, so this ends only what hangs. Ten
+// hours at most.
 Duration StepLimit(const IslandPlan& plan, Duration least);
 
 // The longest that so many bytes of layer state may take to move, beside any waiting: a line that
@@ -141,9 +142,9 @@ int IndexOfDevice(const std::string& device);
 const std::vector<std::string>& SendersOf(const IslandPlan& plan, const PlanMessage& message);
 const std::vector<std::string>& ReceiversOf(const IslandPlan& plan, const PlanMessage& message);
 
-// "B of micro-batch 3 in stage 1", for people.
+// "B of micro-batch 3 in stage 1", human-readable.
 std::string ToString(const PlanOp& op);
-// "the gradient of micro-batch 3 from stage 1 of replica 0", for people.
+// "the gradient of micro-batch 3 from stage 1 of replica 0", human-readable.
 std::string ToString(const PlanMessage& message);
 
 // Sequences [first_row, first_row + rows) of a step.
@@ -177,7 +178,7 @@ PlanProgram CompleteProgram(const IslandPlan& plan, const std::string& device,
 // a circle), that does not end in its optimizer step, or programs that would wait for each other.
 // Between two stages on one device there are no messages; with one replica there is no sync. A
 // link's order has messages between workers, each in one order and once, and all micro-batches of a
-// boundary. The error names device, stage and operation.
+// stage link. The error names device, stage and operation.
 absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequences);
 
 }  // namespace atl

@@ -405,7 +405,7 @@ absl::Status CheckLinkOrders(const IslandPlan& plan) {
   std::set<PlanMessage> seen;
   for (size_t l = 0; l < plan.link_orders.size(); ++l) {
     if (plan.link_orders[l].messages.empty()) return Refused("link order ", l, " is empty");
-    std::map<PlanMessage, int32_t> counts;  // by boundary: as its micro-batch 0
+    std::map<PlanMessage, int32_t> counts;  // by stage link: as its micro-batch 0
     for (PlanMessage message : plan.link_orders[l].messages) {
       ATOLL_RETURN_IF_ERROR(CheckMessage(plan, l, message));
       if (!seen.insert(message).second) {

@@ -217,7 +217,7 @@ TEST_CASE("a program has a possible order") {
           }).find("(optimizer): it must be the last one") != std::string::npos);
 }
 
-TEST_CASE("one replica has nobody to synchronise with") {
+TEST_CASE("one replica synchronises with no other") {
   IslandPlan plan = Good();
   plan.replicas.pop_back();
   plan.programs.pop_back();
@@ -280,7 +280,7 @@ std::string MessageOfLine(const Change& change) {
   return std::string(Validate(plan, kLayers, 6).message());
 }
 
-TEST_CASE("a link's order has all messages of its boundaries, once") {
+TEST_CASE("a link's order has all messages of its stage links, once") {
   REQUIRE(MessageOfLine([](Plan) {}) == "");
   REQUIRE(MessageOfLine([](Plan p) { p.link_orders[1].messages[3].replica = 2; }) ==
           "plan: link order 1, the gradient of micro-batch 1 from stage 1 of replica 2: there is "

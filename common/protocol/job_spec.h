@@ -209,8 +209,8 @@ struct LayoutSpec {
   int64_t tensor_parallel = 0;     // devices that share each layer
   std::string schedule;            // a family of the simulator, such as "1f1b" or "compact-zb"
   Recompute recompute = Recompute::kAuto;
-  // Into at most so many pieces (a power of two) a message between stages is cut where its link is
-  // slow. 1: never, and runs on one plan repeat bit for bit.
+  // Into at most so many chunks (a power of two) a message between stages is split where its link
+  // is slow. 1: never, and runs on one plan repeat bit for bit.
   int64_t pieces_max = 8;
   // What each of the devices that share a layer holds of it, relatively; the faster the device, the
   // larger the share it gets of these. Whole heads, with tensor_parallel numbers. Empty: by speed,

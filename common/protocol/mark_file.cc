@@ -20,7 +20,7 @@ std::string Text(const ClusterMark& mark) {
   return absl::StrCat("cluster ", mark.cluster, " epoch ", mark.epoch, " sequence ", mark.sequence);
 }
 
-// FNV-1a: against flipped bits, not against people.
+// FNV-1a: against flipped bits, not against attackers.
 std::string Checksum(absl::string_view text) {
   uint64_t hash = 14695981039346656037u;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;

@@ -3,7 +3,7 @@
 // they can be laid side by side; proto/trace.proto is what travels.
 //
 // Times are nanoseconds since the step's start: predicted, when the first device begins; measured,
-// when the leader begins to tell the island. A measured trace holds all workers' times on the
+// when the leader begins to call the island. A measured trace holds all workers' times on the
 // leader's clock, each to within its TraceClock.
 
 #ifndef ATOLL_COMMON_PROTOCOL_STEP_TRACE_H_
@@ -112,7 +112,7 @@ struct StepTrace {
   std::vector<TraceLink> links;    // planned
   std::vector<TraceClock> clocks;  // measured
   int64_t left_out = 0;            // spans and messages beyond kTraceEntriesMax
-  std::string about;               // where the times come from, for people
+  std::string about;               // source of the times, human-readable
 
   bool operator==(const StepTrace&) const = default;
 };

@@ -15,7 +15,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::util::MessageDifferencer;
 
-// What the planner's message has, for people, and a worker's plan has not.
+// What the planner's message has to print, and a worker's plan has not.
 const std::set<std::string> kDerived = {"atl.v1.PlannedIsland.island",
                                         "atl.v1.PlannedIsland.rings",
                                         "atl.v1.PlannedIsland.steps_per_round",
@@ -176,7 +176,7 @@ v1::ToWorker OrderWithPlan() {
   return wire;
 }
 
-TEST_CASE("a plan that is too large or names nobody is refused before memory is taken for it") {
+TEST_CASE("a plan that is too large or names no member is refused before memory is taken for it") {
   v1::ToWorker wire = OrderWithPlan();
   REQUIRE(Decode(&wire).ok());
 
@@ -239,7 +239,7 @@ TEST_CASE("a step's trace that is too long or cannot be is refused") {
   CHECK(fault([](Trace& t) { t.mutable_devices(0)->mutable_spans(0)->set_start_ns(6); }) ==
         "message: a span ends before it begins");
   CHECK(fault([](Trace& t) { t.mutable_devices(0)->mutable_spans(0)->set_piece(1); }) ==
-        "message: a piece that its micro-batch does not have");
+        "message: a chunk that its micro-batch does not have");
   CHECK(fault([](Trace& t) { t.mutable_devices(0)->mutable_spans(0)->set_end_ns(1LL << 60); }) ==
         "end_ns: 1152921504606846976 is out of range");
   CHECK(fault([](Trace& t) { t.mutable_devices(0)->mutable_spans(0)->clear_kind(); }) ==

@@ -10,7 +10,7 @@
 namespace atl {
 
 inline constexpr int kMaxTraceDevices = 4096;
-inline constexpr int64_t kMaxTraceIndex = 1 << 24;  // of stages, layers, micro-batches, pieces
+inline constexpr int64_t kMaxTraceIndex = 1 << 24;  // of stages, layers, micro-batches, chunks
 
 template <class V>
 void Fields(V& v, Plain<V, TraceSpan>& s, v1::TraceSpan& m) {
@@ -25,7 +25,7 @@ void Fields(V& v, Plain<V, TraceSpan>& s, v1::TraceSpan& m) {
   ATOLL_WIRE_INT(start_ns, -kMaxIntervalNs, kMaxIntervalNs);
   ATOLL_WIRE_INT(end_ns, -kMaxIntervalNs, kMaxIntervalNs);
   v.Check(m.start_ns() <= m.end_ns(), "a span ends before it begins");
-  v.Check(m.piece() < m.pieces(), "a piece that its micro-batch does not have");
+  v.Check(m.piece() < m.pieces(), "a chunk that its micro-batch does not have");
 }
 
 template <class V>

@@ -74,7 +74,7 @@ absl::StatusOr<Json> ModelOf(const Model& model) {
     return absl::InvalidArgumentError(absl::StrCat("unk_id ", trainer.unk_id(), " is no piece"));
   }
   if (trainer.model_type() == Model::Trainer::UNIGRAM) {
-    // Pieces that are found by no search have a score that no path takes.
+    // A piece that is found by no search has a score that no path takes.
     for (int id = 0; id < model.pieces_size(); ++id) {
       const auto type = model.pieces(id).type();
       if (type != Model::Piece::NORMAL && type != Model::Piece::USER_DEFINED) scores[id][1] = -1e6;

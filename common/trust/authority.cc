@@ -49,7 +49,7 @@ absl::Status AuthorityFolder::Make(const std::string& cluster,
       const KeyAndCertificate made,
       MakeAuthority(cluster, now_unix_s - kBackdatedS, now_unix_s + kAuthorityLifetimeS));
   ATOLL_RETURN_IF_ERROR(WriteFileWithMode(KeyPath(path_), made.key, 0600));
-  // Last but for what can be made again: with it the folder counts.
+  // Last but for what can be derived: with it the folder counts.
   ATOLL_RETURN_IF_ERROR(WriteFileWithMode(CertificatePath(path_), made.certificate, 0644));
   return SetHosts(hosts, now_unix_s);
 }

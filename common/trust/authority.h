@@ -1,6 +1,6 @@
 // A cluster's authority on the coordinator's disk: authority.pem and authority.key, the
 // coordinator's own identity in coordinator/, and in `hosts` the names by which it is dialled.
-// Whoever reads authority.key can make any certificate of the cluster, so its owner alone may.
+// A reader of authority.key can make any certificate of the cluster, so its owner alone may.
 
 #ifndef ATOLL_COMMON_TRUST_AUTHORITY_H_
 #define ATOLL_COMMON_TRUST_AUTHORITY_H_
@@ -32,7 +32,7 @@ class AuthorityFolder {
   absl::Status RenewCoordinator(int64_t now_unix_s) const;
   // The coordinator's certificate names these hosts from now on.
   absl::Status SetHosts(const std::vector<std::string>& hosts, int64_t now_unix_s) const;
-  // A certificate for somebody on this machine, with new keys, in the folder.
+  // A certificate for a holder on this machine, with new keys, in the folder.
   absl::Status Issue(const Identity& identity, const IdentityFolder& folder, int64_t now_unix_s,
                      int64_t lifetime_s) const;
 

@@ -33,7 +33,7 @@ std::string DateOf(int64_t unix_s) {
   return absl::FormatTime("%Y-%m-%d %H:%M UTC", absl::FromUnixSeconds(unix_s), absl::UTCTimeZone());
 }
 
-// One call; UNAVAILABLE where nobody answers, or the token is not known there.
+// One call; UNAVAILABLE without an answer, or the token is not known there.
 absl::StatusOr<v1::JoinReply> CallJoin(const JoinAddress& to, const v1::JoinRequest& request) {
   absl::Status said;
   for (const std::string& address : SplitAddresses(to.coordinator)) {

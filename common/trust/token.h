@@ -2,7 +2,7 @@
 // authority, by which a joiner knows its coordinator, and a secret, by which the coordinator knows
 // the joiner. The secret is the seed of an Ed25519 key: the joiner shows a certificate of that key
 // in the TLS handshake, and the coordinator keeps the public key's digest alone. So the secret
-// crosses no wire, what the coordinator stores opens no door, and nothing that was overheard can be
+// is never sent, what the coordinator stores opens no door, and nothing that was intercepted can be
 // played again.
 
 #ifndef ATOLL_COMMON_TRUST_TOKEN_H_
@@ -23,8 +23,8 @@ struct JoinToken {
 // With a fresh secret.
 absl::StatusOr<JoinToken> NewToken(const std::string& fingerprint);
 
-// The word: letters, digits, '-' and '_'. The error of the other way tells a word that was cut or
-// misspelt from one that is no token.
+// The word: letters, digits, '-' and '_'. The error of parsing distinguishes a token that was cut
+// or misspelt from one that is no token.
 std::string ToText(const JoinToken& token);
 absl::StatusOr<JoinToken> TokenFromText(absl::string_view text);
 

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Human-readable numbers.
 import { num } from './api.js';
 
 export function count(value) {

@@ -1,4 +1,4 @@
-// Small pieces of pages.
+// Small parts of pages.
 import { h } from 'preact';
 import { useState } from 'preact/hooks';
 import { stateName } from './format.js';

@@ -62,7 +62,7 @@ def decided_twice(decisions):
 
 
 def free_port():
-    """None that the kernel gives to outgoing connections: they would take it while its daemon is away,
+    """None that the kernel gives to outgoing connections: they would take it while its daemon is down,
     and one to itself even succeeds."""
     for port in random.sample(range(20_000, 32_768), 100):
         with socket.socket() as probe:
@@ -112,8 +112,8 @@ class Daemon:
         self.process.send_signal(signal.SIGCONT)
 
     def stop(self, timeout_s=60):
-        """SIGTERM, and its exit code. A worker that shares an island waits for others to take what it
-        holds, and for 30 s if nobody does."""
+        """SIGTERM, and its exit code. A worker that shares an island waits until others have its
+        state, at most 30 s without progress."""
         if self.process is None:
             return 0
         if self.alive():
@@ -253,5 +253,5 @@ class Cluster:
             if value:
                 return value
             if time.monotonic() > limit:
-                raise ClusterError(f"waited {timeout_s} s in vain for {what}; logs: {self.folder}")
+                raise ClusterError(f"no {what} within {timeout_s} s; logs: {self.folder}")
             time.sleep(every_s)

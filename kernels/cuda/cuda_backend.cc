@@ -35,12 +35,12 @@ absl::Status ErrorOf(cudaError_t error, absl::string_view what) {
       absl::StrCat(what, ": ", cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
 }
 
-#define ATOLL_RETURN_IF_CUDA_ERROR(call)                                          \
-  do {                                                                            \
-    if (const cudaError_t error = (call); error != cudaSuccess) {                 \
-      cudaGetLastError(); /* the error has been told: later calls start afresh */ \
-      return ErrorOf(error, #call);                                               \
-    }                                                                             \
+#define ATOLL_RETURN_IF_CUDA_ERROR(call)                                              \
+  do {                                                                                \
+    if (const cudaError_t error = (call); error != cudaSuccess) {                     \
+      cudaGetLastError(); /* the error has been reported: later calls start afresh */ \
+      return ErrorOf(error, #call);                                                   \
+    }                                                                                 \
   } while (false)
 
 class Errors final : public cuda::FirstError {
@@ -301,7 +301,7 @@ class CudaBackend final : public cuda::DeviceBackend {
   bool Passed(const Event& event) const override {
     // NCCL's watchdogs ask on threads of their own, which must not start another device's context.
     cudaSetDevice(device_.index);
-    // After an error nothing will pass any more: Synchronize tells.
+    // After an error nothing will pass any more: Synchronize reports it.
     const cudaError_t error = cudaEventQuery(Raw(event));
     if (error != cudaSuccess) cudaGetLastError();  // it must not look like the next launch's
     return error != cudaErrorNotReady;
@@ -332,13 +332,13 @@ class CudaBackend final : public cuda::DeviceBackend {
   }
 
  private:
-  // The first record and the first refusal: what cannot be recorded is enqueued as ever, and nobody
-  // would notice.
+  // The first record and the first refusal: what cannot be recorded is enqueued as usual, and no
+  // one would notice.
   void TellOfGraphs() {
     const RepeatCounts& counts = recorder_.counts();
     if (!told_of_record_ && counts.recorded > 0) {
       told_of_record_ = true;
-      LogInfo("cuda", "graphs: the first piece of work is recorded");
+      LogInfo("cuda", "graphs: the first work is recorded");
     }
     if (!told_of_refusal_ && !counts.trouble.empty()) {
       told_of_refusal_ = true;
@@ -372,8 +372,8 @@ class CudaBackend final : public cuda::DeviceBackend {
     return static_cast<size_t>(x.size() * SizeOf(x.dtype));
   }
 
-  // Lets this device read the other's pool, where the machine's wires let it; copies go through the
-  // host otherwise.
+  // Lets this device read the other's pool, where the machine's links allow it; copies go through
+  // the host otherwise.
   void Meet(const CudaBackend& other) {
     if (other.device_.index == device_.index || !met_.insert(other.pool_).second) return;
     int can = 0;

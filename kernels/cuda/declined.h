@@ -1,4 +1,4 @@
-// What cuBLASLt and cuDNN declined, so that our own kernels did it: right, but slower, and nobody
+// What cuBLASLt and cuDNN declined, so that our own kernels did it: right, but slower, and no one
 // would notice.
 
 #ifndef ATOLL_KERNELS_CUDA_DECLINED_H_

@@ -18,7 +18,7 @@ constexpr int64_t kRows = 5, kIn = 16, kOut = 24;
 using Floats = std::vector<float>;
 
 // y = gelu(x w^T + bias), or x w^T + bias + add, where every operand lies as far from a 16-byte
-// boundary, and its rows as far apart, as said.
+// aligned so, and its rows as far apart, as given.
 struct Linear {
   int64_t bias_offset = 0, pre_offset = 0, pre_gap = 0, add_gap = 0;
   bool gelu = false, add = false;

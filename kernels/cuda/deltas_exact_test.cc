@@ -1,5 +1,5 @@
 // The GPU's codes, scales and residuals of pseudo-gradients are the host's, bit for bit: a server
-// cannot tell who has quantised.
+// cannot distinguish which device has quantised.
 
 #include <bit>
 #include <catch2/catch.hpp>

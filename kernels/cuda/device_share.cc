@@ -5,8 +5,8 @@
 namespace atl::cuda {
 namespace {
 
-// An error is told by its value, or not at all: left with the runtime, it would pass for the next
-// launch's.
+// An error is reported by its value, or not at all: left with the runtime, it would pass for the
+// next launch's.
 cudaError_t Taken(cudaError_t error) {
   if (error != cudaSuccess) cudaGetLastError();
   return error;

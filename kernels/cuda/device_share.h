@@ -29,7 +29,7 @@ class DeviceShare {
   // A stream from its making to just before its end.
   cudaError_t AddStream(cudaStream_t stream);
   void RemoveStream(cudaStream_t stream);
-  // Around a capture, in which nobody else may ask where the stream is.
+  // Around a capture, in which no other thread may query the stream.
   void BeginCapture(cudaStream_t stream);
   void EndCapture(cudaStream_t stream);
 

@@ -1,5 +1,5 @@
 // The CUDA backend's operations on the host, for tests: the same kernels and the same choice of
-// fused products, run by emulator.h. Nobody trains with it.
+// fused products, run by emulator.h. Not for training.
 
 #ifndef ATOLL_KERNELS_CUDA_EMULATED_H_
 #define ATOLL_KERNELS_CUDA_EMULATED_H_

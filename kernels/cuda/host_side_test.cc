@@ -191,7 +191,8 @@ TEST_CASE("host blocks are used again, and idle ones are bounded") {
 
 // ---- Failures ----
 
-TEST_CASE("a communicator's failure is told while it lives, and afterwards if nobody asked") {
+TEST_CASE(
+    "a communicator's failure is reported while it exists, and afterwards if it was not read") {
   FailureSources sources;
   auto lost = std::make_shared<AsyncFailure>();
   auto unseen = std::make_shared<AsyncFailure>();

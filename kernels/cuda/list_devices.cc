@@ -15,7 +15,7 @@ absl::Status ErrorOf(cudaError_t error, absl::string_view what) {
       absl::StrCat(what, ": ", cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
 }
 
-// As nvidia-smi prints it. A slice of a GPU (MIG) has a UUID of its own, and tells by its name
+// As nvidia-smi prints it. A slice of a GPU (MIG) has a UUID of its own, and shows by its name
 // alone.
 std::string UuidText(const cudaDeviceProp& device) {
   const cudaUUID_t& uuid = device.uuid;

@@ -38,8 +38,8 @@ ncclDataType_t TypeOf(DType dtype) {
 // reads its settings once.
 //
 // Ranks of one process would read and write each other's buffers by plain addresses, which a pool's
-// memory does not answer to on another device until it is told to (cudaMemPoolSetAccess). Without
-// that they go through NCCL's own buffers, over the same wires.
+// memory does not allow on another device before cudaMemPoolSetAccess. Without
+// that they go through NCCL's own buffers, over the same links.
 void Prepare() {
   static const int set = setenv("NCCL_P2P_DIRECT_DISABLE", "1", /*overwrite=*/0);
   (void)set;

@@ -37,7 +37,7 @@ absl::StatusOr<std::string> NewNcclId();
 // Collectives are enqueued and return at once, so a failure shows later: a lost member, a
 // collective that is not done in time, or Abort ends what the stream waits for, the stream's next
 // Backend::Synchronize returns the reason, and so do all later calls of the communicator.
-// Abort never waits for NCCL: what that holds up is let go on a thread of the communicator. It also
+// Abort never waits for NCCL: what that blocks is released on a thread of the communicator. It also
 // ends the first send or receive between two members, which connects them and waits for both.
 //
 // Sends and receives between two members match by their order, and are best on streams of their

@@ -1,5 +1,5 @@
 // What is used of NCCL, and a group's member on top of it. The member decides what a failure means
-// and when a group is given up; behind NcclApi is NCCL (nccl.cc) or, in tests, threads.
+// and when a group is aborted; behind NcclApi is NCCL (nccl.cc) or, in tests, threads.
 
 #ifndef ATOLL_KERNELS_CUDA_NCCL_API_H_
 #define ATOLL_KERNELS_CUDA_NCCL_API_H_

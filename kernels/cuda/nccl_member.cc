@@ -57,7 +57,7 @@ class NcclMember final : public Communicator {
       if (!settled.ok()) return End(settled.status());
       if (*settled) break;
       if (group_.given_up != nullptr && group_.given_up()) {
-        return End(absl::AbortedError("nobody waits for the group any more"));
+        return End(absl::AbortedError("the group is not in use any more"));
       }
       if (SteadyNow() > deadline) {
         return End(absl::DeadlineExceededError(

@@ -20,7 +20,7 @@ namespace {
 constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
 constexpr Duration kShort = std::chrono::milliseconds(60);
 
-// An NCCL that can stop taking in anything more, and then lets nobody go before it is told to.
+// An NCCL that can stop taking in anything more, and then releases no one before the test says so.
 class Stuck final : public NcclApi {
  public:
   void Stick() { stuck_ = true; }
@@ -184,8 +184,8 @@ TEST_CASE("sends and receives match by their order") {
   REQUIRE(got_second == std::vector<float>{3});
 }
 
-// Within a host nobody hears of a member that is gone.
-TEST_CASE("a silent death is over when somebody else tells, or at the deadline") {
+// Within a host no member is notified of a failed one.
+TEST_CASE("a silent failure ends at another member's report, or at the deadline") {
   for (const bool told : {true, false}) {
     CAPTURE(told);
     FakeNccl nccl(/*tells_of_the_lost=*/false);
@@ -204,7 +204,7 @@ TEST_CASE("a silent death is over when somebody else tells, or at the deadline")
   }
 }
 
-TEST_CASE("a receive that nobody sends to ends with the group") {
+TEST_CASE("a receive without a sender ends with the group") {
   FakeNccl nccl(true);
   auto gpus = Joined(nccl, 2, kLong);
   std::vector<float> x = {1};

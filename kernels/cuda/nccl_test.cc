@@ -25,7 +25,7 @@ namespace {
 using Floats = std::vector<float>;
 
 constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
-// NCCL takes seconds to join; what is waited for in vain takes so long.
+// NCCL takes seconds to join; a wait without a result takes so long.
 constexpr Duration kShort = std::chrono::seconds(10);
 
 // Whether this machine has so many GPUs; the case is skipped otherwise.
@@ -164,8 +164,8 @@ const std::map<std::string, std::string>& Otherwise() {
       {"sums in f64 and bf16", "bf16 is summed as bf16"},
       {"what is not a finite number passes", "its maximum prefers numbers to NaN"},
       {"a member that is destroyed ends the others' wait at once",
-       "within a host nobody hears of a member that is gone"},
-      {"Abort ends waits at once, for good", "within a host nobody hears of a member that is gone"},
+       "within a host no member is notified of a failed one"},
+      {"Abort ends waits at once, for good", "within a host no member is notified of a failed one"},
   };
   return cases;
 }

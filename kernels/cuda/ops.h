@@ -95,13 +95,13 @@ class Ops : public Backend {
     attention_ = attention;
   }
   virtual Queue QueueOf(Stream& stream) = 0;
-  Declined* mutable_declined() { return &declined_; }  // the engines' to tell
+  Declined* mutable_declined() { return &declined_; }  // for the engines' reports
 
  private:
   bool TryProduct(const Queue& queue, const Product& product, Workspace workspace) {
     return products_ != nullptr && products_->Run(queue, product, workspace);
   }
-  // A product without epilogue, by whoever takes it.
+  // A product without epilogue, by the first that takes it.
   void Multiply(const Queue& queue, const Product& product, Workspace workspace) {
     if (!TryProduct(queue, product, workspace)) Enqueue(queue, product);
   }

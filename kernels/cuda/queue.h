@@ -18,7 +18,7 @@ struct CUstream_st;  // the CUDA runtime's cudaStream_t points to one
 
 namespace atl::ATOLL_DEVICE {
 
-// Keeps the first error until somebody asks. `code` is the library's, 0 for success; `what` names
+// Keeps the first error until it is read. `code` is the library's, 0 for success; `what` names
 // the call.
 class FirstError {
  public:

@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(kThreadsMax)
 // ---- Loss ----
 
 // Calls f(column, pack) for a row that may begin anywhere: elements before the first 16-byte
-// boundary and behind the last one on their own. `apart`: not even that, because another row that
-// f writes to has other boundaries.
+// aligned address and behind the last one on their own. `apart`: not even that, because another row
+// that f writes to is aligned otherwise.
 template <typename T, typename Function>
 __device__ inline void ForRow(const T* row, int cols, bool apart, const Function& f) {
   constexpr int kN = 16 / sizeof(T);

@@ -1,5 +1,5 @@
 // The readable backend: plain loops on one thread, sums in double. It is the meaning of every
-// operation, against which the fast backends are tested; nobody trains with it.
+// operation, against which the fast backends are tested; not for training.
 
 #ifndef ATOLL_KERNELS_REFERENCE_REFERENCE_H_
 #define ATOLL_KERNELS_REFERENCE_REFERENCE_H_

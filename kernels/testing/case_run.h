@@ -23,7 +23,7 @@ Contents InitialContents(const OpCase& op_case, uint64_t seed);
 // Whether rows are further apart than they are long, as far as the case allows it.
 enum class Gaps {
   kNone,
-  kOdd,      // they are, and begin off any boundary
+  kOdd,      // they are, and begin unaligned
   kAligned,  // they are, and begin on multiples of 8 elements
 };
 

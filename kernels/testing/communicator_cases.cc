@@ -254,7 +254,7 @@ void MissingMember(const MakeMembers& make, const CommunicatorLimits& limits) {
     REQUIRE(IsEnd(status));
     late = late || status.code() == absl::StatusCode::kDeadlineExceeded;
   }
-  REQUIRE(late);  // the others may have seen that one give up
+  REQUIRE(late);  // the others may have seen that one end
 }
 
 void LostMember(const MakeMembers& make, const CommunicatorLimits&) {

@@ -26,7 +26,7 @@ struct CommunicatorCase {
 // What an implementation cannot do without.
 struct CommunicatorLimits {
   int members = 5;                                    // the most of a group, 2 or more
-  Duration shortest = std::chrono::milliseconds(60);  // a wait in vain
+  Duration shortest = std::chrono::milliseconds(60);  // a wait without a result
 };
 
 std::vector<CommunicatorCase> CommunicatorCases(const CommunicatorLimits& limits = {});

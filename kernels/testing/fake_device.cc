@@ -101,7 +101,7 @@ class FakeMemory {
   // The last twelve bits are those of the memory behind it (see FakeBackend::Real).
   void* Place(Buffer real) {
     const auto offset = static_cast<int64_t>(reinterpret_cast<uintptr_t>(real.data()) % kPage);
-    // With at least a page behind it that is nobody's.
+    // With at least an unused page behind it.
     const int64_t bytes = (offset + real.bytes() + kPage - 1) / kPage * kPage + kPage;
     void* base = mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -54,7 +54,7 @@ bool Survives(const std::function<void()>& body) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-TEST_CASE("operations work on a device's memory, and nobody else does") {
+TEST_CASE("only operations work on a device's memory") {
   OnDevice a({1, 2, 3});
   a.backend->Run(*a.stream, Scale{a.x, 2.0f});
   REQUIRE(a.Read() == std::vector<float>{2, 4, 6});

@@ -18,7 +18,7 @@ namespace atl::testing {
 
 class FakeNccl final : public NcclApi {
  public:
-  // Whether members are told when one of theirs aborts, as NCCL does over sockets; without, as
+  // Whether members are notified when one of theirs aborts, as NCCL does over sockets; without, as
   // within a host, they wait for ever.
   explicit FakeNccl(bool tells_of_the_lost) : tells_(tells_of_the_lost) {}
 

@@ -1,4 +1,4 @@
-// Holds up whoever passes it while it is closed: for tests that decide what happens first.
+// Blocks every thread that passes it while it is closed: for tests that decide what happens first.
 
 #ifndef ATOLL_KERNELS_TESTING_GATE_H_
 #define ATOLL_KERNELS_TESTING_GATE_H_
@@ -31,12 +31,12 @@ class Gate {
     ATOLL_CHECK(opened, "a test has left a gate closed for 60 s");
     --waiting_;
   }
-  // Until it is closed and somebody waits to pass it.
+  // Until it is closed and a thread waits to pass it.
   void AwaitHeldUp() {
     std::unique_lock lock(mutex_);
     const bool held = changed_.wait_for(lock, std::chrono::seconds(60),
                                         [this] { return !open_ && waiting_ > 0; });
-    ATOLL_CHECK(held, "nobody has come to a gate in 60 s");
+    ATOLL_CHECK(held, "no thread has come to a gate in 60 s");
   }
 
  private:

@@ -31,7 +31,7 @@ struct Outcome {
   std::string out, errors;
 };
 
-// A coordinator, and somebody at a terminal of it.
+// A coordinator, and a user at a terminal of it.
 struct Desk {
   std::vector<std::string> With(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "cli/atoll");
@@ -253,7 +253,7 @@ TEST_CASE("watch and logs -f outlive a restart of the coordinator, and say so") 
   REQUIRE(desk.Run({"cancel", job}).code == 0);
   CHECK(watch.Wait() == 1);
   CHECK(absl::StrContains(watch.rest(), "JOB_STATE_CANCELLED"));
-  CHECK(absl::StrContains(watch.errors(), "trying again for 5 min 0 s\n"));
+  CHECK(absl::StrContains(watch.errors(), "retrying for 5 min 0 s\n"));
   CHECK(absl::StrContains(watch.errors(), "atoll: connected again\n"));
   CHECK(logs.Wait() == 0);
   CHECK(absl::StrContains(logs.rest(), "cancel"));

@@ -40,7 +40,7 @@ class Command {
     REQUIRE(process_ >= 0);
     if (process_ == 0) {
       const int errors = open(errors_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-      signal(SIGINT, SIG_DFL);  // whoever runs the test may ignore it
+      signal(SIGINT, SIG_DFL);  // the test's parent may ignore it
       dup2(ends[1], STDOUT_FILENO);
       dup2(errors, STDERR_FILENO);
       execv(argv[0], argv.data());

@@ -263,7 +263,7 @@ TEST_CASE("flags of failures and rounds are refused where they would do nothing"
   refused({"--rounds", "3", "--grace", "-1"}, "--grace -1: 0 to 1000000 seconds");
 }
 
-TEST_CASE("wrong flags are told apart from wrong files, both by name") {
+TEST_CASE("wrong flags are distinguished from wrong files, both by name") {
   const Desk desk;
   const auto usage = [&](const std::vector<std::string>& flags, const char* says) {
     const Outcome refused = desk.Run("plan", flags);

@@ -1,4 +1,4 @@
-// A wire with a delay: joins two TUN devices and carries every packet from one to the other a fixed
+// A link with a delay: joins two TUN devices and carries every packet from one to the other a fixed
 // time after it came.
 //
 //   delay_relay FIRST SECOND DELAY_US

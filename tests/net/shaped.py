@@ -1,4 +1,4 @@
-"""Sites of network namespaces, joined by slow wires: for tests of daemons on a network that is real
+"""Sites of network namespaces, joined by slow links: for tests of daemons on a network that is real
 to them.
 
     with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=100, latency_ms=20)) as net:
@@ -8,7 +8,7 @@ to them.
         net.cut("a", "b")
 
 Site "a" of 2 has the hosts a1 and a2, each a network namespace. Hosts of one site are joined by a
-bridge, unshaped. Every pair of sites is joined by a wire: a token bucket (tbf) at both ends gives the
+bridge, unshaped. Every pair of sites is joined by a link: a token bucket (tbf) at both ends gives the
 rate, and a relay between two TUN devices the latency (delay_relay.cc). Nothing of it can be seen from
 outside: a program talks to a host only from inside the network, with run(), popen() or inside().
 
@@ -35,7 +35,7 @@ class Wire:
 
     def __init__(self, rate_mbit, latency_ms):
         if not (0 < rate_mbit <= 10_000 and 0 <= latency_ms <= 10_000):
-            raise ValueError(f"a wire of {rate_mbit} Mbit/s and {latency_ms} ms cannot be made")
+            raise ValueError(f"a link of {rate_mbit} Mbit/s and {latency_ms} ms cannot be made")
         self.rate_mbit, self.latency_ms = rate_mbit, latency_ms
 
     def tbf(self):
@@ -137,7 +137,7 @@ class ShapedNetwork:
         self._both_ends(one, other, "ip link set {device} up", "ip route replace {net} dev {device}")
 
     def separate(self, one, other):
-        """These two hosts of one site lose everything that they send each other, nobody else does."""
+        """These two hosts of one site lose everything that they send each other; no other pair does."""
         for here, there in ((one, other), (other, one)):
             self._do(here, f"ip neigh replace {self.address(there)} lladdr 02:00:00:00:00:01 "
                            "dev eth0 nud permanent")

@@ -81,8 +81,8 @@ def ping_ms(net, here, there, limit_s=5.0, count=300, enough_ms=20):
 
 @case
 def latency(_):
-    """A packet takes 20 ms across the wire each way, next to nothing inside a site, and neither
-    after the wire is cut; mended, it is as before"""
+    """A packet takes 20 ms across the link each way, next to nothing inside a site, and neither
+    after the link is cut; restored, it is as before"""
     with joined({"a": 2, "b": 1}, Wire(rate_mbit=100, latency_ms=20)) as net:
         far, near = serves(net, "b1", ECHO), serves(net, "a2", ECHO)
         try:
@@ -91,10 +91,10 @@ def latency(_):
             inside = ping_ms(net, "a1", "a2")
             check(inside < 20, f"{inside} ms for a round trip inside a site")
             net.cut("a", "b")
-            check(ping_ms(net, "a1", "b1", limit_s=0.2, count=2) == 1e9, "a cut wire carries")
+            check(ping_ms(net, "a1", "b1", limit_s=0.2, count=2) == 1e9, "a cut link carries")
             net.mend("b", "a")
             across = ping_ms(net, "a1", "b1", enough_ms=60)
-            check(40 <= across < 60, f"{across} ms for a round trip across a mended wire")
+            check(40 <= across < 60, f"{across} ms for a round trip across a restored link")
         finally:
             far.kill()
             near.kill()
@@ -116,7 +116,7 @@ def separates(_):
 
 @case
 def rate(_):
-    """A wire of 100 Mbit/s carries that much, and a fifth of it when it is reshaped to 20; wires of
+    """A link of 100 Mbit/s carries that much, and a fifth of it when it is reshaped to 20; links of
     a third site have their own"""
     with joined({"a": 1, "b": 1, "c": 1}, Wire(rate_mbit=100, latency_ms=2),
                 wires={("c", "a"): Wire(rate_mbit=50, latency_ms=0)}) as net:

@@ -135,7 +135,7 @@ TEST_CASE("a job reads shards by a pattern, and notices that one has changed") {
       REQUIRE(row[static_cast<size_t>(i)] == (begin + i) % (1 << 20) % 50000);
     }
   }
-  CHECK(kept() <= 2 + 2 * 10);  // with the first bytes, which tell the format
+  CHECK(kept() <= 2 + 2 * 10);  // with the first bytes, which identify the format
   tokens[5] = 7;
   Check(store->Write("a.bin", {&piece, 1}));
   Check(store->Write("b.bin", {&piece, 1}));

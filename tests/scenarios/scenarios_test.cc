@@ -1,4 +1,4 @@
-// Every transcript in this folder, told again: what follows each command must be what it says.
+// Replays every transcript in this folder: what follows each command must be what it has.
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -1,5 +1,5 @@
-// From nothing to a trained job by `atoll init` and tokens, with the real programs: nobody copies a
-// file, nobody lists a key.
+// From nothing to a trained job by `atoll init` and tokens, with the real programs: no file is
+// copied, no key is listed.
 
 #include <catch2/catch.hpp>
 #include <chrono>

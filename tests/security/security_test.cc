@@ -50,7 +50,7 @@ struct Outcome {
   std::string out, errors;
 };
 
-// `atoll` by somebody with these certificates.
+// `atoll` by a user with these certificates.
 Outcome Atoll(const TestCoordinator& coordinator, const TlsOptions& tls,
               const std::vector<std::string>& arguments) {
   const std::string folder = FreshFolder();
@@ -61,7 +61,7 @@ Outcome Atoll(const TestCoordinator& coordinator, const TlsOptions& tls,
   return {code, command.rest(), command.errors()};
 }
 
-// What a worker's attach client hears first: "welcome", or why there is no connection.
+// What a worker's attach client receives first: "welcome", or why there is no connection.
 std::string FirstWord(const TestCoordinator& coordinator, const TlsOptions& tls) {
   std::mutex mutex;
   std::condition_variable changed;
@@ -94,7 +94,8 @@ std::string FirstWord(const TestCoordinator& coordinator, const TlsOptions& tls)
 }
 
 TEST_CASE(
-    "mutual TLS: our own get in; strangers and plaintext do not, and are told what to check") {
+    "mutual TLS: our own get in; strangers and plaintext do not, and the error says what to "
+    "check") {
   Authority ours, others;
   TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1 localhost"));
 
@@ -116,7 +117,8 @@ TEST_CASE(
   SECTION("plaintext") {
     const Outcome plain = Atoll(coordinator, {}, {"ls"});
     CHECK(plain.code == 1);
-    CHECK(absl::StrContains(plain.errors, " wants TLS: give --tls-ca, --tls-cert and --tls-key"));
+    CHECK(
+        absl::StrContains(plain.errors, " requires TLS: give --tls-ca, --tls-cert and --tls-key"));
     CHECK(FirstWord(coordinator, {}) != "welcome");
   }
 }

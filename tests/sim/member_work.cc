@@ -22,6 +22,11 @@ namespace {
 constexpr Duration kLateMax = std::chrono::milliseconds(60);  // less than any step takes
 constexpr size_t kRoomsMax = 64;
 
+absl::StatusOr<v1::GroupReply> ReplyOf(const absl::Status& status) {
+  if (status.ok()) return v1::GroupReply();
+  return status;
+}
+
 }  // namespace
 
 void SimMember::Open(const JobId& job, const JobSpec& spec) {
@@ -70,15 +75,13 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
       return reply;
     }
     case v1::GroupFrame::kFetch:
-      ATOLL_RETURN_IF_ERROR(Fetch(call));
-      return reply;
+      return ReplyOf(Fetch(call));
     case v1::GroupFrame::kDropSurplus:
       std::erase_if(held_, [](const auto& layer) { return layer.second.surplus; });
       if (next_outer_ != nullptr) outer_ = std::exchange(next_outer_, nullptr);
       return reply;
     case v1::GroupFrame::kStep:
-      ATOLL_RETURN_IF_ERROR(Step(call.step()));
-      return reply;
+      return ReplyOf(Step(call.step()));
     case v1::GroupFrame::kEvaluate:
       last_number_ = std::max<int64_t>(last_number_, call.evaluate().number());
       ATOLL_RETURN_IF_ERROR(Takes(milliseconds(100)));
@@ -105,11 +108,9 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
         reply.set_copies_taken(addition_prepared_);
         return reply;
       }
-      ATOLL_RETURN_IF_ERROR(AddPrepared());
-      return reply;
+      return ReplyOf(AddPrepared());
     case v1::GroupFrame::kSave:
-      ATOLL_RETURN_IF_ERROR(Save(worker::KeeperTaskOf(call.save())));
-      return reply;
+      return ReplyOf(Save(worker::KeeperTaskOf(call.save())));
     case v1::GroupFrame::kSetSteps:
       SetSteps(call.set_steps().optimizer_steps());
       return reply;

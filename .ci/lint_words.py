@@ -1,0 +1,117 @@
+"""Keeps words out that docs/glossary.md replaces, in comments, messages and documents.
+
+Names in code are not looked at: a renamed identifier is a change of its own. CLEANED grows folder by folder.
+"""
+import io
+import re
+import subprocess
+import tokenize
+
+# Everything that git has under these is checked, but for what EXCLUDED begins.
+CLEANED = ("*.md", "bench/", "cli/", "common/", "dashboard/", "deploy/", "docs/", "kernels/", "proto/", "tests/",
+           "third_party/")
+EXCLUDED = ("dashboard/built/", "dashboard/package-lock.json", "bench/sharded_state/", "bench/train/", "tests/e2e/",
+            "tests/island/", "tests/sim/")
+
+# What stands in the way of a search for the field's terms, with the term to write instead.
+WORDS = [
+    (r"nobody|whoever|whomever|somebody", "name the member or write \"no worker\""),
+    (r"in vain", "lost, without effect"),
+    (r"told|tells?|hears?|heard|word of", "receives, reports, gets"),
+    (r"lends?|lent|lenders?|lending|borrow(?:s|ed|ers?)?", "source, destination, transfer"),
+    (r"heirs?|inherit(?:s|ed|ance)?", "successor, handover"),
+    (r"(?:gives?|gave|giving|given|give) (?:it |them )?up", "refuses, ends, times out"),
+    (r"as ever", "as usual"),
+    (r"roster|people", "members, membership; human-readable"),
+    (r"(?:holds?|held) up|stood still", "delays, stall"),
+    (r"doorkeepers?|sparing", "ZAP authenticator; eviction suspension"),
+    (r"stor(?:y|ies)", "test, case, fixture"),
+    (r"wires?", "link"),
+    (r"pieces?", "chunk"),
+    (r"boundar(?:y|ies)", "stage link"),
+    (r"made again", "replayed"),
+    (r"news|wish(?:es)?", "drift; replan request"),
+]
+PATTERN = re.compile(r"\b(?:" + "|".join(f"(?P<w{i}>{words})" for i, (words, _) in enumerate(WORDS)) + r")\b",
+                     re.IGNORECASE)
+QUOTED = re.compile(r"`[^`]*`|[\w/]+\.(?:cc|h|py|proto)\b")  # code and file names
+# (path begins so, the line contains): the word is meant in its usual sense, or is a name.
+EXCEPTIONS = [
+    ("", "on the wire"),  # bytes as they are sent
+    ("", "wire contract"),
+    ("common/tokenizer/", "piece"),  # SentencePiece's term
+    ("tests/tokenizer/", "piece"),
+    ("tests/tokenizer/lines.py", "people"),  # text to tokenize
+    ("tests/fuzz/wire_decoders.cc", "inheritance {"),  # a field
+    ("tests/net/shaped.py", "Wire"),  # its class and arguments
+]
+
+
+def c_like(text):
+    """Comments and string literals with white space in them, with line numbers."""
+    token = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((.*?)\)"|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.S)
+    for match in token.finditer(text):
+        found = match[0]
+        if not found.startswith(("/", "R")) and not re.search(r"\s", found):
+            continue
+        for offset, line in enumerate(found.split("\n")):
+            yield text.count("\n", 0, match.start()) + 1 + offset, line
+
+
+def python(text):
+    kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in kinds and re.search(r"\s", token.string):
+            for offset, line in enumerate(token.string.split("\n")):
+                yield token.start[0] + offset, re.sub(r"\{[^{}]*\}", "", line)
+
+
+def comments(text):
+    """Shell, TOML, YAML, BUILD: what follows a number sign."""
+    for number, line in enumerate(text.split("\n"), 1):
+        match = re.search(r"(?:^|\s)#(?!!)(.*)", line)
+        if match:
+            yield number, match[1]
+
+
+def document(text):
+    code = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        elif not code:
+            yield number, re.sub(r"`[^`]*`|\]\([^)]*\)", "", line)
+
+
+def sentences(path, text):
+    if path.endswith((".cc", ".h", ".cu", ".cuh", ".proto", ".js", ".jsx", ".mjs")):
+        return c_like(text)
+    if path.endswith(".md"):
+        return document(text)
+    if path.endswith(".py") or text.startswith("#!/usr/bin/env python3"):
+        return python(text)
+    if path.endswith((".sh", ".toml", ".yaml", ".yml", ".bzl", "BUILD")) or text.startswith("#!"):
+        return comments(text)
+    return ()
+
+
+def check():
+    listed = subprocess.run(["git", "ls-files", "--", *CLEANED], check=True, stdout=subprocess.PIPE, text=True)
+    for path in listed.stdout.splitlines():
+        if path.startswith(EXCLUDED):
+            continue
+        try:
+            with open(path, encoding="utf-8") as source:
+                text = source.read()
+        except UnicodeDecodeError:
+            continue
+        for number, line in sentences(path, text):
+            for match in PATTERN.finditer(QUOTED.sub("", line)):
+                if any(path.startswith(where) and what in line for where, what in EXCEPTIONS):
+                    continue
+                term = WORDS[int(match.lastgroup[1:])][1]
+                yield f"{path}:{number}: \"{match[0]}\": {term}"
+
+
+if __name__ == "__main__":
+    print("\n".join(check()))
