@@ -358,8 +358,10 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   progress.job = job.id();
   progress.outdated.clear();
   progress.restored = false;
+  // Servers that are away may know of newer ones, which an earlier adoption gave.
   progress.plan_generation =
-      std::max(progress.plan_generation, whole->generation) + kGenerationsSkipped;
+      std::max({progress.plan_generation, whole->generation, s.epoch * kGenerationsSkipped}) +
+      kGenerationsSkipped;
   progress.initializer = -1;
   progress.validators.clear();
   progress.validation_sets.clear();
