@@ -80,8 +80,7 @@ void WorkerNode::Do(const worker::ReleaseJob& action) {
            std::nullopt});
 }
 
-// ------------------------------------------------------------------------------------ the plan
-// ----
+// -------------------------------------------------------------------------------- the plan ----
 
 void WorkerNode::Do(const worker::Reconfigure& action) {
   Enqueue({[this, action]() -> std::optional<Event> {
@@ -249,8 +248,7 @@ void WorkerNode::Do(const worker::Validate& action) {
            worker::CommandFailed{"interrupted"}});
 }
 
-// ------------------------------------------------------------------- the exchange with servers
-// ----
+// --------------------------------------------------------------- the exchange with servers ----
 
 void WorkerNode::Do(const worker::CaptureDelta& action) {
   diverged_ = 0;

@@ -119,8 +119,7 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
   }
 }
 
-// ------------------------------------------------------------------------------------ the plan
-// ----
+// -------------------------------------------------------------------------------- the plan ----
 
 std::map<int32_t, NodeId> SimMember::HoldersOf(const IslandPlan& plan) const {
   std::map<int32_t, NodeId> holders;
@@ -175,8 +174,7 @@ void SimMember::Configure(v1::GroupReply* reply) {
   reply->set_last_number(last_number_);
 }
 
-// ----------------------------------------------------------------------------------- the steps
-// ----
+// ------------------------------------------------------------------------------- the steps ----
 
 v1::GroupReply SimMember::Committed() const {
   v1::GroupReply reply;
@@ -278,8 +276,7 @@ void World::Commit(StepRoom& room, worker::StepSums sums, Duration late_max) {
   }
 }
 
-// ---------------------------------------------------------------------------------- the layers
-// ----
+// ------------------------------------------------------------------------------ the layers ----
 
 void SimMember::Stamp(const v1::GroupFrame& call, ToyLayer& toy) const {
   if (call.has_parameters_since()) {

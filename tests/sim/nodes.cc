@@ -30,8 +30,7 @@ void Node::Arm(Instant deadline, Timeline::Action tick) {
   });
 }
 
-// --------------------------------------------------------------------------------- coordinator
-// ----
+// ----------------------------------------------------------------------------- coordinator ----
 
 void CoordinatorNode::Start() {
   BeginLife();
@@ -236,8 +235,7 @@ bool CoordinatorNode::StoresJobs() const {
   });
 }
 
-// -------------------------------------------------------------------------------------- member
-// ----
+// ---------------------------------------------------------------------------------- member ----
 
 void Member::KeepConnecting() {
   After(milliseconds(20) + world_.UpTo(milliseconds(500)), [this] {

@@ -115,8 +115,7 @@ void WorkerNode::CrashAndRestart() {
   Crash();
 }
 
-// -------------------------------------------------------------------------- the compute thread
-// ----
+// ---------------------------------------------------------------------- the compute thread ----
 
 void WorkerNode::Enqueue(Command command) {
   queue_.push_back(std::move(command));
@@ -155,8 +154,7 @@ void WorkerNode::Do(const worker::InterruptStep& action) {
   member_->Interrupt(action.reason);
 }
 
-// ------------------------------------------------------------------------- the follower's thread
-// ----
+// ------------------------------------------------------------------- the follower's thread ----
 
 void WorkerNode::Do(const worker::Follow& action) {
   const MemberOrder& order = action.order;

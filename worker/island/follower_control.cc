@@ -53,8 +53,7 @@ std::optional<FollowerControl::Next> FollowerControl::Take() {
   return next;
 }
 
-// ---------------------------------------------------------------------------- what is to be done
-// ----
+// ---------------------------------------------------------------------- what is to be done ----
 
 void FollowerControl::Do(Next next) {
   if (Order* order = std::get_if<Order>(&next.task)) return DoOrder(std::move(*order));
