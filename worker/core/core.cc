@@ -334,6 +334,7 @@ void WorkerCore::Impl::ForgetIsland() {
   taken_over_ = 0;
   save_due_ = resume_tried_ = tell_saved_ = false;
   saving_tiers_.clear();
+  beside_save_ = false;
   saved_at_.clear();
   saved_states_.clear();
   resumed_.reset();

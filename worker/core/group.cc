@@ -85,6 +85,7 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   memory_.clear();
   heartbeat_at_ = now_;
   saving_tiers_.clear();
+  beside_save_ = false;
   save_due_ = true;
   if (Finish() == Command::kNone) return;
   // A newer plan may find the devices with the resumed state, and need no copy of it.

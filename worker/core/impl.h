@@ -157,6 +157,7 @@ class WorkerCore::Impl {
   bool SaveDue(Tier tier);
   void Save(Tier tier);
   int64_t PeerEverySteps() const;
+  void NoteSaveEnded();
   int64_t ResumeSave() const;
   void Resumed(bool resumed);
   void AdoptResumed(const Adopted& event);
@@ -330,7 +331,8 @@ class WorkerCore::Impl {
   PlanName unsaved_;       // under this plan nobody can keep copies
   Instant save_began_;
   RecentMean save_seconds_, step_seconds_saving_;
-  int64_t steps_saving_ = 0;  // during the newest save
+  bool beside_save_ = false;  // a step of now: copies in memory are, or were, made beside it
+  int64_t steps_saving_ = 0;  // beside the newest save
   RecentMean steps_a_save_;
   std::vector<SavedState> saved_states_;
   bool tell_saved_ = false;  // in the next heartbeat

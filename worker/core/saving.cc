@@ -31,8 +31,8 @@ const char* NotSaved(Tier tier) {
 int64_t WorkerCore::Impl::PeerEverySteps() const {
   const int64_t asked = spec().checkpoint.peer_every_steps;
   if (asked > 0) return asked;
-  const double step = quiet_seconds_.Get();
-  if (step <= 0) return 1;
+  const double step = quiet_seconds_.Get() > 0 ? quiet_seconds_.Get() : overlap_seconds_.Get();
+  if (step <= 0) return 2;  // the first of them is beside the save: the second one is measured
   const double slower = std::max(0.0, step_seconds_saving_.Get() - step) * steps_a_save_.Get();
   const double steps = (save_seconds_.Get() + slower) / (kSavingShare * step);
   return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(steps)), 1, kMostStepsBetween);
@@ -57,6 +57,7 @@ bool WorkerCore::Impl::StartSave() {
     if (saving_tiers_.contains(tier) || !SaveDue(tier)) continue;
     if (tier == Tier::kMemory) {
       save_due_ = false;
+      beside_save_ = true;
       steps_saving_ = 0;
     }
     Save(tier);
@@ -85,14 +86,15 @@ void WorkerCore::Impl::On(const StateCopied& event) {
   if (saving_tier_ == Tier::kMemory) save_seconds_.Add(Seconds(now_ - save_began_));
   if (event.kept) return;
   saving_tiers_.erase(saving_tier_);
-  if (saving_tier_ == Tier::kMemory) unsaved_ = configured_;
+  if (saving_tier_ != Tier::kMemory) return;
+  beside_save_ = false;
+  unsaved_ = configured_;
 }
 
 void WorkerCore::Impl::On(const StateSaved& event) {
   const bool waited = saving_tiers_.erase(event.tier) > 0;
-  if (waited && event.tier == Tier::kMemory) {
-    steps_a_save_.Add(static_cast<double>(steps_saving_));
-  }
+  // A step under way has been slowed down to its end.
+  if (waited && event.tier == Tier::kMemory && command_ != Command::kStep) NoteSaveEnded();
   if (!order_) return;
   if (!event.trouble.empty()) {
     LogOnce(absl::StrCat(NotSaved(event.tier), event.trouble));
@@ -106,6 +108,11 @@ void WorkerCore::Impl::On(const StateSaved& event) {
             [](const auto& a, const auto& b) { return a.about.inner_step > b.about.inner_step; });
   tell_saved_ = true;
   heartbeat_at_ = now_;
+}
+
+void WorkerCore::Impl::NoteSaveEnded() {
+  beside_save_ = false;
+  steps_a_save_.Add(static_cast<double>(steps_saving_));
 }
 
 // ---------------------------------------------------------------------------------- resuming ----

@@ -34,12 +34,14 @@ void WorkerCore::Impl::On(const InitialWeightsMade&) {
 void WorkerCore::Impl::On(const StepDone& step) {
   if (Finish() != Command::kStep) return;
   if (now_ >= told_at_ + kTellAgainAfter) told_.clear();
-  const bool saving = saving_tiers_.contains(Tier::kMemory);
-  if (saving) ++steps_saving_;
-  (saving            ? step_seconds_saving_
+  (beside_save_      ? step_seconds_saving_
    : step.overlapped ? overlap_seconds_
                      : quiet_seconds_)
       .Add(step.seconds);
+  if (beside_save_) {
+    ++steps_saving_;
+    if (!saving_tiers_.contains(Tier::kMemory)) NoteSaveEnded();
+  }
   if (step.seconds > 0) tokens_per_s_.Add(static_cast<double>(step.tokens) / step.seconds);
   if (!std::isfinite(step.loss)) {
     ++inner_step_;
