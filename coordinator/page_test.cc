@@ -85,11 +85,14 @@ TEST_CASE("actions_need_the_pages_own_header_and_loopback") {
     Page page;
     CHECK(HttpPost(page.url() + "/api/pause?job=none-1").status == 403);
     CHECK(page.Act("/api/pause?job=none-1").status == 404);  // it came to the job
+    CHECK(HttpPost(page.url() + "/api/drain?server=none").status == 403);
+    CHECK(page.Act("/api/drain?server=none").status == 404);
     CHECK(page.Get("/api/pause?job=none-1").status == 404);
     CHECK(json::parse(page.Get("/api/session").body)["actions"] == true);
   }
   Page open("0.0.0.0:0", true);
   CHECK(open.Act("/api/pause?job=none-1").status == 403);
+  CHECK(open.Act("/api/drain?server=none").status == 403);
   CHECK_FALSE(json::parse(open.Get("/api/session").body).contains("actions"));
 }
 

@@ -38,6 +38,7 @@ class Gateway {
 
   HttpReply Api(const std::string& call, const HttpRequest& request);
   HttpReply Act(const std::string& call, const HttpRequest& request);
+  HttpReply History(const HttpRequest& request);
   HttpReply Logs(const HttpRequest& request);
   HttpReply Events(const HttpRequest& request);
 

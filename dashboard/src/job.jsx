@@ -7,6 +7,7 @@ import { Rounds } from './pictures.jsx';
 import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
 
 const ISLAND_CURVES = 7;  // with the global one, as many as there are colours
+const POINTS = 600;       // of a curve; a chart is seldom wider in pixels
 const SET_CURVES = 7;
 
 function Actions({ summary, allowed }) {
@@ -145,7 +146,7 @@ export function Job({ id, session, theme, onLive }) {
   const { data: job, error, live } = useEvents(id);
   const [axis, setAxis] = useState('time');
   const over = job && ended(job.summary.state);
-  const history = useGet('history', { job: id, points: 1000 }, over ? 0 : 2500);
+  const history = useGet('history', { job: id, points: POINTS, islands: ISLAND_CURVES }, over ? 0 : 2500);
   onLive(live || over, error);
   if (!job) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
   const s = job.summary, servers = serversOf(job), parameters = servers.reduce((n, v) => n + v.elements, 0);
@@ -161,7 +162,7 @@ export function Job({ id, session, theme, onLive }) {
       <Section title="Curves" id="curves" tools={<div class="filters"><label>over <select value={axis} onChange={(e) => setAxis(e.target.value)}><option value="time">time</option><option value="version">version</option></select></label></div>}>
         <Problem error={history.error} />
         {history.data ? <Curves history={history.data} axis={axis} theme={theme} /> : <p class="loading">Loading…</p>}
-        {history.data?.islands.length > ISLAND_CURVES && <p class="empty">The first {ISLAND_CURVES} of {history.data.islands.length} islands are drawn; `atoll metrics {s.job} --csv` has all.</p>}
+        {job.islands.length > ISLAND_CURVES && <p class="empty">The first {ISLAND_CURVES} of {job.islands.length} islands are drawn; `atoll metrics {s.job} --csv` has all.</p>}
       </Section>
       {s.validation_sets.length > 0 && (
         <Section title="Validation sets" id="validation-sets">

@@ -1,5 +1,6 @@
 import { h, Fragment } from 'preact';
-import { num, useEvents, useGet } from './api.js';
+import { useState } from 'preact/hooks';
+import { act, num, useEvents, useGet } from './api.js';
 import { age, bytes, count, done, ended, loss, percent, seconds, stateName, timeLeft, version } from './format.js';
 import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
 
@@ -22,6 +23,24 @@ function JobCard({ job }) {
 const HOLDS = { worker: (m) => (m.job ? <a href={`#/jobs/${m.job}`}>{m.job}</a> : 'idle'),
   paramserver: (m) => `${bytes(m.load?.parameter_bytes)} + ${bytes(m.load?.staged_bytes)} staged` };
 
+// Moves a server's shards to the others, for those who may.
+function Drain({ server }) {
+  const [busy, setBusy] = useState(false), [error, setError] = useState(null);
+  const run = (undo) => {
+    if (!undo && !confirm(`Drain ${server.name}? Its shards move to other servers.`)) return;
+    setBusy(true);
+    act('drain', { server: server.name, undo: undo ? 1 : undefined }).then(() => setError(null), setError).finally(() => setBusy(false));
+  };
+  return (
+    <>
+      {server.draining ? <button class="act" disabled={busy} onClick={() => run(true)}>Undo drain</button>
+        : <button class="act" disabled={busy} onClick={() => run(false)}>Drain</button>}
+      <Problem error={error} />
+    </>
+  );
+}
+const ACTIONS = { title: 'actions', cell: (m) => (m.kind === 'paramserver' ? <Drain server={m} /> : '') };
+
 const MEMBERS = [
   { title: 'kind', cell: (m) => m.kind, sort: (m) => m.kind },
   { title: 'name', cell: (m) => m.name, sort: (m) => m.name },
@@ -30,10 +49,10 @@ const MEMBERS = [
   { title: 'site', cell: (m) => m.site || '–', sort: (m) => m.site },
   { title: 'devices', cell: (m) => m.devices.map((d) => d.kind).join(', ') || '–' },
   { title: 'holds', cell: (m) => HOLDS[m.kind](m), sort: (m) => m.job },
-  { title: 'why', wide: true, cell: (m) => m.measuring || (m.attached ? '' : m.reason) },
+  { title: 'why', wide: true, cell: (m) => m.measuring || m.draining || (m.attached ? '' : m.reason) },
 ];
 
-export function Overview({ onLive }) {
+export function Overview({ session, onLive }) {
   const { data, error, live } = useEvents();
   onLive(live, error);
   if (!data) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
@@ -54,7 +73,7 @@ export function Overview({ onLive }) {
         {!data.jobs.length && <p class="empty">No job is at work. Submit one with <code>atoll submit job.toml</code>, or see <a href="#/jobs">all jobs</a>.</p>}
       </div></Section>
       {data.troubles.length > 0 && <Section title="Not as measured" id="troubles"><ul class="plain">{data.troubles.map((t) => <li>{t}</li>)}</ul></Section>}
-      <Section title="Members" id="members"><Table columns={MEMBERS} rows={data.members} keyOf={(m) => m.kind + m.name} empty="No worker or parameter server has attached yet." /></Section>
+      <Section title="Members" id="members"><Table columns={session?.actions ? [...MEMBERS, ACTIONS] : MEMBERS} rows={data.members} keyOf={(m) => m.kind + m.name} empty="No worker or parameter server has attached yet." /></Section>
     </>
   );
 }
