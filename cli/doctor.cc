@@ -36,8 +36,7 @@ void CheckCluster(const Global& global, std::vector<Finding>* findings) {
   }
   if (unreachable == addresses.size()) return;
   const auto client = Client::Dial(global.tls, global.coordinator);
-  absl::StatusOr<v1::ClusterStatus> status = client.status();
-  if (client.ok()) status = (*client)->Status();
+  const auto status = client.ok() ? (*client)->Status() : client.status();
   if (!status.ok()) {
     findings->push_back({Level::kProblem, "status", std::string(status.status().message()),
                          "use the certificate of an operator or viewer"});

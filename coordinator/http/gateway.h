@@ -39,6 +39,7 @@ class Gateway {
   HttpReply Api(const std::string& call, const HttpRequest& request);
   HttpReply Act(const std::string& call, const HttpRequest& request);
   HttpReply History(const HttpRequest& request);
+  HttpReply Sites(const HttpRequest& request);
   HttpReply Logs(const HttpRequest& request);
   HttpReply Events(const HttpRequest& request);
 

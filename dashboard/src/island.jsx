@@ -51,10 +51,19 @@ function siteLinks(sites, links) {
   return [...best.values()];
 }
 
+const MANY_WORKERS = 64;  // their links are looked up on demand: that takes the coordinator seconds with 1,000
+
 function Sites({ job, island }) {
-  const { data } = useGet('profile', { job: job.summary.job }, 10000);
+  const [asked, setAsked] = useState(job.islands.reduce((n, i) => n + i.workers.length, 0) <= MANY_WORKERS);
+  if (!asked) return <p><button class="act" onClick={() => setAsked(true)}>Show sites and links</button></p>;
+  return <SitesAndLinks job={job} island={island} />;
+}
+
+function SitesAndLinks({ job, island }) {
+  const few = island.workers.length <= MANY_WORKERS;
+  const { data, error } = useGet('sites', { job: job.summary.job }, few ? 10000 : 0);
   const members = new Map(island.workers.map((w) => [w.worker, w]));
-  if (!data) return <p class="empty">No measurement yet.</p>;
+  if (!data) return error || few ? <p class="empty">No measurement yet.</p> : <p class="loading">Loading…</p>;
   let sites = data.sites.map((s) => ({ name: s.name, workers: s.workers.filter((w) => members.has(w)).map((w) => ({ name: w, attached: members.get(w).attached })) })).filter((s) => s.workers.length);
   const placed = new Set(sites.flatMap((s) => s.workers.map((w) => w.name)));
   const rest = [...members.values()].filter((w) => !placed.has(w.worker));

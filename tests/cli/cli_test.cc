@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <fstream>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "absl/strings/match.h"
@@ -219,6 +220,20 @@ TEST_CASE("wrong usage is exit code 2, no coordinator is 1, help is 0") {
     CHECK(
         absl::StrContains(away.errors, "is the coordinator running, and is --coordinator right?"));
   }
+}
+
+TEST_CASE("doctor_finds_the_version_of_a_coordinator_that_it_reaches") {
+  Desk desk;
+  const Outcome doctor = desk.Run({"doctor", "--json"});
+  REQUIRE(doctor.code >= 0);
+  int versions = 0;
+  for (const nlohmann::json& finding : nlohmann::json::parse(doctor.out)) {
+    if (finding["check"] != "version") continue;
+    ++versions;
+    CHECK(finding["level"] == "ok");
+    CHECK(finding["found"] == kSoftwareVersion);
+  }
+  CHECK(versions == 1);
 }
 
 TEST_CASE("status on a pipe is text or JSON lines without escape codes, again and again") {
