@@ -222,7 +222,8 @@ class Cluster:
     def atoll(self, *arguments, check=True, timeout_s=60):
         """Runs the CLI: (exit code, standard output, standard error)."""
         environment = dict(os.environ, ATOLL_COORDINATOR=self.address)
-        done = subprocess.run([*self.cli, binary("atoll"), *self.cli_flags, *arguments], env=environment, text=True,
+        done = subprocess.run([*self.cli, binary("atoll"), *self.cli_flags, *arguments], env=environment,
+                              text=True, errors="replace",  # a byte model writes any bytes
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, timeout=timeout_s, check=False)
         if check and done.returncode != 0:
