@@ -33,7 +33,7 @@ function Drain({ server }) {
   };
   return (
     <>
-      {server.draining ? <button class="act" disabled={busy} onClick={() => run(true)}>Undo drain</button>
+      {server.draining ? <button class="act" disabled={busy} onClick={() => run(true)} aria-label="Undo drain">Undo</button>
         : <button class="act" disabled={busy} onClick={() => run(false)}>Drain</button>}
       <Problem error={error} />
     </>
@@ -73,7 +73,7 @@ export function Overview({ session, onLive }) {
         {!data.jobs.length && <p class="empty">No job is at work. Submit one with <code>atoll submit job.toml</code>, or see <a href="#/jobs">all jobs</a>.</p>}
       </div></Section>
       {data.troubles.length > 0 && <Section title="Not as measured" id="troubles"><ul class="plain">{data.troubles.map((t) => <li>{t}</li>)}</ul></Section>}
-      <Section title="Members" id="members"><Table columns={session?.actions ? [...MEMBERS, ACTIONS] : MEMBERS} rows={data.members} keyOf={(m) => m.kind + m.name} empty="No worker or parameter server has attached yet." /></Section>
+      <Section title="Members" id="members"><Table columns={session?.actions ? [...MEMBERS.slice(0, 3), ACTIONS, ...MEMBERS.slice(3)] : MEMBERS} rows={data.members} keyOf={(m) => m.kind + m.name} empty="No worker or parameter server has attached yet." /></Section>
     </>
   );
 }
