@@ -60,8 +60,7 @@ const std::vector<float>* ToyLayer::Moments(Range range) const {
   return nullptr;
 }
 
-void ToyLayer::Step(int32_t layer, const std::vector<PositionRange>& ranges,
-                    double learning_rate) {
+void ToyLayer::Step(int32_t layer, const std::vector<PositionRange>& ranges, double learning_rate) {
   ToyTrainer::StepLayer(layer, theta, ranges, learning_rate, 1);
   ToyTrainer::StepLayer(layer, moment, ranges, learning_rate, 1);
   of_all_owners_ = theta;
