@@ -166,7 +166,7 @@ plan::Options OptionsOf(const PlanFlags& flags, bool budget) {
   options.seed = flags.seed;
   if (budget && flags.seconds > 0) {
     const auto end = Clock::now() + std::chrono::duration<double>(flags.seconds);
-    options.improvements = 1 << 30;
+    options.improvements = plan::Options::kUntilStopped;
     options.stop = [end] { return Clock::now() >= end; };
   }
   return options;

@@ -38,6 +38,10 @@ struct Objective {
   bool limited() const { return !std::isinf(step_s_max) || !std::isinf(price_max); }
 };
 
+// How devices are mapped to the stages of a pipeline: by local search (SpanTrain's order of groups,
+// refine.h), or by branch and bound (stage_mapping.h), which proves how far from the best it is.
+enum class Search { kLocal, kBranchAndBound };
+
 struct Job {
   int global_batch = 1;              // samples per step
   std::vector<int> micro_batches;    // sizes to try; empty: 1, 2, 4, 8
@@ -45,6 +49,7 @@ struct Job {
   double gradient_bytes = 4;         // per parameter on the wire
   Constraints fixed;
   Objective objective;
+  Search search = Search::kLocal;
 };
 
 // Sizes that cannot be: named with their value.
