@@ -144,6 +144,7 @@ std::optional<MappedLayout> Mapped(const Cluster& cluster, const Costs& costs, c
     if (replica.IsTooLarge()) return std::nullopt;
     const auto [mapping, added] = known.try_emplace(replica.Key());
     if (added) {
+      own.max_nodes = options.max_nodes - mapped.nodes;  // none left: as it is
       std::optional<StageMapping> found = Map(replica, own);
       if (!found) return std::nullopt;
       mapping->second = *std::move(found);

@@ -1,4 +1,5 @@
-// The devices of a layout's replicas, mapped to stages by branch and bound. Internal to the planner.
+// The devices of a layout's replicas, mapped to stages by branch and bound. Internal to the
+// planner.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_MAPPED_LAYOUT_H_
 #define ATOLL_COORDINATOR_PLANNER_MAPPED_LAYOUT_H_
@@ -20,6 +21,7 @@ struct MappedLayout {
 };
 
 // Every replica's own devices in the best order, with the best cuts; some may be left idle.
+// options.max_nodes is of all searches together.
 // Replicas that are alike are searched once. Where memory does not allow 1F1B's micro-batches in
 // flight, half as many, and so on. Nothing for layouts that are not plainly placed, or where no
 // mapping was found.

@@ -92,7 +92,6 @@ class Contest {
     const bool obeys = Obeys(job_.fixed, candidate.layout);
     if (obeys) Enter(candidate.layout, Family(candidate));
     if (!obeys && ++disobeyed_ > options_.simulate) return;
-    if (job_.search != Search::kLocal) return;
     std::string how;
     const std::optional<Layout> reordered =
         Reordered(cluster_, costs_, candidate.layout, options_.exact_work, &how);
@@ -263,6 +262,7 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
 // of.
 void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options& options,
              std::vector<Candidate>& candidates) {
+  options.simulate += 6;
   std::vector<const Candidate*> chosen;
   for (const bool fitted : {false, true}) {
     std::set<size_t> replicas;

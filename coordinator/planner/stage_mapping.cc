@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <queue>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "common/check.h"
@@ -136,9 +136,9 @@ class Expander {
         const StageTimes times = table_.Of(g, first, node.first_layer, node.stages + 1);
         if (times.own_s >= limit_s) break;  // more layers take longer
         Node child{index, first, static_cast<int16_t>(g), static_cast<int16_t>(node.stages + 1)};
-        child.seconds = node.group < 0 ? times.own_s
-                                       : table_.Prepend(times, g, node.group, node.first_layer,
-                                                        node.seconds);
+        child.seconds = node.group < 0
+                            ? times.own_s
+                            : table_.Prepend(times, g, node.group, node.first_layer, node.seconds);
         if (child.seconds >= limit_s) continue;
         child.used = node.used;
         ++child.used[static_cast<size_t>(g)];
@@ -190,8 +190,7 @@ class Expander {
       const double middle = (low + high) / 2;
       int64_t places = 0;
       for (int g = 0; g < table_.groups(); ++g) {
-        places +=
-            int64_t{table_.problem().groups[g].members} * table_.LayersWithin(g, middle);
+        places += int64_t{table_.problem().groups[g].members} * table_.LayersWithin(g, middle);
       }
       (places >= table_.layers() - 1 ? high : low) = middle;
     }
@@ -298,7 +297,7 @@ class Tree {
   std::vector<Node> nodes_;
   std::vector<Queue> open_;  // by number of stages
   size_t level_ = 0;
-  std::unordered_map<std::string, double> least_s_;  // T by what else counts of a node
+  std::map<std::string, double> least_s_;  // T by what else counts of a node
 };
 
 }  // namespace
@@ -311,9 +310,9 @@ double MappingSeconds(const OrderProblem& problem, const StageMapping& mapping,
   for (int s = stages; s-- > 0;) {
     const int g = mapping.groups[s];
     const StageTimes times = table.Of(g, mapping.cuts[s], mapping.cuts[s + 1], stages - s);
-    seconds = s + 1 == stages ? times.own_s
-                              : table.Prepend(times, g, mapping.groups[s + 1], mapping.cuts[s + 1],
-                                              seconds);
+    seconds = s + 1 == stages
+                  ? times.own_s
+                  : table.Prepend(times, g, mapping.groups[s + 1], mapping.cuts[s + 1], seconds);
   }
   return seconds;
 }
@@ -327,8 +326,8 @@ std::optional<StageMapping> MapStages(const OrderProblem& problem, const StageMa
   Tree tree(table, known);
   int64_t nodes = 0;
   while (nodes < options.max_nodes && !(options.stop && options.stop())) {
-    const auto most = static_cast<size_t>(
-        std::min<int64_t>(options.batch, options.max_nodes - nodes));
+    const auto most =
+        static_cast<size_t>(std::min<int64_t>(options.batch, options.max_nodes - nodes));
     const std::vector<int> parents = tree.Take(most);
     if (parents.empty()) break;
     nodes += static_cast<int64_t>(parents.size());
@@ -348,8 +347,7 @@ std::optional<StageMapping> MapStages(const OrderProblem& problem, const StageMa
   StageMapping& best = tree.best();
   if (best.groups.empty()) return std::nullopt;
   best.nodes = nodes;
-  best.bound_s =
-      std::min(best.seconds, std::max(tree.BoundSeconds(), expander.LeastSeconds()));
+  best.bound_s = std::min(best.seconds, std::max(tree.BoundSeconds(), expander.LeastSeconds()));
   best.optimal = best.bound_s >= best.seconds * kSame;
   return best;
 }

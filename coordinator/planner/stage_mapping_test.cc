@@ -66,8 +66,7 @@ TEST_CASE("branch_and_bound_finds_the_best_of_all_pipelines") {
   INFO("seed " << seed);
   const int layers = 4 + static_cast<int>(seed % 3);
   const RandomGroups random(seed, 1 + static_cast<int>(seed % 3), layers);
-  const OrderProblem problem =
-      seed % 2 == 0 ? random.problem() : OverTwoEdges(random.problem());
+  const OrderProblem problem = seed % 2 == 0 ? random.problem() : OverTwoEdges(random.problem());
   MappingOptions options;
   options.max_nodes = 1'000'000;
   options.stages = seed % 5 == 0 ? 2 : 0;
