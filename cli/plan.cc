@@ -101,7 +101,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   return text;
 }
 
-// Devices, links and times that were measured.
+// Devices, links and times that were measured; with --cluster, devices and links as described.
 absl::Status ReadProfile(const Global& global, const PlanFlags& flags, Task* task) {
   v1::ClusterProfile profile;
   if (flags.live) {
@@ -118,8 +118,17 @@ absl::Status ReadProfile(const Global& global, const PlanFlags& flags, Task* tas
         where, ": the times are of the model of ", profile.job(),
         ", not of this one; submit this job so that workers measure it, or plan without times"));
   }
-  auto profiled = ToProfiled(profile, &task->model, &task->costs);
-  if (!profiled.ok()) return Annotate(profiled.status(), where);
+  absl::StatusOr<Profiled> profiled = absl::UnknownError("");
+  if (flags.cluster.empty()) {
+    profiled = ToProfiled(profile, &task->model, &task->costs);
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(const v1::ClusterSpec described, LoadClusterSpec(flags.cluster));
+    profiled = ToProfiled(described, profile, &task->model, &task->costs);
+  }
+  if (!profiled.ok()) {
+    return Annotate(profiled.status(),
+                    flags.cluster.empty() ? where : absl::StrCat(flags.cluster, ", ", where));
+  }
   task->cluster = std::move(profiled->cluster);
   task->table = std::move(profiled->table);
   return absl::OkStatus();
@@ -137,7 +146,7 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
     task.islands.steps_per_round = static_cast<int>(flags.steps_per_round);
   }
   task.islands.overlap = task.islands.overlap && flags.overlap;
-  if (flags.cluster.empty()) {
+  if (flags.cluster.empty() || !flags.profile.empty()) {
     ATOLL_RETURN_IF_ERROR(ReadProfile(global, flags, &task));
   } else {
     ATOLL_ASSIGN_OR_RETURN(task.cluster, LoadClusterFile(flags.cluster));
@@ -166,7 +175,7 @@ plan::Options OptionsOf(const PlanFlags& flags, bool budget) {
   options.seed = flags.seed;
   if (budget && flags.seconds > 0) {
     const auto end = Clock::now() + std::chrono::duration<double>(flags.seconds);
-    options.improvements = 1 << 30;
+    options.improvements = plan::Options::kUntilStopped;
     options.stop = [end] { return Clock::now() >= end; };
   }
   return options;
@@ -376,13 +385,12 @@ std::string BadFlag(const PlanFlags& flags, bool simulate) {
   }
   if (!simulate && IsPreview(flags)) {
     if (flags.live && !(flags.cluster.empty() && flags.profile.empty())) {
-      return "give one of --cluster, --profile and --live";
+      return "give --cluster, --profile, both of them, or --live";
     }
     return BadPreviewFlag(flags);
   }
-  if ((flags.cluster.empty() ? 0 : 1) + (flags.profile.empty() ? 0 : 1) + (flags.live ? 1 : 0) !=
-      1) {
-    return "give one of --cluster, --profile and --live";
+  if ((flags.cluster.empty() && flags.profile.empty()) != flags.live) {
+    return "give --cluster, --profile, both of them, or --live";
   }
   if (flags.job.empty() && flags.batch == 0) return "--model needs --batch";
   if (flags.batch < 0 || flags.batch > 1 << 20) return "--batch is at least 1, at most 1048576";

@@ -86,7 +86,7 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   app.add_option("JOB", flags->job,
                  simulate ? "job file, TOML; or give --model and --batch"
                           : "job file, TOML, or a running job; or give --model and --batch");
-  app.add_option("--cluster", flags->cluster, "cluster file, TOML; or --profile, or --live");
+  app.add_option("--cluster", flags->cluster, "cluster file, TOML; with --profile, or alone");
   app.add_option("--profile", flags->profile,
                  "measured devices and links, JSON as `atoll profile --json` prints them");
   app.add_flag("--live", flags->live,

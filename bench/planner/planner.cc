@@ -118,7 +118,7 @@ void OperatorPlacement() {
 }  // namespace atl::bench
 
 // All parts, or those that are named: speed, time, losses, placement, published, scenarios,
-// jeeves, rounds, mixes, sites (all sizes or those given: sites 64 1024).
+// jeeves, rounds, mixes, searches, sites (all sizes or those given: sites 64 1024).
 int main(int argc, char** argv) {
   const auto wanted = [&](const std::string& part) {
     return argc == 1 || std::find(argv + 1, argv + argc, part) != argv + argc;
@@ -138,6 +138,7 @@ int main(int argc, char** argv) {
   if (wanted("jeeves")) atl::bench::PrintJeeves();
   if (wanted("rounds")) atl::bench::PrintRounds();
   if (wanted("mixes")) atl::bench::PrintMixes();
+  if (wanted("searches")) atl::bench::PrintSearches();
   std::vector<int> sizes;
   for (int i = 1; i < argc; ++i) {
     if (const int size = std::atoi(argv[i]); size > 0) sizes.push_back(size);

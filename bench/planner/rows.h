@@ -46,6 +46,9 @@ void PrintPublished(BoundRatios* ratios);
 // The two scenarios of the multi-edge paper (`004`): unlike devices, and changing networks.
 void PrintScenarios(BoundRatios* ratios);
 
+// The local search against branch and bound.
+void PrintSearches();
+
 // Unlike devices over sites, against subsets of them.
 void PrintMixes();
 

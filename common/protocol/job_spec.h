@@ -200,6 +200,9 @@ enum class Recompute {
 // What a plan is chosen for: a short step, or a cheap one.
 enum class PlanObjective { kTime, kCost };
 
+// How devices are mapped to the stages of a pipeline (coordinator/planner/layout.h, Search).
+enum class PlanSearch { kLocal, kBranchAndBound };
+
 // How an island lies on its devices. 0 and empty: the planner decides.
 struct LayoutSpec {
   IslandExtent island = IslandExtent::kWorker;
@@ -225,6 +228,7 @@ struct LayoutSpec {
   // For schedule.train_tokens; 0: no limit. The budget is in the currency of the devices' prices.
   double deadline_hours = 0;
   double budget = 0;
+  PlanSearch search = PlanSearch::kBranchAndBound;
 
   bool operator==(const LayoutSpec&) const = default;
 };

@@ -144,6 +144,7 @@ void Fields(V& v, Plain<V, LayoutSpec>& s, v1::LayoutSpec& m) {
   ATOLL_WIRE_OPTIONAL_ENUM(objective, PlanObjective);
   ATOLL_WIRE_OPTIONAL(deadline_hours);
   ATOLL_WIRE_OPTIONAL(budget);
+  ATOLL_WIRE_OPTIONAL_ENUM(search, PlanSearch);
 }
 
 template <class V>

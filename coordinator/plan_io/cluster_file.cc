@@ -1,7 +1,5 @@
 #include "coordinator/plan_io/cluster_file.h"
 
-#include <google/protobuf/repeated_field.h>
-
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -9,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "common/status.h"
 #include "common/toml_message.h"
+#include "coordinator/plan_io/wires.h"
 
 namespace atl {
 namespace {
@@ -18,72 +18,111 @@ namespace {
 constexpr int64_t kPayloadBytes = 8'000'000;
 constexpr size_t kMaxFileBytes = 64 << 20;
 
-std::vector<plan::BandwidthChange> ChangesOf(
-    const google::protobuf::RepeatedPtrField<v1::BandwidthChange>& changes) {
-  std::vector<plan::BandwidthChange> result;
-  for (const v1::BandwidthChange& change : changes) {
-    result.push_back({static_cast<double>(change.time_ns()) * 1e-9, change.factor()});
+// Types by name, memory and price, as devices ask for them. `measured_bytes`: of the device, 0
+// where that is not known.
+absl::StatusOr<int> TypeOf(const v1::Device& device, int64_t measured_bytes,
+                           const plan::ProfileTable& times, plan::Cluster& cluster) {
+  ATOLL_ASSIGN_OR_RETURN(plan::DeviceType type, NamedType(device.type(), times));
+  if (device.memory_bytes() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("memory_bytes = ", device.memory_bytes()));
   }
-  return result;
+  if (measured_bytes > 0) type.memory_bytes = measured_bytes;
+  if (device.memory_bytes() > 0) type.memory_bytes = device.memory_bytes();
+  if (type.memory_bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("type \"", absl::CHexEscape(device.type()),
+                     "\" is known by its times alone: give memory_bytes, too"));
+  }
+  type.price_per_hour = device.price_per_hour();
+  for (size_t t = 0; t < cluster.types.size(); ++t) {
+    if (cluster.types[t].name == type.name && cluster.types[t].memory_bytes == type.memory_bytes &&
+        cluster.types[t].price_per_hour == type.price_per_hour) {
+      return static_cast<int>(t);
+    }
+  }
+  cluster.types.push_back(type);
+  return static_cast<int>(cluster.types.size()) - 1;
 }
 
-absl::Status ReadTrunks(const v1::ClusterSpec& spec, plan::Cluster& cluster) {
-  std::set<std::string> names;
-  for (const v1::Trunk& trunk : spec.trunks()) {
-    if (!names.insert(trunk.name()).second) {
-      return absl::InvalidArgumentError(absl::StrCat("trunk \"", trunk.name(), "\" appears twice"));
+using DeviceIndex = std::map<std::string, int>;
+
+absl::Status ReadDevices(const v1::ClusterSpec& spec, const Measured& measured,
+                         plan::Cluster& cluster, DeviceIndex& devices) {
+  std::map<std::string, int64_t> measured_bytes;
+  for (const v1::Device& device : measured.cluster.devices()) {
+    measured_bytes[device.id()] = device.memory_bytes();
+  }
+  for (const v1::Device& device : spec.devices()) {
+    ATOLL_RETURN_IF_ERROR(CheckName("a device's id", device.id()));
+    const std::string site = device.site().empty() ? "site" : device.site();
+    const std::string node = device.node().empty() ? device.id() : device.node();
+    ATOLL_RETURN_IF_ERROR(CheckName("a device's site", site));
+    ATOLL_RETURN_IF_ERROR(CheckName("a device's node", node));
+    const auto bytes = measured_bytes.find(device.id());
+    const auto type =
+        TypeOf(device, bytes == measured_bytes.end() ? 0 : bytes->second, measured.times, cluster);
+    if (!type.ok()) {
+      return Annotate(type.status(), absl::StrCat("device \"", device.id(), "\""));
     }
-    cluster.trunks.push_back(
-        {trunk.name(), trunk.bandwidth_bytes_per_s(), ChangesOf(trunk.changes())});
+    if (!devices.try_emplace(device.id(), static_cast<int>(cluster.devices.size())).second) {
+      return absl::InvalidArgumentError(absl::StrCat("device \"", device.id(), "\" appears twice"));
+    }
+    cluster.devices.push_back(
+        {device.id(), node, site, *type, device.egress_price_per_gb() * 1e-9});
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<plan::Wire> WireOf(const plan::Cluster& cluster, const v1::Link& link) {
-  std::vector<plan::WireEdge> edges;
-  std::map<std::string, int> conflicts;
-  for (const v1::Edge& edge : link.edges()) {
-    plan::WireEdge& added = edges.emplace_back();
-    added.latency_s = static_cast<double>(edge.latency_ns()) * 1e-9;
-    added.bytes_per_s = edge.bandwidth_bytes_per_s();
-    added.changes = ChangesOf(edge.changes());
-    added.price_per_byte = edge.price_per_gb() * 1e-9;
-    if (!edge.trunk().empty()) {
-      const auto trunk = std::find_if(cluster.trunks.begin(), cluster.trunks.end(),
-                                      [&](const plan::Trunk& t) { return t.name == edge.trunk(); });
-      if (trunk == cluster.trunks.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("trunk \"", edge.trunk(), "\" is not described under [[trunks]]"));
+absl::Status ReadLinks(const v1::ClusterSpec& spec, const DeviceIndex& devices,
+                       plan::Cluster& cluster) {
+  std::set<std::string> sites;
+  for (const plan::Device& device : cluster.devices) sites.insert(device.site);
+  for (const v1::Link& link : spec.links()) {
+    const std::string where = absl::StrCat("link from \"", absl::CHexEscape(link.from()),
+                                           "\" to \"", absl::CHexEscape(link.to()), "\"");
+    const auto wire = WireOf(cluster, link);
+    if (!wire.ok()) return Annotate(wire.status(), where);
+    const auto from = devices.find(link.from());
+    const auto to = devices.find(link.to());
+    bool added = true;
+    if (from != devices.end() && to != devices.end()) {
+      if (from == to) {
+        return absl::InvalidArgumentError(absl::StrCat(where, ": it joins a device to itself"));
       }
-      added.trunk = static_cast<int>(trunk - cluster.trunks.begin());
+      added = cluster.measured.try_emplace({from->second, to->second}, *wire).second;
+    } else if (sites.count(link.from()) > 0 && sites.count(link.to()) > 0) {
+      added = cluster.site_to_site.try_emplace({link.from(), link.to()}, *wire).second;
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": both ends are devices, or both are sites, of this file"));
     }
-    if (!edge.conflict().empty()) {
-      added.conflict_set =
-          conflicts.try_emplace(edge.conflict(), static_cast<int>(conflicts.size())).first->second;
-    }
+    if (!added) return absl::InvalidArgumentError(absl::StrCat(where, " appears twice"));
   }
-  if (edges.empty()) return absl::InvalidArgumentError("edges: a link has at least one");
-  return plan::MakeWire(std::move(edges), cluster.trunks);
+  return absl::OkStatus();
 }
 
-// Types by name, memory and price, as devices ask for them.
-absl::StatusOr<int> TypeOf(const v1::Device& device, plan::Cluster& cluster) {
-  auto type = plan::FindDeviceType(device.type());
-  if (!type.ok()) return type.status();
-  if (device.memory_bytes() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("memory_bytes = ", device.memory_bytes()));
-  }
-  if (device.memory_bytes() > 0) type->memory_bytes = device.memory_bytes();
-  type->price_per_hour = device.price_per_hour();
-  for (size_t t = 0; t < cluster.types.size(); ++t) {
-    if (cluster.types[t].name == type->name &&
-        cluster.types[t].memory_bytes == type->memory_bytes &&
-        cluster.types[t].price_per_hour == type->price_per_hour) {
-      return static_cast<int>(t);
+// What was measured between devices of the file, where it says nothing of them or of their sites.
+absl::Status AddMeasuredLinks(const v1::ClusterSpec& measured, const DeviceIndex& devices,
+                              plan::Cluster& cluster) {
+  const auto described = cluster.site_to_site;
+  for (const v1::Link& link : measured.links()) {
+    const auto from = devices.find(link.from());
+    const auto to = devices.find(link.to());
+    if (from == devices.end() || to == devices.end() || from == to) continue;
+    const plan::Device& a = cluster.devices[from->second];
+    const plan::Device& b = cluster.devices[to->second];
+    if (a.node != b.node && described.contains({a.site, b.site})) continue;
+    // Trunks of the profile may not be those of the file.
+    v1::Link plain = link;
+    for (v1::Edge& edge : *plain.mutable_edges()) edge.clear_trunk();
+    const auto wire = WireOf(cluster, plain);
+    if (!wire.ok()) {
+      return Annotate(wire.status(),
+                      absl::StrCat("measured link from \"", a.id, "\" to \"", b.id, "\""));
     }
+    cluster.measured.try_emplace({from->second, to->second}, *wire);
   }
-  cluster.types.push_back(*type);
-  return static_cast<int>(cluster.types.size()) - 1;
+  return absl::OkStatus();
 }
 
 absl::Status CheckSitesJoined(const plan::Cluster& cluster, const std::set<std::string>& sites) {
@@ -106,39 +145,13 @@ absl::StatusOr<v1::ClusterSpec> ParseClusterToml(absl::string_view text, absl::s
   return spec;
 }
 
-absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec) {
+absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec, const Measured& measured) {
   plan::Cluster cluster;
-  std::map<std::string, int> devices;
-  std::set<std::string> sites;
-  for (const v1::Device& device : spec.devices()) {
-    const auto type = TypeOf(device, cluster);
-    if (!type.ok()) {
-      return Annotate(type.status(), absl::StrCat("device \"", device.id(), "\""));
-    }
-    const std::string site = device.site().empty() ? "site" : device.site();
-    const std::string node = device.node().empty() ? device.id() : device.node();
-    devices[device.id()] = static_cast<int>(cluster.devices.size());
-    sites.insert(site);
-    cluster.devices.push_back(
-        {device.id(), node, site, *type, device.egress_price_per_gb() * 1e-9});
-  }
+  DeviceIndex devices;
+  ATOLL_RETURN_IF_ERROR(ReadDevices(spec, measured, cluster, devices));
   ATOLL_RETURN_IF_ERROR(ReadTrunks(spec, cluster));
-  for (const v1::Link& link : spec.links()) {
-    const std::string where =
-        absl::StrCat("link from \"", link.from(), "\" to \"", link.to(), "\"");
-    const auto wire = WireOf(cluster, link);
-    if (!wire.ok()) return Annotate(wire.status(), where);
-    const auto from = devices.find(link.from());
-    const auto to = devices.find(link.to());
-    if (from != devices.end() && to != devices.end()) {
-      cluster.measured[{from->second, to->second}] = *wire;
-    } else if (sites.count(link.from()) > 0 && sites.count(link.to()) > 0) {
-      cluster.site_to_site[{link.from(), link.to()}] = *wire;
-    } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, ": both ends are devices, or both are sites, of this file"));
-    }
-  }
+  ATOLL_RETURN_IF_ERROR(ReadLinks(spec, devices, cluster));
+  ATOLL_RETURN_IF_ERROR(AddMeasuredLinks(measured.cluster, devices, cluster));
   // Links of device pairs join their sites too: the slowest of them stands for the rest.
   for (const auto& [pair, wire] : cluster.measured) {
     const std::string& a = cluster.devices[pair.first].site;
@@ -149,12 +162,14 @@ absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec) {
       known->second = wire;
     }
   }
+  std::set<std::string> sites;
+  for (const plan::Device& device : cluster.devices) sites.insert(device.site);
   ATOLL_RETURN_IF_ERROR(CheckSitesJoined(cluster, sites));
   ATOLL_RETURN_IF_ERROR(plan::Validate(cluster));
   return cluster;
 }
 
-absl::StatusOr<plan::Cluster> LoadClusterFile(const std::string& path) {
+absl::StatusOr<v1::ClusterSpec> LoadClusterSpec(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
   std::string text;
@@ -165,7 +180,11 @@ absl::StatusOr<plan::Cluster> LoadClusterFile(const std::string& path) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": is larger than 64 MB"));
     }
   }
-  ATOLL_ASSIGN_OR_RETURN(const v1::ClusterSpec spec, ParseClusterToml(text, path));
+  return ParseClusterToml(text, path);
+}
+
+absl::StatusOr<plan::Cluster> LoadClusterFile(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const v1::ClusterSpec spec, LoadClusterSpec(path));
   auto cluster = ToCluster(spec);
   if (!cluster.ok()) return Annotate(cluster.status(), path);
   return cluster;

@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/planner/cluster.h"
+#include "coordinator/planner/costs.h"
 #include "proto/cluster.pb.h"
 
 namespace atl {
@@ -35,10 +36,21 @@ namespace atl {
 // TOML text to message; `name` (of the file) begins every error.
 absl::StatusOr<v1::ClusterSpec> ParseClusterToml(absl::string_view text, absl::string_view name);
 
+// What was measured of devices, links and layers, beside a description.
+struct Measured {
+  v1::ClusterSpec cluster;
+  plan::ProfileTable times = {};
+};
+
 // To the planner's form, edges, trunks, conflicts and changes of bandwidth included. Layouts are
 // ranked by what a transfer of 8 MB over all edges amounts to at first, and played edge by edge.
-absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec);
+// What the file says holds. Measurements give what it leaves out: types of which there are times,
+// the memory of devices with the same id, and links between two devices of which, and of whose
+// sites, the file has none. Refused are names that are empty or have control characters, devices,
+// links and trunks that appear twice, links from a device to itself, and negative sizes.
+absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec, const Measured& measured = {});
 
+absl::StatusOr<v1::ClusterSpec> LoadClusterSpec(const std::string& path);
 // Both, from a file.
 absl::StatusOr<plan::Cluster> LoadClusterFile(const std::string& path);
 

@@ -92,6 +92,32 @@ TEST_CASE("Bad descriptions are refused with what is wrong and where") {
              Catch::Contains("no link from site \"oslo\""));
 }
 
+TEST_CASE("names_that_are_empty_or_not_printable_doubled_links_and_self_links_are_refused") {
+  const auto refused = [](const std::string& text) {
+    return Read(text).status().code() == absl::StatusCode::kInvalidArgument;
+  };
+  const auto changed = [](const std::string& from, const std::string& to) {
+    std::string text = kTwoSites;
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    return text.replace(at, from.size(), to);
+  };
+  CHECK(refused(changed("id = \"a0\"", "id = \"\"")));
+  CHECK(refused(changed("id = \"a0\"", "id = \"a\\u0007\"")));
+  CHECK(refused(changed("node = \"n0\"", "node = \"n\\u001b[2J\"")));
+  CHECK(refused(changed("name = \"sea\"", "name = \"\"")));
+  CHECK(refused(changed("memory_bytes = 50", "memory_bytes = -50")));
+  CHECK(refused(changed("latency_ns = 20", "latency_ns = -20")));
+  const std::string edges = "edges = [{ bandwidth_bytes_per_s = 1e9 }]\n";
+  CHECK(refused(std::string(kTwoSites) + "[[links]]\nfrom = \"paris\"\nto = \"oslo\"\n" + edges));
+  CHECK(refused(std::string(kTwoSites) + "[[links]]\nfrom = \"a0\"\nto = \"a0\"\n" + edges));
+  const std::string pair = "[[links]]\nfrom = \"a0\"\nto = \"b0\"\n" + edges;
+  CHECK(Read(kTwoSites + pair).ok());
+  CHECK(refused(kTwoSites + pair + pair));
+  const absl::Status bad = Read(changed("id = \"a0\"", "id = \"a\\u001b\"")).status();
+  CHECK(bad.message().find('\x1b') == absl::string_view::npos);
+}
+
 TEST_CASE("The example of a cluster file is one") {
   const auto cluster = LoadClusterFile("deploy/jobs/two_sites.toml");
   INFO(cluster.status().ToString());

@@ -11,6 +11,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "coordinator/plan_io/cluster_file.h"
+#include "coordinator/plan_io/wires.h"
 
 namespace atl {
 namespace {
@@ -77,16 +79,37 @@ absl::Status ReadTimes(const v1::ClusterProfile& profile, const plan::Model& mod
   return absl::OkStatus();
 }
 
-void ReadMemory(const v1::ClusterProfile& profile, plan::Model* model, plan::CostOptions* options) {
+// No layer takes more: sums and products of what is read stay far within 64 bits.
+constexpr int64_t kLayerBytesMax = int64_t{1} << 50;
+
+// Of one layer, degree and size, and of a layer that the model has.
+absl::Status CheckMemory(const v1::LayerMemory& memory, int layers) {
+  const auto in_range = [](int64_t bytes) { return bytes >= 0 && bytes <= kLayerBytesMax; };
+  if (memory.layer() < 0 || memory.layer() >= layers) {
+    return absl::InvalidArgumentError(absl::StrCat("the profile has memory of layer ",
+                                                   memory.layer(), ", the model has ", layers,
+                                                   " layers: it is of another model"));
+  }
+  if (memory.tensor_parallel() >= 1 && memory.micro_batch_sequences() >= 1 &&
+      in_range(memory.parameter_bytes()) && in_range(memory.stash_bytes()) &&
+      in_range(memory.output_bytes()) && in_range(memory.workspace_bytes())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("memory of layer ", memory.layer(), ": tensor_parallel and ",
+                   "micro_batch_sequences must be at least 1, bytes 0 to ", kLayerBytesMax));
+}
+
+absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
+                        plan::CostOptions* options) {
   double parameters = 0;
   double bytes = 0;
   std::map<int, int64_t> rows_of_layer;
   for (const v1::LayerMemory& memory : profile.memory()) {
     const int l = memory.layer();
-    if (l < 0 || l >= static_cast<int>(model->layers.size()) || memory.tensor_parallel() != 1) {
-      continue;
-    }
-    const int64_t rows = std::max(1, memory.micro_batch_sequences());
+    ATOLL_RETURN_IF_ERROR(CheckMemory(memory, static_cast<int>(model->layers.size())));
+    if (memory.tensor_parallel() != 1) continue;
+    const int64_t rows = memory.micro_batch_sequences();
     int64_t& largest = rows_of_layer[l];  // fixed parts weigh least
     if (rows <= largest) continue;
     const bool head = l + 1 == static_cast<int>(model->layers.size());
@@ -105,6 +128,7 @@ void ReadMemory(const v1::ClusterProfile& profile, plan::Model* model, plan::Cos
     options->weight_share = 1;  // the runtime keeps all until W is done
     options->fixed_slots = true;
   }
+  return absl::OkStatus();
 }
 
 // Devices of one name this near in memory are of one type; `table` holds times by name.
@@ -123,19 +147,15 @@ absl::StatusOr<int> TypeOf(const v1::Device& device, const plan::ProfileTable& t
     type.memory_bytes = std::min(type.memory_bytes, bytes);
     return static_cast<int>(t);
   }
-  const auto known = plan::FindDeviceType(device.type());
-  const bool timed = std::any_of(table.begin(), table.end(), [&](const auto& entry) {
-    return std::get<0>(entry.first) == device.type();
-  });
-  if (!known.ok() && !timed) {
+  const absl::StatusOr<plan::DeviceType> named = NamedType(device.type(), table);
+  if (!named.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "device \"", absl::CHexEscape(device.id()), "\" is of type \"",
         absl::CHexEscape(device.type()),
         "\", of which there are no times: submit the job, so that its workers measure it, or use a "
         "type that `atoll plan` knows"));
   }
-  plan::DeviceType made =
-      known.ok() ? *known : plan::DeviceType{device.type(), 100e9, 10e9, 0, 4e9};
+  plan::DeviceType made = *named;
   made.name = device.type();
   made.memory_bytes = bytes;
   made.price_per_hour = device.price_per_hour();
@@ -146,10 +166,11 @@ absl::StatusOr<int> TypeOf(const v1::Device& device, const plan::ProfileTable& t
 absl::Status ReadDevices(const v1::ClusterSpec& spec, const plan::ProfileTable& table,
                          plan::Cluster* cluster, std::map<std::string, int>* index) {
   for (const v1::Device& device : spec.devices()) {
-    if (device.id().empty() || device.node().empty() || device.memory_bytes() <= 0) {
+    ATOLL_RETURN_IF_ERROR(CheckName("a device's id", device.id()));
+    ATOLL_RETURN_IF_ERROR(CheckName("a device's node", device.node()));
+    if (device.memory_bytes() <= 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("device \"", absl::CHexEscape(device.id()),
-                       "\": a device needs an id, a node and memory_bytes above 0"));
+          absl::StrCat("device \"", device.id(), "\": memory_bytes must be above 0"));
     }
     ATOLL_ASSIGN_OR_RETURN(const int type, TypeOf(device, table, cluster));
     const int at = static_cast<int>(cluster->devices.size());
@@ -163,6 +184,15 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const plan::ProfileTable& 
   return absl::OkStatus();
 }
 
+// As it was measured; edges, trunks and changes of bandwidth as they are described.
+absl::StatusOr<plan::Wire> MeasuredWire(const plan::Cluster& cluster, const v1::Link& link) {
+  ATOLL_ASSIGN_OR_RETURN(plan::Wire wire, WireOf(cluster, link));
+  if (!wire.edges.empty()) return wire;
+  wire.latency_s = static_cast<double>(link.edges(0).latency_ns()) * 1e-9;
+  wire.bytes_per_s = link.edges(0).bandwidth_bytes_per_s();
+  return wire;
+}
+
 absl::Status ReadLinks(const v1::ClusterSpec& spec, const std::map<std::string, int>& index,
                        plan::Cluster* cluster) {
   for (const v1::Link& link : spec.links()) {
@@ -170,13 +200,13 @@ absl::Status ReadLinks(const v1::ClusterSpec& spec, const std::map<std::string, 
         absl::StrCat("link ", absl::CHexEscape(link.from()), " > ", absl::CHexEscape(link.to()));
     const auto from = index.find(link.from());
     const auto to = index.find(link.to());
-    if (from == index.end() || to == index.end() || from == to || link.edges_size() != 1) {
+    if (from == index.end() || to == index.end() || from == to) {
       return absl::InvalidArgumentError(
-          absl::StrCat(what, ": a measured link joins two devices of the profile by one edge"));
+          absl::StrCat(what, ": a measured link joins two devices of the profile"));
     }
-    plan::Wire wire;
-    wire.latency_s = static_cast<double>(link.edges(0).latency_ns()) * 1e-9;
-    wire.bytes_per_s = link.edges(0).bandwidth_bytes_per_s();
+    auto described = MeasuredWire(*cluster, link);
+    if (!described.ok()) return Annotate(described.status(), what);
+    const plan::Wire wire = *std::move(described);
     const plan::Device& a = cluster->devices[from->second];
     const plan::Device& b = cluster->devices[to->second];
     const bool inside = a.node == b.node;  // such a link says nothing of the node's card
@@ -214,10 +244,23 @@ absl::StatusOr<Profiled> ToProfiled(const v1::ClusterProfile& profile, plan::Mod
   std::map<std::string, int> index;
   ATOLL_RETURN_IF_ERROR(ReadTimes(profile, *model, &profiled.table));
   ATOLL_RETURN_IF_ERROR(ReadDevices(profile.cluster(), profiled.table, &profiled.cluster, &index));
+  ATOLL_RETURN_IF_ERROR(ReadTrunks(profile.cluster(), profiled.cluster));
   ATOLL_RETURN_IF_ERROR(ReadLinks(profile.cluster(), index, &profiled.cluster));
   ATOLL_RETURN_IF_ERROR(plan::Validate(profiled.cluster));
   SetSpeeds(profiled.table, &profiled.cluster);
-  ReadMemory(profile, model, options);
+  ATOLL_RETURN_IF_ERROR(ReadMemory(profile, model, options));
+  return profiled;
+}
+
+absl::StatusOr<Profiled> ToProfiled(const v1::ClusterSpec& described,
+                                    const v1::ClusterProfile& profile, plan::Model* model,
+                                    plan::CostOptions* options) {
+  Profiled profiled;
+  ATOLL_RETURN_IF_ERROR(ReadTimes(profile, *model, &profiled.table));
+  ATOLL_ASSIGN_OR_RETURN(profiled.cluster,
+                         ToCluster(described, {profile.cluster(), profiled.table}));
+  SetSpeeds(profiled.table, &profiled.cluster);
+  ATOLL_RETURN_IF_ERROR(ReadMemory(profile, model, options));
   return profiled;
 }
 

@@ -98,5 +98,111 @@ TEST_CASE("a link within a node is not its card") {
   CHECK(profiled->cluster.site_to_site.empty());
 }
 
+std::string WithMemory(const std::string& row) {
+  return Changed("\"times\": [", "\"memory\": [" + row + "], \"times\": [");
+}
+
+TEST_CASE("hostile_sizes_of_memory_are_refused_before_they_are_added_up") {
+  const std::string size = "\"layer\": 0, \"tensor_parallel\": 1, \"micro_batch_sequences\": 1";
+  CHECK(Read(WithMemory("{" + size + ", \"stash_bytes\": \"4096\"}")).ok());
+  for (const char* bytes : {"9223372036854775807", "-1", "1125899906842625"}) {
+    for (const char* field :
+         {"stash_bytes", "output_bytes", "parameter_bytes", "workspace_bytes"}) {
+      INFO(field << " = " << bytes);
+      const absl::Status status =
+          Read(WithMemory("{" + size + ", \"" + field + "\": \"" + bytes + "\"}"));
+      CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    }
+  }
+  for (const char* row : {R"({"layer": 0, "tensor_parallel": 1, "micro_batch_sequences": 0})",
+                          R"({"layer": 0, "tensor_parallel": 0, "micro_batch_sequences": 1})",
+                          R"({"layer": 2, "tensor_parallel": 1, "micro_batch_sequences": 1})",
+                          R"({"layer": -1, "tensor_parallel": 1, "micro_batch_sequences": 1})"}) {
+    INFO(row);
+    CHECK(Read(WithMemory(row)).code() == absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_CASE("trunks_and_edges_of_a_profile_reach_the_planner") {
+  const std::string text = Changed(
+      "\"edges\": [{\"latency_ns\": \"1000\", \"bandwidth_bytes_per_s\": 1e8}]}]",
+      "\"edges\": [{\"latency_ns\": \"1000\", \"bandwidth_bytes_per_s\": 1e8, \"trunk\": \"t\"},"
+      "{\"latency_ns\": \"1000\", \"bandwidth_bytes_per_s\": 1e8}]}],"
+      "\"trunks\": [{\"name\": \"t\", \"bandwidth_bytes_per_s\": 5e7}]");
+  const auto profile = ParseProfileJson(text, "p.json");
+  REQUIRE(profile.ok());
+  plan::Model model = TwoLayers();
+  plan::CostOptions options;
+  const auto profiled = ToProfiled(*profile, &model, &options);
+  REQUIRE(profiled.ok());
+  REQUIRE(profiled->cluster.trunks.size() == 1);
+  const plan::Wire wire = profiled->cluster.WireBetween(0, 1);
+  REQUIRE(wire.edges.size() == 2);
+  CHECK(wire.edges[0].trunk == 0);
+  CHECK(wire.bytes_per_s == Approx(1.5e8).epsilon(1e-3));
+}
+
+// Two sites joined by a trunk; "cpu" is no type of the catalogue.
+v1::ClusterSpec Described() {
+  v1::ClusterSpec spec;
+  for (const char* name : {"a", "b", "c"}) {
+    v1::Device* device = spec.add_devices();
+    device->set_id(std::string(name) + "/0");
+    device->set_type("cpu");
+    device->set_node(name);
+    device->set_site(name[0] == 'c' ? "far" : "s");
+  }
+  spec.mutable_devices(2)->set_memory_bytes(2'000'000'000);
+  spec.add_trunks()->set_name("sea");
+  spec.mutable_trunks(0)->set_bandwidth_bytes_per_s(1e6);
+  for (const auto& [from, to] : {std::pair("s", "far"), std::pair("far", "s")}) {
+    v1::Link* link = spec.add_links();
+    link->set_from(from);
+    link->set_to(to);
+    v1::Edge* edge = link->add_edges();
+    edge->set_bandwidth_bytes_per_s(1e7);
+    edge->set_trunk("sea");
+    v1::BandwidthChange* change = edge->add_changes();
+    change->set_time_ns(1000);
+    change->set_factor(0.5);
+  }
+  return spec;
+}
+
+TEST_CASE("a_described_cluster_gets_the_times_memory_and_links_that_were_measured") {
+  const auto profile = ParseProfileJson(kProfile, "p.json");
+  REQUIRE(profile.ok());
+  plan::Model model = TwoLayers();
+  plan::CostOptions options;
+  const auto both = ToProfiled(Described(), *profile, &model, &options);
+  INFO(both.status());
+  REQUIRE(both.ok());
+  const plan::Cluster& cluster = both->cluster;
+  REQUIRE(cluster.devices.size() == 3);
+  CHECK(cluster.types[cluster.devices[0].type].memory_bytes == 1'000'000'000);  // measured
+  CHECK(cluster.types[cluster.devices[2].type].memory_bytes == 2'000'000'000);  // described
+  CHECK(cluster.types[0].flops_per_s > 0);
+  CHECK(both->table.size() == 1);
+  CHECK(cluster.WireBetween(0, 1).bytes_per_s == Approx(1e8).epsilon(1e-3));  // measured
+  const plan::Wire sea = cluster.WireBetween(0, 2);
+  REQUIRE(sea.edges.size() == 1);
+  CHECK(sea.edges[0].trunk == 0);
+  CHECK(sea.edges[0].changes.size() == 1);
+}
+
+TEST_CASE("a_described_device_of_a_type_without_times_is_refused_beside_a_profile") {
+  const auto profile = ParseProfileJson(kProfile, "p.json");
+  REQUIRE(profile.ok());
+  plan::Model model = TwoLayers();
+  plan::CostOptions options;
+  v1::ClusterSpec unknown = Described();
+  unknown.mutable_devices(1)->set_type("abacus");
+  CHECK_FALSE(ToProfiled(unknown, *profile, &model, &options).ok());
+  v1::ClusterSpec sizeless = Described();
+  sizeless.mutable_devices(2)->clear_memory_bytes();
+  CHECK(ToProfiled(sizeless, *profile, &model, &options).status().code() ==
+        absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace atl

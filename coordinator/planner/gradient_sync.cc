@@ -64,7 +64,7 @@ double RingShare(size_t members) {
 class Synchroniser {
  public:
   Synchroniser(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout)
-      : cluster_(cluster), layout_(layout) {
+      : cluster_(cluster), layout_(layout), reduction_(layout.reduction.value_or(job.reduction)) {
     bytes_before_.push_back(0);
     for (const Layer& layer : costs.model().layers) {
       bytes_before_.push_back(bytes_before_.back() +
@@ -119,11 +119,11 @@ class Synchroniser {
         const size_t next = (r + 1) % replicas;
         if (moved[r] || moved[next]) hops[r] = HopBetween(At(r, holder), At(next, holder));
       }
+      const bool any_moved = std::count(moved.begin(), moved.end(), 0) < std::ssize(moved);
+      if (any_moved && reduction_ == Reduction::kBySite) FindSites(holder);
       std::fill(moved.begin(), moved.end(), 0);
       const double bytes = bytes_before_[cuts_[c + 1]] - bytes_before_[cuts_[c]];
-      const double done_s = layout_.reduction == Reduction::kRing
-                                ? Ring(holder, hops, bytes, all_ready_s)
-                                : Hierarchy(holder, bytes, all_ready_s);
+      const double done_s = Sum(holder, hops, bytes, all_ready_s);
       for (size_t r = 0; r < replicas; ++r) {
         end_s[r][holder[r]] = std::max(end_s[r][holder[r]], done_s);
       }
@@ -178,6 +178,63 @@ class Synchroniser {
     return resources_->Run(ready_s, bytes == 0 ? 0 : 2.0 * static_cast<double>(n - 1) * latency_s);
   }
 
+  double Sum(const std::vector<size_t>& holder, const std::vector<Hop>& hops, double bytes,
+             double ready_s) {
+    if (reduction_ == Reduction::kHierarchical) return Hierarchy(holder, bytes, ready_s);
+    const bool sites_first = reduction_ == Reduction::kBySite && at_site_.size() > 1;
+    return sites_first ? BySite(holder, bytes, ready_s) : Ring(holder, hops, bytes, ready_s);
+  }
+
+  // The replicas whose holders are at one site, and from each to the next of them.
+  struct AtSite {
+    std::vector<size_t> replicas;
+    std::vector<Hop> hops;
+  };
+
+  void FindSites(const std::vector<size_t>& holder) {
+    at_site_.clear();
+    for (size_t r = 0; r < holder.size(); ++r) {
+      at_site_[At(r, holder).site].replicas.push_back(r);
+    }
+    if (at_site_.size() < 2) return;
+    for (auto& [site, at] : at_site_) {
+      const size_t n = at.replicas.size();
+      for (size_t i = 0; n > 1 && i < n; ++i) {
+        const size_t next = at.replicas[(i + 1) % n];
+        at.hops.push_back(HopBetween(At(at.replicas[i], holder), At(next, holder)));
+      }
+    }
+  }
+
+  // Every member owns a part. Within a site as many bytes move as around a ring of its members.
+  // Between two sites go, each way, the sums of what the other one owns and the results of what is
+  // owned here. All in blocks, so that it overlaps; two waits at a site, two between sites.
+  double BySite(const std::vector<size_t>& holder, double bytes, double ready_s) {
+    const double part = bytes / static_cast<double>(holder.size());
+    double near_s = 0, far_s = 0;  // latencies
+    for (const auto& [site, at] : at_site_) {
+      const double sent = RingShare(at.replicas.size()) * bytes;
+      for (size_t i = 0; i < at.hops.size(); ++i) {
+        const Hop& hop = at.hops[i];
+        near_s = std::max(near_s, hop.latency_s);
+        resources_->Need(At(at.replicas[i], holder).entity,
+                         sent * LargestShare() / hop.bytes_per_s);
+        if (hop.shared >= 0) resources_->Need(hop.shared, sent / hop.shared_bytes_per_s);
+      }
+      for (const auto& [other, there] : at_site_) {
+        if (other == site) continue;
+        const Hop hop = HopBetween(At(at.replicas[0], holder), At(there.replicas[0], holder));
+        const double both = static_cast<double>(at.replicas.size() + there.replicas.size());
+        far_s = std::max(far_s, hop.latency_s);
+        // All members send at once, each by its own wire.
+        const double members = static_cast<double>(at.replicas.size());
+        resources_->Need(hop.shared,
+                         both * part / std::min(hop.shared_bytes_per_s, members * hop.bytes_per_s));
+      }
+    }
+    return resources_->Run(ready_s, bytes == 0 ? 0 : 2 * (near_s + far_s));
+  }
+
   // The index of a site by those of its members.
   template <class Site>
   int SiteOf(const Site& site, const std::vector<size_t>& holder) const {
@@ -229,6 +286,8 @@ class Synchroniser {
 
   const Cluster& cluster_;
   const Layout& layout_;
+  const Reduction reduction_;
+  std::map<int, AtSite> at_site_;             // of the holders in question
   std::vector<double> bytes_before_;          // of the layers before
   std::vector<int> cuts_;                     // where any replica's stages begin, and the end
   std::vector<std::vector<Holder>> holders_;  // per replica, per stage

@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,11 @@
 #include "coordinator/simulator/search.h"
 
 namespace atl::plan {
+
+// How replicas sum their gradients: at each site first, with one exchange between sites, as the
+// peer link does (worker/collectives/peer.h); every layer around a ring of all replicas; or within
+// nodes, then among a site's nodes, then around a ring of sites, and back.
+enum class Reduction { kBySite, kRing, kHierarchical };
 
 // What the operator fixed: the search keeps to layouts that obey it.
 struct Constraints {
@@ -38,6 +44,11 @@ struct Objective {
   bool limited() const { return !std::isinf(step_s_max) || !std::isinf(price_max); }
 };
 
+// How devices are mapped to the stages of a pipeline: by local search (refine.h, and SpanTrain's
+// order of groups), or, after refine.h, by branch and bound (stage_mapping.h), which proves how far
+// from the best mapping it is.
+enum class Search { kLocal, kBranchAndBound };
+
 struct Job {
   int global_batch = 1;              // samples per step
   std::vector<int> micro_batches;    // sizes to try; empty: 1, 2, 4, 8
@@ -45,6 +56,8 @@ struct Job {
   double gradient_bytes = 4;         // per parameter on the wire
   Constraints fixed;
   Objective objective;
+  Reduction reduction = Reduction::kBySite;
+  Search search = Search::kBranchAndBound;
 };
 
 // Sizes that cannot be: named with their value.
@@ -70,17 +83,13 @@ std::vector<int> PlacesOf(const Replica& replica);
 // (interleaved), or in the opposite one (V).
 enum class Shape { kPlain, kInterleaved, kVShaped };
 
-// How replicas sum their gradients: every layer around a ring of all replicas; or within nodes,
-// then among a site's nodes, then among sites, and back.
-enum class Reduction { kRing, kHierarchical };
-
 struct Layout {
   int tensor_parallel = 1;
   int micro_batch = 1;            // samples
   std::string schedule = "best";  // a family of the simulator
   std::vector<Replica> replicas;
   Shape shape = Shape::kPlain;
-  Reduction reduction = Reduction::kRing;
+  std::optional<Reduction> reduction = {};  // none: the job's
   bool split_backward = true;  // false: B and W are one operation, as in 1f1b and gpipe always
   std::vector<int> tensor_shares = {};  // of every layer, relative, by rank; empty: even
 };

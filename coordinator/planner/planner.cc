@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <limits>
 #include <set>
 
 #include "absl/strings/str_format.h"
@@ -12,6 +14,7 @@
 #include "coordinator/planner/fit.h"
 #include "coordinator/planner/improve.h"
 #include "coordinator/planner/leader.h"
+#include "coordinator/planner/mapped_layout.h"
 #include "coordinator/planner/objective.h"
 #include "coordinator/planner/refine.h"
 
@@ -20,6 +23,16 @@ namespace {
 
 constexpr size_t kMostAlternatives = 12;
 constexpr size_t kRefined = 20;
+constexpr size_t kMapped = 24;  // candidates
+
+constexpr char kByBranchAndBound[] = "mapped by branch and bound";
+
+MappingOptions MappingOptionsOf(const Options& options) {
+  MappingOptions mapping;
+  mapping.stop = options.stop;
+  mapping.parallel = options.parallel;
+  return mapping;
+}
 
 // Different kinds of layout, not small changes of one.
 std::string Family(const Candidate& c) { return absl::StrCat(Describe(c.layout), ", ", c.how); }
@@ -86,6 +99,20 @@ class Contest {
     const double estimate_s = EstimateSeconds(cluster_, costs_, job_, *reordered);
     if (ranking_.Rank(*reordered, estimate_s) >= candidate.rank) return;
     Enter(*reordered, absl::StrCat(Describe(*reordered), ", ", candidate.how, ", ", how));
+  }
+
+  // The winner's devices once more, with a quarter of all nodes, or until the time is over.
+  void MapWinner() {
+    MappingOptions options = MappingOptionsOf(options_);
+    options.max_nodes = options_.improvements == Options::kUntilStopped
+                            ? std::numeric_limits<int64_t>::max()
+                            : options_.mapping_nodes / 4;
+    const std::optional<MappedLayout> mapped =
+        Mapped(cluster_, costs_, job_, plan_.layout, options);
+    if (!mapped) return;
+    plan_.mapping = {mapped->seconds, mapped->bound_s, mapped->nodes};
+    if (!IsAllowed(mapped->layout)) return;
+    Enter(mapped->layout, absl::StrCat(Describe(mapped->layout), ", ", kByBranchAndBound));
   }
 
   // Small changes of the winner.
@@ -190,6 +217,13 @@ std::string Reason(const Plan& plan, absl::string_view compared) {
   absl::StrAppendFormat(&text, "; at most %.1f%% above any schedule of this layout (%s)",
                         100 * (plan.outcome.step_s / plan.outcome.bound_s - 1),
                         slowest.bound.reason);
+  if (plan.mapping) {
+    absl::StrAppendFormat(
+        &text,
+        "; branch and bound over %d nodes: the cost model has no mapping of these "
+        "devices that is more than %.1f%% better",
+        plan.mapping->nodes, 100 * (plan.mapping->seconds / plan.mapping->bound_s - 1));
+  }
   const std::string gap = GapReason(plan.layout, plan.outcome);
   if (!gap.empty()) absl::StrAppend(&text, ": ", gap);
   return text;
@@ -219,6 +253,45 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
     }
     candidates.insert(candidates.end(), refined.begin(), refined.end());
   }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
+}
+
+// Of the best candidates, and of the best of each part of the devices and each number of replicas,
+// the devices are mapped to stages by branch and bound. These compete beside what they were made
+// of.
+void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options& options,
+             std::vector<Candidate>& candidates) {
+  options.simulate += 6;
+  std::vector<const Candidate*> chosen;
+  for (const bool fitted : {false, true}) {
+    std::set<size_t> replicas;
+    std::set<std::string> scopes;
+    for (const Candidate& candidate : candidates) {
+      if (chosen.size() == kMapped) break;
+      if (candidate.fitted != fitted) continue;
+      const bool new_scope = scopes.insert(candidate.scope).second;
+      const bool new_count = replicas.insert(candidate.layout.replicas.size()).second;
+      const bool near = &candidate - candidates.data() < options.simulate;
+      if (new_scope || new_count || near) chosen.push_back(&candidate);
+    }
+  }
+  MappingOptions mapping = MappingOptionsOf(options);
+  mapping.max_nodes = options.mapping_nodes / static_cast<int64_t>(kMapped);
+  const Ranking ranking(cluster, costs, job);
+  std::vector<Candidate> mapped;
+  for (const Candidate* candidate : chosen) {
+    if (options.stop && options.stop()) break;
+    std::optional<MappedLayout> layout = Mapped(cluster, costs, job, candidate->layout, mapping);
+    if (!layout || !UsesLeader(cluster, layout->layout)) continue;
+    Candidate& added = mapped.emplace_back(*candidate);
+    added.layout = std::move(layout->layout);
+    absl::StrAppend(&added.how, ", ", kByBranchAndBound);
+    added.estimate_s = EstimateSeconds(cluster, costs, job, added.layout);
+    added.rank = ranking.Rank(added.layout, added.estimate_s);
+  }
+  candidates.insert(candidates.end(), std::make_move_iterator(mapped.begin()),
+                    std::make_move_iterator(mapped.end()));
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
 }
@@ -338,6 +411,8 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
   std::vector<Candidate> candidates = Enumerate(cluster, costs, job, options.stop, &why_not);
   if (candidates.empty()) return ExplainNoFit(cluster, costs, job, why_not);
   RefineBest(cluster, costs, job, options, candidates);
+  const bool local = job.search == Search::kLocal;
+  if (!local) MapBest(cluster, costs, job, options, candidates);
   Plan plan;
   plan.candidates = static_cast<int>(candidates.size());
   plan.memory_binds =
@@ -349,6 +424,7 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
     if (job.fixed.any()) return Annotate(contest.why_not(), "no layout fits");
     return ExplainNoFit(cluster, costs, job, contest.why_not());
   }
+  if (!local) contest.MapWinner();
   contest.Improve(options.improvements);
   contest.TryShapes();
   contest.Polish();

@@ -9,30 +9,37 @@
 // in one site alone, and equal shares of everything), orders the sites and within a site weak
 // devices first, balances the layers under memory, shares the samples by speed, and ranks by the
 // cost model. The best are simulated with searched schedules, also with their groups in the order
-// that SpanTrain's search likes best; the winner is improved by moving boundaries and swapping
-// stages; where its devices idle and every replica stays in one site, it also competes with two
-// stages per device, interleaved and V-shaped. Deterministic in the seed; a time budget, if any, is
-// the caller's through Options::stop.
+// that SpanTrain's search likes best, or, if the job says so, as branch and bound maps their
+// devices to stages; the winner is improved by moving boundaries and swapping stages; where its
+// devices idle and every replica stays in one site, it also competes with two stages per device,
+// interleaved and V-shaped. Deterministic in the seed; a time budget, if any, is the caller's
+// through Options::stop.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_PLANNER_H_
 #define ATOLL_COORDINATOR_PLANNER_PLANNER_H_
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/planner/layout.h"
+#include "coordinator/planner/stage_mapping.h"
 
 namespace atl::plan {
 
 struct Options {
+  static constexpr int kUntilStopped = 1 << 30;  // improvements, where `stop` ends them
+
   int simulate = 6;       // candidates to simulate
   int restarts = 32;      // simulations per kind of replica and candidate
   int improvements = 24;  // small changes to try on the winner
   uint64_t seed = 1;
   bool two_stages_per_device = true;  // also try interleaved and V-shaped placements
   double exact_work = 1e7;            // steps that an exact order of groups may take; else beam
+  int64_t mapping_nodes = 20'000;     // of all searches by branch and bound together
+  Parallel parallel;                  // of these searches' nodes; no plan depends on it
   std::function<bool()> stop;         // asked between candidates; what is best by then is returned
 };
 
@@ -42,6 +49,13 @@ struct Alternative {
   double price = 0;  // of a step
   double rank = 0;
   bool simulated = false;  // otherwise estimated
+};
+
+// What branch and bound proves of the plan's devices, by the cost model of stage_mapping.h.
+struct MappingProof {
+  double seconds = 0;  // of the slowest pipeline
+  double bound_s = 0;  // no mapping of its replica's devices to stages takes less
+  int64_t nodes = 0;   // of all searches
 };
 
 struct Plan {
@@ -56,6 +70,7 @@ struct Plan {
   int candidates = 0;
   int simulated = 0;
   uint64_t seed = 0;
+  std::optional<MappingProof> mapping;  // with Search::kBranchAndBound
   // With kWhereNeeded: some candidate saved memory, or none could. Otherwise nothing would be other
   // without.
   bool memory_binds = false;

@@ -107,6 +107,8 @@ absl::StatusOr<plan::Job> JobOf(const JobSpec& spec, const ModelSpec& shape) {
   job.global_batch = static_cast<int>(spec.inner.batch_sequences);
   ATOLL_ASSIGN_OR_RETURN(job.micro_batches, MicroBatches(spec));
   ATOLL_ASSIGN_OR_RETURN(job.tensor_parallel, TensorSizes(spec, shape));
+  const bool local = layout.search == PlanSearch::kLocal;
+  job.search = local ? plan::Search::kLocal : plan::Search::kBranchAndBound;
   job.fixed = {static_cast<int>(layout.stages), static_cast<int>(layout.replicas), layout.schedule};
   return job;
 }

@@ -421,6 +421,34 @@ TEST_CASE("impossible requests are refused, not planned") {
 
 // Every plan is checked by Validate inside PlanIsland, which calls a bad one an error of the
 // planner's: so here only errors that blame the request are allowed.
+TEST_CASE("layout_search_branch_and_bound_reports_a_bound_and_is_no_slower_than_local_search") {
+  PlanRequest request = JobOf(10, 16);
+  const double block_ms[] = {2, 5, 3, 9};
+  for (int w = 0; w < 4; ++w) {
+    const std::string name = absl::StrCat("w", w);
+    PlanMember& member = request.members.emplace_back(Worker(name, 1));
+    member.site = w < 2 ? "a" : "b";
+    member.profiles = {Measured(absl::StrCat(name, "/0"), block_ms[w])};
+  }
+  const auto find = [&](PlanSearch search) {
+    request.spec.layout.search = search;
+    const auto input = MakePlanningInput(request);
+    REQUIRE(input.ok());
+    auto found = FindPlan(request, *input);
+    REQUIRE(found.ok());
+    CHECK(Validate(found->island, 12, 16).ok());
+    return *std::move(found);
+  };
+  const FoundPlan local = find(PlanSearch::kLocal);
+  CHECK_FALSE(local.plan.mapping.has_value());
+  const FoundPlan bounded = find(PlanSearch::kBranchAndBound);
+  REQUIRE(bounded.plan.mapping.has_value());
+  CHECK(bounded.plan.mapping->bound_s > 0);
+  CHECK(bounded.plan.mapping->bound_s <= bounded.plan.mapping->seconds);
+  CHECK(bounded.island.step_ns <= local.island.step_ns * 101 / 100);
+  CHECK(find(PlanSearch::kBranchAndBound).island == bounded.island);
+}
+
 TEST_CASE("any members give a valid plan or a refusal, and the same one again") {
   Rng rng(7);
   int planned = 0;

@@ -1,0 +1,70 @@
+#include "coordinator/planner/gradient_sync.h"
+
+#include <catch2/catch.hpp>
+
+namespace atl::plan {
+namespace {
+
+// One layer of 1 MB of gradients, and sites with so many devices each, all replicas of one stage:
+// 1 GB/s and 1 ms within sites, 10 MB/s and 20 ms between them.
+struct Replicas {
+  Cluster cluster;
+  Costs costs;
+  Job job{.global_batch = 64, .gradient_bytes = 4};
+  Layout layout;
+
+  explicit Replicas(const std::vector<int>& per_site)
+      : costs(Model{"one", {Layer{"l", 250'000, 1e9, 1000, 1000}}}, {}, {}) {
+    cluster.types = {{"d", 1e12, 1e12, int64_t{1} << 34, 1e10}};
+    cluster.site_wire = {1e-3, 1e9};
+    cluster.wan_wire = {20e-3, 1e7};
+    for (size_t site = 0; site < per_site.size(); ++site) {
+      for (int i = 0; i < per_site[site]; ++i) {
+        const int device = static_cast<int>(cluster.devices.size());
+        const std::string name = absl::StrCat("d", device);
+        cluster.devices.push_back({name, name, absl::StrCat("s", site), 0});
+        layout.replicas.push_back({{Stage{{device}, 0, 1}}, 1});
+      }
+    }
+  }
+
+  double Seconds(Reduction reduction) {
+    layout.reduction = reduction;
+    return SyncSeconds(cluster, costs, job, layout);
+  }
+};
+
+TEST_CASE("sums_of_two_sites_cross_the_link_once_each_way_however_many_replicas_there_are") {
+  for (const int each : {1, 2, 8}) {
+    Replicas replicas({each, each});
+    const double latency_s = 2 * 20e-3 + (each > 1 ? 2 * 1e-3 : 0);
+    CHECK(replicas.Seconds(Reduction::kBySite) == Approx(1e6 / 1e7 + latency_s));
+  }
+}
+
+TEST_CASE("link_between_unequal_sites_carries_their_members_parts_of_the_gradient") {
+  Replicas replicas({3, 1, 1});
+  // 3 + 1 of 5 parts between the large site and a small one.
+  CHECK(replicas.Seconds(Reduction::kBySite) == Approx(0.8e6 / 1e7 + 2 * 20e-3 + 2 * 1e-3));
+}
+
+TEST_CASE("at_one_site_sums_by_site_are_a_ring") {
+  Replicas replicas({6});
+  CHECK(replicas.Seconds(Reduction::kBySite) == Approx(replicas.Seconds(Reduction::kRing)));
+}
+
+TEST_CASE("ring_over_sites_takes_longer_than_sums_by_site") {
+  Replicas replicas({4, 4});
+  CHECK(replicas.Seconds(Reduction::kRing) > 1.5 * replicas.Seconds(Reduction::kBySite));
+}
+
+TEST_CASE("layout_without_a_reduction_of_its_own_uses_the_jobs") {
+  Replicas replicas({2, 2});
+  const double ring_s = replicas.Seconds(Reduction::kRing);
+  replicas.layout.reduction.reset();
+  replicas.job.reduction = Reduction::kRing;
+  CHECK(SyncSeconds(replicas.cluster, replicas.costs, replicas.job, replicas.layout) == ring_s);
+}
+
+}  // namespace
+}  // namespace atl::plan
