@@ -24,6 +24,7 @@ int64_t ElementsOf(const ShardPlacement& at, const PushId& push) {
 Pusher::Pusher(IslandId island, TensorClientOptions options)
     : island_(island), client_(TensorClient::Create(std::move(options)).value()) {
   values_->resize(kElementsMax);
+  pulled_.resize(kElementsMax);
   uint32_t state = 1;
   for (float& value : *values_) {
     state = state * 1664525 + 1013904223;
@@ -88,9 +89,8 @@ void Pusher::Start(const Transfer& transfer) {
   const double begin_s = NowS();
   if (transfer.is_pull) {
     PullRequest request{transfer.push.job, transfer.push.base_version, transfer.at.shard};
-    auto into = std::make_shared<std::vector<float>>(static_cast<size_t>(elements));
-    client_->Pull(server, request, *into, limit,
-                  [this, transfer, begin_s, into](const PullResult& result) {
+    client_->Pull(server, request, std::span(pulled_).first(static_cast<size_t>(elements)), limit,
+                  [this, transfer, begin_s](const PullResult& result) {
                     Ended(transfer, begin_s, result.status);
                   });
     return;

@@ -52,6 +52,7 @@ class Pusher {
   std::mutex mutex_;  // guards all below
   std::shared_ptr<std::vector<float>> values_ = std::make_shared<std::vector<float>>();
   std::shared_ptr<std::vector<std::byte>> encoded_ = std::make_shared<std::vector<std::byte>>();
+  std::vector<float> pulled_;  // of all pulls: what comes is not looked at, but has a place
   std::map<ShardId, ShardPlacement> shards_;
   std::set<PushId> known_;
   std::deque<Transfer> waiting_;
