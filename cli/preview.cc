@@ -53,7 +53,16 @@ std::string IslandText(const v1::PreviewedIsland& island) {
   const v1::PlannedIsland& plan = island.plan();
   absl::StrAppendFormat(&text, "%.4g ms a step, at least %.4g\n", Ms(plan.step_ns()),
                         Ms(plan.bound_ns()));
-  absl::StrAppend(&text, StagesText(plan), "why: ", plan.reason(), "\n");
+  absl::StrAppend(&text, StagesText(plan));
+  if (plan.hosts_size() > 0) {
+    absl::StrAppend(&text, "host memory: ",
+                    absl::StrJoin(plan.hosts(), ", ",
+                                  [](std::string* out, const v1::HostMemory& host) {
+                                    absl::StrAppend(out, host.worker(), " ", Bytes(host.bytes()));
+                                  }),
+                    "\n");
+  }
+  absl::StrAppend(&text, "why: ", plan.reason(), "\n");
   if (!island.idle_devices().empty()) {
     absl::StrAppend(&text, "idle: ", absl::StrJoin(island.idle_devices(), " "), "\n");
   }

@@ -7,7 +7,6 @@
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "coordinator/plan_answer.h"
-#include "coordinator/planning/plan_memory.h"
 #include "coordinator/planning/planning.h"
 
 namespace atl {
@@ -18,16 +17,6 @@ constexpr Duration kPlanningLimit = std::chrono::seconds(20);
 // For each second of preparing plans for losses: at most a fifth of a core.
 constexpr int kRests = 4;
 constexpr int64_t kAgeMaxMs = int64_t{365} * 24 * 3600 * 1000;
-
-// What each worker's process will take of its host: to be compared with what it has taken.
-void LogMemory(const PlanRequest& request, const IslandPlan& plan) {
-  for (const IslandMember& member : plan.members) {
-    const std::optional<int64_t> bytes = PredictResidentBytes(request, plan, member.worker);
-    if (!bytes) continue;
-    LogInfo("planner", request.spec.name, ": plan ", plan.number, " takes at most ", *bytes,
-            " bytes of ", member.worker, "'s host");
-  }
-}
 
 bool SameIsland(const ProfileBook::PlanKey& a, const ProfileBook::PlanKey& b) {
   return a.job == b.job && a.island == b.island;
@@ -187,7 +176,6 @@ CoordinatorEvent IslandPlanner::Answer(Item& item) {
   LogInfo("planner", key.job, " island ", key.island, ": ",
           made.plan.ok() ? made.plan->reason : std::string(made.plan.status().message()), " (",
           Seconds(SteadyNow() - begun), " s)");
-  if (made.plan.ok()) LogMemory(item.request, *made.plan);
   return made;
 }
 

@@ -59,7 +59,6 @@ std::map<NodeId, int64_t> KeptElements(const IslandPlan& plan, const std::vector
 namespace {
 
 constexpr int64_t kElementBytes = sizeof(float);
-constexpr int64_t kSavedParts = 3;     // parameters and two moments
 constexpr int64_t kSavesInMemory = 2;  // the older one is kept until the newer one is whole
 constexpr int64_t kStagedLayers = 2;   // what devices hold, and what takes its place
 
@@ -91,7 +90,7 @@ HostCopies MakeHostCopies(const JobSpec& spec, const IslandPlan& plan,
   bytes.exchange_bytes = kept(copies) * OuterCopies(spec);
   bytes.save_bytes = kept(0) * SaveCopies(spec);
   if (copies > 0 && plan.members.size() > 1) {
-    bytes.peer_bytes = kSavesInMemory * kSavedParts * kept(copies);
+    bytes.peer_bytes = kSavesInMemory * SavedParts(spec) * kept(copies);
   }
   const bool validates = spec.schedule.validation_sequences > 0;
   int64_t largest = 0;

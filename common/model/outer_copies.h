@@ -30,6 +30,11 @@ struct HostCopies {
   int64_t peer_bytes = 0;      // saved states in memory, its own and others': an old and a new one
   int64_t staging_bytes = 0;   // layers on their way between the exchange and its devices
   int64_t validation_bytes = 0;  // its parameters, while theta_base is validated in their place
+
+  // Without what it goes on without where memory is short.
+  int64_t needed_bytes() const {
+    return exchange_bytes + save_bytes + staging_bytes + validation_bytes;
+  }
 };
 HostCopies MakeHostCopies(const JobSpec& spec, const IslandPlan& plan,
                           const std::vector<LayerSize>& layers, const NodeId& worker);

@@ -58,6 +58,8 @@ TEST_CASE("host_copies_count_what_the_job_asks_for") {
   CHECK(most.save_bytes == 3 * 200 * 4);
   CHECK(most.peer_bytes == 2 * 3 * 1200 * 4);
   CHECK(most.validation_bytes == 200 * 4);
+  spec.outer.push_encoding = Encoding::kInt8;  // saves have the residuals, too
+  CHECK(MakeHostCopies(spec, ThreeStages(), layers, "b").save_bytes == 4 * 200 * 4);
   spec.outer.overlap = Overlap::kNone;
   CHECK(MakeHostCopies(spec, ThreeStages(), layers, "b").validation_bytes == 0);
 }

@@ -15,10 +15,14 @@ inline int OuterCopies(const JobSpec& spec) {
   return 3 + (IsQuantized(spec.outer.push_encoding) ? 3 : 0);
 }
 
-// Of what it owns, while that is written to its disk: parameters and two moments. See
-// worker/state/save_plan.h.
+// Of one save (worker/state/save_plan.h): parameters, two moments, and what quantised pushes owe.
+inline int SavedParts(const JobSpec& spec) {
+  return 3 + (IsQuantized(spec.outer.push_encoding) ? 1 : 0);
+}
+
+// Of what it owns, while that is written to its disk.
 inline int SaveCopies(const JobSpec& spec) {
-  return spec.schedule.checkpoint_every_steps == 0 ? 0 : 3;
+  return spec.schedule.checkpoint_every_steps == 0 ? 0 : SavedParts(spec);
 }
 
 }  // namespace atl

@@ -102,6 +102,14 @@ struct PlanLinkOrder {
   bool operator==(const PlanLinkOrder&) const = default;
 };
 
+// What a worker's process takes of its host at most, predicted.
+struct PlanHost {
+  NodeId worker;
+  int64_t bytes = 0;
+
+  bool operator==(const PlanHost&) const = default;
+};
+
 struct IslandPlan {
   int64_t number = 0;                 // a larger one replaces a smaller one; 0: no plan
   std::vector<IslandMember> members;  // the first one leads
@@ -112,10 +120,11 @@ struct IslandPlan {
   // Replicas that keep the optimizer's state of an element, at least; 0: all of them. See
   // common/model/ownership.h.
   int32_t optimizer_copies = 0;
-  int64_t step_ns = 0;   // predicted
-  int64_t bound_ns = 0;  // no schedule of this layout can take less
-  std::string schedule;  // family, human-readable
-  std::string reason;    // why this layout, human-readable
+  std::vector<PlanHost> hosts;  // of workers that have a part
+  int64_t step_ns = 0;          // predicted
+  int64_t bound_ns = 0;         // no schedule of this layout can take less
+  std::string schedule;         // family, human-readable
+  std::string reason;           // why this layout, human-readable
 
   int tensor_parallel() const;  // size of every stage's group; 1 without stages
   bool operator==(const IslandPlan&) const = default;

@@ -495,6 +495,12 @@ void Fields(V& v, Plain<V, PlanLinkOrder>& s, v1::LinkOrder& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, PlanHost>& s, v1::HostMemory& m) {
+  ATOLL_WIRE_COPY(worker);
+  ATOLL_WIRE_COUNT(bytes);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, IslandPlan>& s, v1::PlannedIsland& m) {
   int64_t stages = 0, operations = 0;
   for (const v1::Replica& replica : m.replicas()) stages += replica.stages_size();
@@ -512,6 +518,7 @@ void Fields(V& v, Plain<V, IslandPlan>& s, v1::PlannedIsland& m) {
   ATOLL_WIRE_VALUES(tensor_shares, kMaxPlanDevices);
   ATOLL_WIRE_MESSAGES(link_orders, kMaxPlanStages);
   ATOLL_WIRE_INT(optimizer_copies, 0, kMaxPlanStages);
+  ATOLL_WIRE_MESSAGES(hosts, kMaxPlanMembers);
   ATOLL_WIRE_COUNT(step_ns);
   ATOLL_WIRE_COUNT(bound_ns);
   ATOLL_WIRE_COPY(schedule);

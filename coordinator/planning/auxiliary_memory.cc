@@ -152,8 +152,7 @@ int64_t LeastOwnerBytes(const PlanRequest& request) {
 }
 
 int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker) {
-  const HostCopies copies = MakeHostCopies(request.spec, plan, request.facts.layers, worker);
-  return copies.exchange_bytes + copies.save_bytes;
+  return MakeHostCopies(request.spec, plan, request.facts.layers, worker).needed_bytes();
 }
 
 absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
@@ -171,7 +170,8 @@ absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "worker ", worker, ": its host lacks ", BytesText(messages + owned - has), ": it has ",
         BytesText(has), ", messages on their way take ", BytesText(messages),
-        ", and what it exchanges with the parameter servers, with copies for others, and saves, ",
+        ", and what it exchanges with the parameter servers, with copies for others, saves and "
+        "validates, ",
         BytesText(owned), "; use a machine with more memory or a smaller model"));
   }
   return absl::OkStatus();

@@ -32,7 +32,8 @@ struct BesideMemory {
 BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
                       const std::string& device);
 
-// What a worker of the plan keeps for the exchange with the parameter servers.
+// What a worker of the plan keeps of the model beside its devices (HostCopies), without saved
+// states in memory, which it goes on without.
 int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker);
 // What each keeps at least of that, whatever the plan is.
 int64_t LeastOwnerBytes(const PlanRequest& request);

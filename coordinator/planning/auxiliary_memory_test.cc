@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "common/model/outer_copies.h"
 #include "coordinator/planning/plan_memory.h"
 #include "coordinator/planning/planning_fixture.h"
 
@@ -109,9 +110,14 @@ TEST_CASE("a_worker_whose_host_lacks_room_for_what_it_owns_and_saves_is_refused_
   const int64_t copy = 4 * Elements(OnGpus(0));
   const int64_t messages = 3 * kMessage / 2;
   PlanRequest request = OnGpus(100 * copy);
+  request.spec.schedule.validation_sequences = 0;
   const IslandPlan plan = Planned(request);
+  const auto staged = [&](const NodeId& worker) {
+    return MakeHostCopies(request.spec, plan, request.facts.layers, worker).staging_bytes;
+  };
   // Both keep copies of all that is exchanged, and save what each owns.
-  CHECK(OwnerBytes(request, plan, "w1") + OwnerBytes(request, plan, "w2") == (2 * 3 + 3) * copy);
+  CHECK(OwnerBytes(request, plan, "w1") + OwnerBytes(request, plan, "w2") ==
+        (2 * 3 + 3) * copy + staged("w1") + staged("w2"));
   for (PlanMember& member : request.members) {
     member.devices[0].host_memory_bytes =
         messages + OwnerBytes(request, plan, member.member.worker);
@@ -121,7 +127,7 @@ TEST_CASE("a_worker_whose_host_lacks_room_for_what_it_owns_and_saves_is_refused_
   CHECK_THAT(Refusal(request), Catch::StartsWith("worker w2: its host lacks 1 B: it has "));
   request.spec.schedule.checkpoint_every_steps = 0;
   for (PlanMember& member : request.members) {
-    member.devices[0].host_memory_bytes = 3 * copy + messages;
+    member.devices[0].host_memory_bytes = 3 * copy + messages + staged(member.member.worker);
   }
   Planned(request);
   request.spec.outer.push_encoding = Encoding::kInt8;

@@ -215,8 +215,7 @@ std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& p
 std::optional<int64_t> PredictResidentBytes(const PlanRequest& request, const IslandPlan& plan,
                                             const NodeId& worker) {
   const HostCopies copies = MakeHostCopies(request.spec, plan, request.facts.layers, worker);
-  int64_t bytes = kProcessBytes + copies.exchange_bytes + copies.save_bytes + copies.peer_bytes +
-                  copies.staging_bytes + copies.validation_bytes;
+  int64_t bytes = kProcessBytes + copies.needed_bytes() + copies.peer_bytes;
   for (const PlanProgram& program : plan.programs) {
     if (WorkerOfDevice(program.device) != worker) continue;
     const std::optional<MemoryLack> need = NeedOf(request, plan, program);
@@ -235,6 +234,16 @@ std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* pl
     if (!need) continue;
     program.memory_peak_bytes = need->takes_bytes;
     if (need->lacks_bytes() > 0) lacks.push_back(*need);
+  }
+  plan->hosts.clear();
+  for (const IslandMember& member : plan->members) {
+    const bool has_part =
+        std::any_of(plan->programs.begin(), plan->programs.end(), [&](const PlanProgram& program) {
+          return WorkerOfDevice(program.device) == member.worker;
+        });
+    const std::optional<int64_t> bytes =
+        has_part ? PredictResidentBytes(request, *plan, member.worker) : std::nullopt;
+    if (bytes) plan->hosts.push_back({member.worker, *bytes});
   }
   return lacks;
 }

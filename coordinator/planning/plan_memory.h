@@ -45,7 +45,8 @@ std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& p
 std::optional<int64_t> PredictResidentBytes(const PlanRequest& request, const IslandPlan& plan,
                                             const NodeId& worker);
 
-// Writes memory_peak_bytes of the programs. Returns all devices that have less than that.
+// Writes memory_peak_bytes of the programs, and the hosts' memory. Returns all devices that have
+// less than that.
 std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan);
 
 }  // namespace atl

@@ -62,6 +62,8 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
     encoded.insert(own.begin(), own.end());
   }
   CHECK(encoded.size() == capture.shards.size());
+  const StateStamp since = before.trainer->outer()->tag().since;
+  CHECK(since != StateStamp());
 
   Leadership kept, known;
   kept.generation = 1;
@@ -79,7 +81,7 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
   REQUIRE(!taken->step_taken);
   REQUIRE(known == kept);
   TestWorker& heir = group["w2"];
-  REQUIRE(heir.trainer->outer()->tag() == OuterTag{4, capture.contribution});
+  REQUIRE(heir.trainer->outer()->tag() == OuterTag{4, capture.contribution, since});
   REQUIRE(ReadOuter(heir, OuterKind::kBase) == base);
   REQUIRE(ReadOuter(heir, OuterKind::kDelta) == delta);
   for (const char* name : {"w2", "w3"}) {

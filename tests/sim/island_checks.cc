@@ -2,6 +2,7 @@
 // whole, or it is said to be lost.
 
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/deltas.h"
@@ -26,33 +27,56 @@ void WorkerNode::Remember(const IslandState& state) {
   world_.moments.insert(FingerprintOf(state.moment, state.optimizer_step));
 }
 
+// One replica's copy of a layer into what is known of the others'.
+bool WorkerNode::GatherLayer(const WorkerNode& node, int32_t layer, std::optional<int64_t>* step,
+                             IslandState* state) {
+  const auto fail = [&](const std::string& what) {
+    world_.checker.Fail(absl::StrCat("N3: layer ", layer, " of ", name(), "'s island ", what));
+    return false;
+  };
+  const auto held = node.member()->held().find(layer);
+  if (held == node.member()->held().end() || !held->second.written || !held->second.whole ||
+      held->second.surplus) {
+    return fail(absl::StrCat("is not at ", node.name()));
+  }
+  const ToyLayer& toy = held->second;
+  if (*step && **step != toy.optimizer_step) {
+    return fail(absl::StrCat("is at step ", toy.optimizer_step, ", others at ", **step));
+  }
+  *step = toy.optimizer_step;
+  std::vector<float>& theta = state->theta[static_cast<size_t>(layer)];
+  std::vector<float>& moment = state->moment[static_cast<size_t>(layer)];
+  // Replicas may differ only while parameters are about to be replaced: what differs is equal to
+  // nothing.
+  if (theta.empty()) theta = toy.theta;
+  for (size_t i = 0; i < theta.size(); ++i) {
+    if (theta[i] != toy.theta[i]) theta[i] = std::numeric_limits<float>::quiet_NaN();
+  }
+  moment.resize(theta.size(), std::numeric_limits<float>::quiet_NaN());
+  for (auto i = static_cast<size_t>(toy.owned.begin); i < static_cast<size_t>(toy.owned.end); ++i) {
+    if (!std::isnan(moment[i]) && moment[i] != toy.moment[i]) {
+      return fail(absl::StrCat("has other moments at ", node.name()));
+    }
+    moment[i] = toy.moment[i];
+  }
+  return true;
+}
+
 // All layers of the plan from where they are. None: one is missing, or they are at different steps,
-// which is a failure.
+// or replicas differ, which is a failure.
 std::optional<IslandState> WorkerNode::Gather() {
   IslandState state;
   state.theta.resize(ToyLayers().size());
   state.moment.resize(ToyLayers().size());
   std::optional<int64_t> step;
-  for (const PlanStage& stage : control_->plan().replicas.at(0).stages) {
-    const WorkerNode* const node = world_.FindWorker(WorkerOfDevice(stage.devices[0]));
-    // Who has just died is noticed soon enough.
-    if (!node->alive() || node->member()->fence() != member_->fence()) return std::nullopt;
-    for (int32_t layer = stage.first_layer; layer < stage.first_layer + stage.layers; ++layer) {
-      const auto held = node->member()->held().find(layer);
-      if (held == node->member()->held().end() || !held->second.written || held->second.surplus) {
-        world_.checker.Fail(absl::StrCat("N3: layer ", layer, " is not at ", node->name()));
-        return std::nullopt;
+  for (const PlanReplica& replica : control_->plan().replicas) {
+    for (const PlanStage& stage : replica.stages) {
+      const WorkerNode* const node = world_.FindWorker(WorkerOfDevice(stage.devices[0]));
+      // Who has just died is noticed soon enough.
+      if (!node->alive() || node->member()->fence() != member_->fence()) return std::nullopt;
+      for (int32_t layer = stage.first_layer; layer < stage.first_layer + stage.layers; ++layer) {
+        if (!GatherLayer(*node, layer, &step, &state)) return std::nullopt;
       }
-      const ToyLayer& toy = held->second;
-      if (step && *step != toy.optimizer_step) {
-        world_.checker.Fail(absl::StrCat("N3: layer ", layer, " of ", name(),
-                                         "'s island is at step ", toy.optimizer_step,
-                                         ", others at ", *step));
-        return std::nullopt;
-      }
-      step = toy.optimizer_step;
-      state.theta[static_cast<size_t>(layer)] = toy.theta;
-      state.moment[static_cast<size_t>(layer)] = toy.moment;
     }
   }
   state.optimizer_step = step.value_or(0);
@@ -102,10 +126,11 @@ LayerValues WorkerNode::OfOwners(worker::OuterKind kind) {
       if (!node->alive() || node->member()->outer() == nullptr) continue;
       std::vector<float> here(static_cast<size_t>(part.range.size()));
       if (!node->member()->outer()->Read(kind, part.layer, part.range, here).ok()) continue;
-      // Only what was pulled by its first holder is with the others, too, when it is adopted.
-      if (!first.empty() && kind == worker::OuterKind::kBase && first != here) {
-        world_.checker.Fail(
-            absl::StrCat("N3: copies of theta_base of layer ", part.layer, " are different"));
+      // What was pulled by its first holder is with the others, too, only when it is adopted.
+      if (!first.empty() && kind != worker::OuterKind::kPulled &&
+          kind != worker::OuterKind::kAddition && first != here) {
+        world_.checker.Fail(absl::StrCat("N3: copies of kind ", static_cast<int>(kind),
+                                         " of layer ", part.layer, " are different at ", holder));
       }
       if (first.empty()) first = here;
     }

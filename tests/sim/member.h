@@ -23,8 +23,10 @@
 
 #include "tests/sim/cluster.h"
 #include "tests/sim/fiber.h"
+#include "tests/sim/toy_layer.h"
 #include "worker/island/outer_wire.h"
 #include "worker/island/port.h"
+#include "worker/island/stamps.h"
 #include "worker/state/keeper.h"
 #include "worker/state/unit_store.h"
 
@@ -37,14 +39,6 @@ struct SavedPart {
   std::vector<worker::StoredUnit> units;
 };
 using Disk = std::map<int64_t, SavedPart>;  // by save
-
-struct ToyLayer {
-  std::vector<float> theta, moment;
-  int64_t optimizer_step = 0;
-  bool written = false;
-  bool surplus = false;
-  worker::StateStamp parameters_since, moments_since;
-};
 
 class SimMember final : public worker::IslandPort, public std::enable_shared_from_this<SimMember> {
  public:
@@ -132,15 +126,19 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   absl::Status Takes(Duration at_most);
 
   // ---- member_work.cc ----
-  std::map<int32_t, NodeId> HoldersOf(const IslandPlan& plan) const;
+  // Of the plan's, in the order of replicas.
+  std::vector<NodeId> HoldersOf(int32_t layer) const;
+  std::vector<worker::HeldLayer> Held() const;
   void Configure(v1::GroupReply* reply);
   v1::GroupReply Committed() const;
   absl::Status TakeStep(const worker::StepSums& step);
   void Take(const worker::StepSums& step);
   absl::Status Step(const v1::StepCall& step);
+  absl::Status Commit(StepRoom& room, const v1::StepCall& step, const std::set<NodeId>& all);
+  // Parameters from all owners, once these have taken the step.
+  absl::Status Spread(StepRoom& room, const std::set<NodeId>& all);
   absl::Status Fetch(const v1::GroupFrame& call);
-  void Stamp(const v1::GroupFrame& call, ToyLayer& toy) const;
-  absl::Status FetchPart(const v1::FetchCall::Source& source, ToyLayer* into);
+  absl::Status FetchPart(const v1::FetchCall::Source& source, const worker::ShardParts& into);
   absl::Status SetLayer(int32_t layer, const std::vector<float>& theta, bool borrowed);
   absl::Status AddPrepared();
   void SetSteps(int64_t steps);
@@ -187,6 +185,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   int64_t interrupted_epoch_ = -1;
   int64_t last_number_ = 0;
   std::map<int32_t, ToyLayer> held_;
+  worker::StampBook stamps_;
   std::map<int32_t, std::vector<float>> snapshot_, addition_, put_aside_;
   bool addition_prepared_ = false;
   PeerFence stepped_;
@@ -207,6 +206,7 @@ struct StepRoom {
   bool committed = false;          // all were
   std::map<NodeId, Instant> hear;  // when they have all of them
   std::set<NodeId> deaf;           // who never does: a link broke
+  std::set<NodeId> took;           // who has taken the step
   worker::StepSums sums;
 };
 

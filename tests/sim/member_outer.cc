@@ -30,7 +30,7 @@ absl::Status SimMember::DoOuter(const v1::OuterCall& call) {
       return ApplyOuter(kind, target, /*borrowed=*/false);
     case v1::OuterCall::FINISH:
       log_.ForgetBase();
-      outer_->Finish(call.tag().base(), call.keep_residual());
+      outer_->Finish(call.tag().base(), worker::FromWire(call.tag()).since, call.keep_residual());
       return absl::OkStatus();
     case v1::OuterCall::PUT_BASE_IN:
       put_aside_ = Thetas();
@@ -149,7 +149,7 @@ absl::Status SimMember::ReadForDelta(bool of_snapshot) {
     std::map<int32_t, std::vector<float>> there;
     auto found = here.find(layer);
     if (found == here.end()) {
-      const auto holder = HoldersOf(plan_).at(layer);
+      const NodeId holder = HoldersOf(layer).at(0);
       const std::shared_ptr<SimMember> other = Partner(holder);
       if (other == nullptr) return absl::Status(absl::UnavailableError(holder));
       there = of_snapshot ? other->snapshot_ : other->Thetas();

@@ -25,7 +25,9 @@ absl::Status SimMember::Save(worker::KeeperTask task) {
   }
   for (const worker::Unit& unit : task.order.own) {
     const auto found = held_.find(unit.shard.layer);
-    if (found == held_.end()) return absl::NotFoundError("no such unit");
+    if (found == held_.end() || found->second.Moments(unit.elements) == nullptr) {
+      return absl::NotFoundError("no such unit");
+    }
     ToyLayer& toy = found->second;
     const auto slice = [&](std::vector<float>& values) {
       return std::span(values).subspan(static_cast<size_t>(unit.elements.begin),

@@ -22,6 +22,13 @@ namespace {
 constexpr Duration kLateMax = std::chrono::milliseconds(60);  // less than any step takes
 constexpr size_t kRoomsMax = 64;
 
+worker::StampBook::Stamps StampsOf(const v1::GroupFrame& call) {
+  worker::StampBook::Stamps stamps;
+  if (call.has_parameters_since()) stamps.parameters = worker::FromWire(call.parameters_since());
+  if (call.has_moments_since()) stamps.moments = worker::FromWire(call.moments_since());
+  return stamps;
+}
+
 absl::StatusOr<v1::GroupReply> ReplyOf(const absl::Status& status) {
   if (status.ok()) return v1::GroupReply();
   return status;
@@ -40,6 +47,7 @@ void SimMember::Close() {
   ++keeper_;
   job_.reset();
   held_.clear();
+  stamps_.Clear();
   snapshot_.clear();
   addition_.clear();
   put_aside_.clear();
@@ -56,9 +64,7 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
   v1::GroupReply reply;
   if (dead_) return absl::AbortedError("the process is gone");
   if (!job_) return absl::FailedPreconditionError("no job is open");
-  for (auto& [layer, toy] : held_) {
-    if (!toy.surplus && !call.has_fetch()) Stamp(call, toy);
-  }
+  if (!call.has_fetch()) stamps_.Set(Held(), StampsOf(call));
   switch (call.body_case()) {
     case v1::GroupFrame::kSettle: {
       ATOLL_RETURN_IF_ERROR(Takes(milliseconds(2)));
@@ -78,6 +84,7 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
       return ReplyOf(Fetch(call));
     case v1::GroupFrame::kDropSurplus:
       std::erase_if(held_, [](const auto& layer) { return layer.second.surplus; });
+      for (auto& [layer, toy] : held_) toy.before.clear();
       if (next_outer_ != nullptr) outer_ = std::exchange(next_outer_, nullptr);
       return reply;
     case v1::GroupFrame::kStep:
@@ -121,14 +128,26 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
 
 // -------------------------------------------------------------------------------- the plan ----
 
-std::map<int32_t, NodeId> SimMember::HoldersOf(const IslandPlan& plan) const {
-  std::map<int32_t, NodeId> holders;
-  for (const PlanStage& stage : plan.replicas.at(0).stages) {
-    for (int32_t l = 0; l < stage.layers; ++l) {
-      holders[stage.first_layer + l] = WorkerOfDevice(stage.devices[0]);
+std::vector<NodeId> SimMember::HoldersOf(int32_t layer) const {
+  std::vector<NodeId> holders;
+  for (const PlanReplica& replica : plan_.replicas) {
+    for (const PlanStage& stage : replica.stages) {
+      const bool here = stage.first_layer <= layer && layer < stage.first_layer + stage.layers;
+      if (here) holders.push_back(WorkerOfDevice(stage.devices[0]));
     }
   }
   return holders;
+}
+
+std::vector<HeldLayer> SimMember::Held() const {
+  std::vector<HeldLayer> all;
+  for (const auto& [layer, toy] : held_) {
+    for (HeldLayer& held : toy.Held(layer, absl::StrCat(self_.worker, "/0"))) {
+      all.push_back(std::move(held));
+    }
+  }
+  stamps_.Note(&all);
+  return all;
 }
 
 void SimMember::Configure(v1::GroupReply* reply) {
@@ -138,30 +157,23 @@ void SimMember::Configure(v1::GroupReply* reply) {
   addition_.clear();
   waits_ = StepSums();
   for (auto& [layer, toy] : held_) toy.surplus = true;
-  std::erase_if(held_, [](const auto& layer) { return !layer.second.written; });
-  for (const auto& [layer, holder] : HoldersOf(plan_)) {
-    if (holder != self_.worker) continue;
-    ToyLayer& toy = held_[layer];
-    toy.surplus = false;
-    if (toy.written) continue;
-    const auto size = static_cast<size_t>(ToyLayers()[static_cast<size_t>(layer)].elements);
-    toy.theta.assign(size, 0.0f);
-    toy.moment.assign(size, 0.0f);
-  }
   const Ownership ownership = OwnershipOf(plan_);
-  for (const auto& [layer, toy] : held_) {
-    HeldLayer held;
-    held.shard = {layer, 0, {1}};
-    held.device = absl::StrCat(self_.worker, "/0");
-    held.elements = std::ssize(toy.theta);
-    held.optimizer_step = toy.optimizer_step;
-    held.written = held.whole = toy.written;
-    held.surplus = toy.surplus;
-    held.owned = ownership.Owned(0, held.elements);
-    held.parameters_since = toy.parameters_since;
-    held.moments_since = toy.moments_since;
-    worker::ToWire(held, reply->add_held());
+  for (size_t r = 0; r < plan_.replicas.size(); ++r) {
+    for (const PlanStage& stage : plan_.replicas[r].stages) {
+      if (WorkerOfDevice(stage.devices[0]) != self_.worker) continue;
+      for (int32_t l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
+        const int64_t elements = ToyLayers()[static_cast<size_t>(l)].elements;
+        const Range owned = ownership.Owned(static_cast<int>(r), elements);
+        const auto [found, made] = held_.try_emplace(l, elements, owned);
+        if (!made) found->second.Own(owned);
+        found->second.surplus = false;
+      }
+    }
   }
+  std::erase_if(held_, [](const auto& layer) {
+    return layer.second.surplus && !layer.second.written && layer.second.before.empty();
+  });
+  for (const HeldLayer& held : Held()) worker::ToWire(held, reply->add_held());
   std::vector<worker::HeldSave> saves = units_.Held();
   const std::vector<worker::HeldSave> disk = *SavesIn(Tier::kDisk);
   saves.insert(saves.end(), disk.begin(), disk.end());
@@ -193,9 +205,8 @@ void SimMember::Take(const StepSums& step) {
   worker::LoggedStep logged = stepping_;
   for (auto& [layer, toy] : held_) {
     if (toy.surplus) continue;
-    ToyTrainer::StepLayer(layer, toy.theta, stepping_.ranges, stepping_.learning_rate, 1);
-    ToyTrainer::StepLayer(layer, toy.moment, stepping_.ranges, stepping_.learning_rate, 1);
-    logged.optimizer_step = ++toy.optimizer_step;
+    toy.Step(layer, stepping_.ranges, stepping_.learning_rate);
+    logged.optimizer_step = toy.optimizer_step;
   }
   taken_ = step;
   waits_ = StepSums();
@@ -206,16 +217,28 @@ absl::Status SimMember::Step(const v1::StepCall& step) {
   last_number_ = std::max<int64_t>(last_number_, step.number());
   if (!work_broken_.empty()) return absl::FailedPreconditionError(work_broken_);
   for (const auto& [layer, toy] : held_) {
-    if (toy.surplus || toy.written) continue;
-    return absl::FailedPreconditionError(absl::StrCat("layer ", layer, " is not written"));
+    if (toy.surplus || (toy.written && toy.whole)) continue;
+    return absl::FailedPreconditionError(absl::StrCat("layer ", layer, " is not whole"));
   }
-  const std::map<int32_t, NodeId> holders = HoldersOf(plan_);
-  const bool takes_part = std::any_of(holders.begin(), holders.end(),
-                                      [&](const auto& h) { return h.second == self_.worker; });
-  if (!takes_part) return absl::OkStatus();  // it lends what it holds
+  std::set<NodeId> all;
+  for (size_t l = 0; l < ToyLayers().size(); ++l) {
+    for (const NodeId& holder : HoldersOf(static_cast<int32_t>(l))) all.insert(holder);
+  }
+  if (!all.contains(self_.worker)) return absl::OkStatus();  // it lends what it holds
   stepped_ = fence_;
   stepping_ = {0, worker::RangesOf(step), step.learning_rate()};
   stepping_number_ = step.number();
+  // By epoch: after an interruption nobody is heard any more.
+  const std::shared_ptr<StepRoom> room = world_.RoomOf(absl::StrCat(
+      fence_.job, "/", fence_.generation, "/", fence_.plan, "/", epoch_, "/", step.number(), "/",
+      plan_.members.front().worker, "/", plan_.members.front().incarnation));
+  ATOLL_RETURN_IF_ERROR(Commit(*room, step, all));
+  Take(room->sums);
+  return Spread(*room, all);
+}
+
+absl::Status SimMember::Commit(StepRoom& room, const v1::StepCall& step,
+                               const std::set<NodeId>& all) {
   const double jitter = 0.8 + 0.4 * world_.rng.Uniform();
   const Instant ready = world_.timeline.now() + FromSeconds(0.1 * slowness_ * jitter);
   const PeerFence fence = fence_;
@@ -225,36 +248,51 @@ absl::Status SimMember::Step(const v1::StepCall& step) {
       StepTimeout(), [&] { return broken() || world_.timeline.now() >= ready - milliseconds(1); }));
   if (broken()) return absl::AbortedError(work_broken_);
   // The word is given.
-  const std::shared_ptr<StepRoom> room = world_.RoomOf(absl::StrCat(
-      fence.job, "/", fence.generation, "/", fence.plan, "/", epoch, "/", step.number(), "/",
-      plan_.members.front().worker, "/", plan_.members.front().incarnation));
-  room->words.insert(self_.worker);
+  room.words.insert(self_.worker);
   waits_ = {fence.plan, step.number(), {}};
-  std::set<NodeId> all;
-  for (const auto& [layer, holder] : holders) all.insert(holder);
-  if (room->words == all) world_.Commit(*room, {fence.plan, step.number(), {1.0}}, kLateMax);
+  if (room.words == all) world_.Commit(room, {fence.plan, step.number(), {1.0}}, kLateMax);
   for (const NodeId& worker : all) {
-    if (worker == self_.worker || !room->committed) continue;
+    if (worker == self_.worker || !room.committed) continue;
     if (const std::shared_ptr<SimMember> other = Partner(worker)) other->Wake();
   }
   const auto heard = [&] {
-    return room->committed && !room->deaf.contains(self_.worker) &&
-           world_.timeline.now() >= room->hear.at(self_.worker);
+    return room.committed && !room.deaf.contains(self_.worker) &&
+           world_.timeline.now() >= room.hear.at(self_.worker);
   };
   while (!broken() && !heard()) {
     if (dead_) return absl::AbortedError("the process is gone");
-    if (room->committed && room->deaf.contains(self_.worker)) {
+    if (room.committed && room.deaf.contains(self_.worker)) {
       work_broken_ = "simulated: a link broke";
       break;
     }
-    Block(room->committed ? room->hear.at(self_.worker) - world_.timeline.now()
-                          : Duration(milliseconds(100)));
+    Block(room.committed ? room.hear.at(self_.worker) - world_.timeline.now()
+                         : Duration(milliseconds(100)));
     LookForLost();
   }
   if (dead_ || broken() || !waits_.Names({fence.plan, step.number(), {}})) {
     return absl::AbortedError(work_broken_.empty() ? "interrupted" : work_broken_);
   }
-  Take(room->sums);
+  return absl::OkStatus();
+}
+
+absl::Status SimMember::Spread(StepRoom& room, const std::set<NodeId>& all) {
+  room.took.insert(self_.worker);
+  if (all.size() == 1 || !OwnershipOf(plan_).sharded()) return absl::OkStatus();
+  for (const NodeId& worker : all) {
+    const std::shared_ptr<SimMember> other = worker == self_.worker ? nullptr : Partner(worker);
+    if (other != nullptr) other->Wake();
+  }
+  if (world_.faulty() && world_.rng.Chance(world_.options.link_breaks)) {
+    work_broken_ = "simulated: a link broke behind a step";
+  }
+  const PeerFence fence = fence_;
+  const int64_t epoch = epoch_;
+  const auto broken = [&] { return !work_broken_.empty() || fence_ != fence || epoch_ != epoch; };
+  ATOLL_RETURN_IF_ERROR(WaitUntil(StepTimeout(), [&] { return broken() || room.took == all; }));
+  if (broken()) return absl::AbortedError(work_broken_);
+  for (auto& [layer, toy] : held_) {
+    if (!toy.surplus) toy.Spread();
+  }
   return absl::OkStatus();
 }
 
@@ -278,53 +316,43 @@ void World::Commit(StepRoom& room, worker::StepSums sums, Duration late_max) {
 
 // ------------------------------------------------------------------------------ the layers ----
 
-void SimMember::Stamp(const v1::GroupFrame& call, ToyLayer& toy) const {
-  if (call.has_parameters_since()) {
-    toy.parameters_since = worker::FromWire(call.parameters_since());
-  }
-  if (call.has_moments_since()) toy.moments_since = worker::FromWire(call.moments_since());
-}
-
 absl::Status SimMember::Fetch(const v1::GroupFrame& call) {
   const v1::FetchCall& fetch = call.fetch();
   for (const v1::FetchCall::Item& item : fetch.items()) {
-    const int32_t layer = item.shard().layer();
-    ToyLayer fetched;
-    const auto size = static_cast<size_t>(ToyLayers()[static_cast<size_t>(layer)].elements);
-    fetched.theta.resize(size);
-    fetched.moment.resize(size);
+    const LayerShard shard = worker::FromWire(item.shard());
+    // Of other cuts there are none; what no source has is not a number.
+    ToyLayer fetched(ToyLayers()[static_cast<size_t>(shard.layer)].elements, {});
+    std::vector<float> third(fetched.theta.size());
     for (const v1::FetchCall::Source& source : item.sources()) {
-      ATOLL_RETURN_IF_ERROR(FetchPart(source, &fetched));
+      const Range range{source.begin(), source.end()};
+      const worker::ShardParts into{fetched.theta, fetched.moment, third};
+      ATOLL_RETURN_IF_ERROR(FetchPart(source, worker::SliceOf(into, source.parts(), range)));
     }
     if (world_.faulty() && world_.rng.Chance(world_.options.lost_writes)) {
       return absl::InternalError("simulated: a layer could not be written");
     }
-    fetched.optimizer_step = fetch.optimizer_step();
-    fetched.written = true;
-    Stamp(call, fetched);
-    held_[layer] = std::move(fetched);
+    const auto planned = held_.find(shard.layer);
+    if (planned == held_.end() || planned->second.surplus) {
+      return absl::NotFoundError(absl::StrCat("the plan gives it no layer ", shard.layer));
+    }
+    planned->second.Replace(std::move(fetched.theta), std::move(fetched.moment),
+                            fetch.optimizer_step());
+    stamps_.Set(Held(), shard, StampsOf(call));
   }
   SetSteps(fetch.optimizer_step());
-  for (auto& [layer, toy] : held_) {
-    if (!toy.surplus) Stamp(call, toy);
-  }
+  stamps_.Set(Held(), StampsOf(call));
   if (fetch.save() == 0) return absl::OkStatus();
   log_.Clear();
   log_.Saved(fetch.save());
   return absl::OkStatus();
 }
 
-absl::Status SimMember::FetchPart(const v1::FetchCall::Source& source, ToyLayer* into) {
-  const int32_t layer = source.shard().layer();
+absl::Status SimMember::FetchPart(const v1::FetchCall::Source& source,
+                                  const worker::ShardParts& into) {
   const Range range{source.begin(), source.end()};
-  const auto slice = [&](std::vector<float>& values) {
-    return std::span(values).subspan(static_cast<size_t>(range.begin),
-                                     static_cast<size_t>(range.size()));
-  };
+  if (range.size() == 0) return absl::OkStatus();
   if (source.save() != 0) {
-    std::vector<float> third(into->theta.size());
-    const worker::ShardParts to{slice(into->theta), slice(into->moment), slice(third)};
-    return GetSaved(source.from(), source.save(), worker::FromWire(source.shard()), range, to);
+    return GetSaved(source.from(), source.save(), worker::FromWire(source.shard()), range, into);
   }
   const SimMember* from = this;
   std::shared_ptr<SimMember> other;
@@ -336,16 +364,18 @@ absl::Status SimMember::FetchPart(const v1::FetchCall::Source& source, ToyLayer*
     if (other->epoch_ != epoch_) return absl::UnavailableError("it is in another attempt");
     from = other.get();
   }
+  const int32_t layer = source.shard().layer();
   const auto found = from->held_.find(layer);
-  if (found == from->held_.end() || !found->second.written) {
-    return absl::NotFoundError(absl::StrCat("layer ", layer, " is not at ", source.from()));
+  for (const auto& [part, to] : worker::PartsOf(into)) {
+    const std::vector<float>* values = nullptr;
+    if (found != from->held_.end()) {
+      values = part == 0 ? found->second.Parameters(range) : found->second.Moments(range);
+    }
+    if (values == nullptr) {
+      return absl::NotFoundError(absl::StrCat("layer ", layer, " is not at ", source.from()));
+    }
+    std::copy_n(values->begin() + range.begin, range.size(), to.begin());
   }
-  ToyLayer copy = found->second;
-  const auto put = [&](std::vector<float>& values, std::vector<float>& to) {
-    std::copy(slice(values).begin(), slice(values).end(), slice(to).begin());
-  };
-  put(copy.theta, into->theta);
-  put(copy.moment, into->moment);
   return absl::OkStatus();
 }
 
@@ -356,7 +386,7 @@ absl::Status SimMember::SetLayer(int32_t layer, const std::vector<float>& theta,
   }
   ToyLayer& toy = held_.at(layer);
   toy.theta = theta;
-  toy.written = true;
+  toy.written = toy.whole = true;
   return absl::OkStatus();
 }
 
@@ -376,7 +406,8 @@ void SimMember::SetSteps(int64_t steps) {
   for (auto& [layer, toy] : held_) {
     if (toy.surplus) continue;
     toy.optimizer_step = steps;
-    if (steps == 0) std::fill(toy.moment.begin(), toy.moment.end(), 0.0f);
+    if (steps > 0) continue;
+    std::fill(toy.moment.begin() + toy.owned.begin, toy.moment.begin() + toy.owned.end, 0.0f);
   }
 }
 

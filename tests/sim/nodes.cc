@@ -173,7 +173,10 @@ void CoordinatorNode::Carry(const CoordinatorActions& actions) {
 void CoordinatorNode::Plan(const MakePlan& ask) {
   PlanMade made{ask.job, ask.island, ask.request, absl::ResourceExhaustedError("simulated")};
   if (!world_.faulty() || !world_.rng.Chance(world_.options.no_plan)) {
-    made.plan = testing::TestPlan(ask, 0.9 + 0.2 * world_.rng.Uniform());
+    const double slowness = 0.9 + 0.2 * world_.rng.Uniform();
+    const auto replicas = static_cast<int32_t>(1 + world_.rng.Below(3));
+    made.plan = testing::TestPlan(ask, slowness, replicas);
+    made.plan->optimizer_copies = static_cast<int32_t>(world_.rng.Below(3));  // 0: all of them
   }
   After(world_.UpTo(milliseconds(500)), [this, made] { Deliver(made); });
 }

@@ -280,6 +280,8 @@ class WorkerNode : public Member {
   void OnSaved(const worker::IslandControl::SaveOutcome& outcome);
 
   // ---- island_checks.cc ----
+  bool GatherLayer(const WorkerNode& node, int32_t layer, std::optional<int64_t>* step,
+                   IslandState* state);
   std::optional<IslandState> Gather();
   void CheckWhole(const char* when);
   void Remember(const IslandState& state);

@@ -180,7 +180,8 @@ absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
   }
   staged_ = false;
   v1::GroupFrame finish = FrameOf(v1::OuterCall::FINISH);
-  finish.mutable_outer()->mutable_tag()->set_base(command.version);
+  ToWire(OuterTag{command.version, std::nullopt, NewStamp()},
+         finish.mutable_outer()->mutable_tag());
   finish.mutable_outer()->set_keep_residual(command.keep_residual);
   ATOLL_RETURN_IF_ERROR(AllDo(finish));
   change_failed_ = replacing_ = false;
@@ -284,7 +285,7 @@ std::map<NodeId, OuterOrder> IslandControl::PlanOuter(std::string* lost) const {
   common.tag = outer_expected_;
   std::map<NodeId, LayerParts> held;
   for (const auto& [worker, has] : outer_held_) {
-    if (has.tag.base != common.tag.base ||
+    if (has.tag.base != common.tag.base || has.tag.since != common.tag.since ||
         (common.tag.captured && has.tag.captured != common.tag.captured)) {
       continue;
     }

@@ -151,7 +151,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // The initial weights of the layers on these devices, by the seed or from the job's files.
   absl::Status MakeInitialWeights();
   // The pulled version is theta_base.
-  absl::Status FinishOuter(Version version, bool keep_residual);
+  absl::Status FinishOuter(const OuterTag& tag, bool keep_residual);
   absl::Status FetchTables();
   // Of a whole layer, from its owners.
   absl::Status ReadOuterLayer(OuterKind kind, int32_t layer, std::span<float> out);
@@ -305,6 +305,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   absl::Status LendSnapshot(const Loan& loan);
   absl::StatusOr<bool> LendSaved(const Loan& loan);
   // What quantised pushes owed at a save.
+  int64_t KeptResiduals() const;
   absl::Status SaveResiduals(KeeperTask* task);
   absl::Status ReadSavedResidual(int64_t save, int32_t layer, ElementRange range, bool remote,
                                  std::span<float> out, ElementRanges* found);

@@ -131,7 +131,7 @@ absl::Status GroupMember::DoOuter(const v1::OuterCall& call) {
       return ApplyOuter(static_cast<OuterKind>(call.kind()),
                         static_cast<OuterTarget>(call.target()));
     case v1::OuterCall::FINISH:
-      return FinishOuter(call.tag().base(), call.keep_residual());
+      return FinishOuter(FromWire(call.tag()), call.keep_residual());
     case v1::OuterCall::PUT_BASE_IN:
       return PutBaseIn();
     case v1::OuterCall::PUT_BACK:

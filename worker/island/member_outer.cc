@@ -322,11 +322,11 @@ absl::Status GroupMember::MakeInitialWeights() {
                  });
 }
 
-absl::Status GroupMember::FinishOuter(Version version, bool keep_residual) {
+absl::Status GroupMember::FinishOuter(const OuterTag& tag, bool keep_residual) {
   const std::shared_ptr<OuterState> outer = this->outer();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
   Log([](ReplayLog& log) { log.ForgetBase(); });
-  outer->Finish(version, keep_residual);
+  outer->Finish(tag.base, tag.since, keep_residual);
   return absl::OkStatus();
 }
 

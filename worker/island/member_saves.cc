@@ -14,12 +14,12 @@ namespace {
 
 constexpr int kSavesMax = 4;  // of a tier, that are looked at
 
-// While the newer save is made the older one is kept.
-int64_t BytesOf(const SaveOrder& order) {
+// While the newer save is made the older one is kept. `residuals`: what quantised pushes owe.
+int64_t BytesOf(const SaveOrder& order, int64_t residuals) {
   int64_t elements = 0;
   for (const Unit& unit : order.own) elements += unit.elements.size();
   for (const SaveOrder::Fetch& fetch : order.fetch) elements += fetch.unit.elements.size();
-  return 2 * std::popcount(static_cast<uint32_t>(kAllParts)) * elements *
+  return 2 * (std::popcount(static_cast<uint32_t>(kAllParts)) * elements + residuals) *
          static_cast<int64_t>(sizeof(float));
 }
 
@@ -37,7 +37,7 @@ absl::Status GroupMember::Save(KeeperTask task, Keeper::Done done) {
     for (const HeldSave& held : units_.Held()) {
       if (held.save != task.keep) units_.Drop(held.save);
     }
-    if (const int64_t bytes = BytesOf(task.order);
+    if (const int64_t bytes = BytesOf(task.order, KeptResiduals());
         options_.saves_bytes_max > 0 && bytes > options_.saves_bytes_max) {
       done(task.save, absl::ResourceExhaustedError(absl::StrCat(
                           "saved states would take ", BytesText(bytes), " of ", name(),
@@ -71,6 +71,19 @@ absl::Status GroupMember::Save(KeeperTask task, Keeper::Done done) {
   Log([&](ReplayLog& log) { log.Saved(task.save, /*lasting=*/!in_memory); });
   keeper.Prepare(std::move(task), std::move(done));
   return absl::OkStatus();
+}
+
+// Elements whose residual is here.
+int64_t GroupMember::KeptResiduals() const {
+  const std::shared_ptr<OuterState> outer = this->outer();
+  int64_t elements = 0;
+  if (outer == nullptr || !outer->quantized()) return elements;
+  for (const KeptPart& part : outer->layout()) {
+    if (std::count(part.holders.begin(), part.holders.end(), name()) > 0) {
+      elements += part.range.size();
+    }
+  }
+  return elements;
 }
 
 // What quantised pushes owe. In memory all who keep it save it, so that the death of its owner

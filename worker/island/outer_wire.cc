@@ -103,10 +103,12 @@ std::vector<ShardPart> PartsFrom(const v1::TransferCall& call) {
 void ToWire(const OuterTag& tag, v1::OuterTag* out) {
   out->set_base(tag.base);
   if (tag.captured) NameToWire(*tag.captured, out->mutable_captured());
+  out->mutable_since()->set_generation(tag.since.generation);
+  out->mutable_since()->set_change(tag.since.change);
 }
 
 OuterTag FromWire(const v1::OuterTag& tag) {
-  OuterTag result{tag.base(), std::nullopt};
+  OuterTag result{tag.base(), std::nullopt, {tag.since().generation(), tag.since().change()}};
   if (tag.has_captured()) result.captured = NameFrom(tag.captured());
   return result;
 }

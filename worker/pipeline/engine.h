@@ -37,6 +37,7 @@
 #include "common/model/tensor_part.h"
 #include "common/protocol/control.h"
 #include "common/protocol/island_plan.h"
+#include "common/protocol/state_stamp.h"
 #include "common/status.h"
 #include "common/time.h"
 #include "kernels/backend.h"
@@ -116,15 +117,6 @@ struct LayerShard {
 
 // The plan's, so.
 std::vector<int32_t> TensorSharesOf(const IslandPlan& plan);
-
-// Names a change of an island's state that is no step: by the generation of the job that made it,
-// and a number that no other one has there.
-struct StateStamp {
-  int64_t generation = 0;
-  int64_t change = 0;
-
-  auto operator<=>(const StateStamp&) const = default;
-};
 
 struct HeldLayer {
   LayerShard shard;

@@ -103,20 +103,21 @@ Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, in
     if (!done.ok()) interrupt_.Raise(Annotate(done, device_.name()));
   }
   OpSpan span{op, start, SteadyNow()};
-  if (options_.emulation.any()) Emulate(first_layer, layers, rows, &span);
   if (const StageRun* run = Local(op.stage); run->group != nullptr) {
     span.in_group = run->group->Take();
   }
+  if (options_.emulation.any()) Emulate(first_layer, layers, rows, &span);
   result_->device.busy += span.end - span.start;
   result_->device.spans.push_back(span);
   return span.end - span.start;
 }
 
 // The emulated device's own time: it begins where the operation before ended, unless there was a
-// wait, and does not know that this thread is woken up late or does not run.
+// wait, and does not know that this thread is woken up late or does not run. Waits for the others
+// of its tensor-parallel group are not its own: slowed down, too, they would grow with every sum.
 void Executor::Emulate(int32_t first_layer, int32_t layers, int64_t rows, OpSpan* span) {
   const Emulation& emulation = options_.emulation;
-  Duration lasts = computes() ? span->end - span->start : Duration(0);
+  Duration lasts = computes() ? span->end - span->start - span->in_group : Duration(0);
   if (emulation.duration != nullptr) {
     Duration said{0};
     const auto last = static_cast<int32_t>(model().layers().size()) - 1;
@@ -133,7 +134,7 @@ void Executor::Emulate(int32_t first_layer, int32_t layers, int64_t rows, OpSpan
     return;
   }
   span->start -= overslept_;
-  span->end = span->start + FromSeconds(emulation.slowdown * Seconds(lasts));
+  span->end = span->start + span->in_group + FromSeconds(emulation.slowdown * Seconds(lasts));
   std::this_thread::sleep_until(ToSteady(span->end));
   overslept_ = SteadyNow() - span->end;
 }

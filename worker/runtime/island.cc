@@ -133,9 +133,8 @@ absl::Status Island::CheckMemory(const IslandPlan* plan) const {
   if (plan == nullptr) {
     bytes = elements * (OuterCopies(spec_) + SaveCopies(spec_)) * kElementBytes;
   } else {
-    const HostCopies copies =
-        MakeHostCopies(spec_, *plan, facts_.layers, plan->members.front().worker);
-    bytes = copies.exchange_bytes + copies.save_bytes;
+    bytes =
+        MakeHostCopies(spec_, *plan, facts_.layers, plan->members.front().worker).needed_bytes();
   }
   if (options_.trainer_on_host && alone) bytes += elements * kTrainerCopies * kElementBytes;
   if (options_.host_bytes == 0 || bytes <= options_.host_bytes) return absl::OkStatus();

@@ -209,7 +209,7 @@ absl::Status ModelTrainer::AdoptPulled(const worker::AdoptPulled& command) {
     }
     ATOLL_RETURN_IF_ERROR(SetParameters(l, values));
   }
-  outer_->Finish(command.version, command.keep_residual);
+  outer_->Finish(command.version, {}, command.keep_residual);
   return absl::OkStatus();
 }
 

@@ -159,7 +159,7 @@ void OuterState::ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shar
 
 // ------------------------------------------------------------------------------------- pulls ----
 
-void OuterState::Finish(Version version, bool keep_residual) {
+void OuterState::Finish(Version version, StateStamp since, bool keep_residual) {
   const std::lock_guard lock(mutex_);
   // A pull that ends late may still hold `pulled_`; the swap only moves who owns what.
   std::swap(base_, pulled_);
@@ -169,7 +169,7 @@ void OuterState::Finish(Version version, bool keep_residual) {
   if (residual_ != nullptr && !keep_residual) {
     for (std::vector<float>& part : *residual_) std::fill(part.begin(), part.end(), 0.0f);
   }
-  tag_ = {version, std::nullopt};
+  tag_ = {version, std::nullopt, since};
 }
 
 // ---------------------------------------------------------------------------------- elements ----

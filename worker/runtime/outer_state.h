@@ -19,6 +19,7 @@
 #include "common/ids.h"
 #include "common/protocol/control.h"
 #include "common/protocol/island_plan.h"
+#include "common/protocol/state_stamp.h"
 #include "common/status.h"
 #include "kernels/thread_pool.h"
 #include "worker/core/actions.h"
@@ -47,6 +48,9 @@ OuterLayout LayoutOfOne(const NodeId& worker, const std::vector<LayerSize>& laye
 struct OuterTag {
   Version base = kNoVersion;  // theta_base is of this version; kNoVersion: there is none
   std::optional<ContributionId> captured;  // whose pseudo-gradient is here
+  // Of which adoption theta_base and residuals are: a version that is adopted twice, by members
+  // that did not hear of each other, leaves the same theta_base and other residuals.
+  StateStamp since = {};
 
   bool operator==(const OuterTag&) const = default;
 };
@@ -91,7 +95,7 @@ class OuterState {
   // ---- Pulls. ----
   const std::shared_ptr<LayerBuffers>& pulled() const { return pulled_; }
   // The pulled version is theta_base now. `keep_residual` as in AdoptPulled.
-  void Finish(Version version, bool keep_residual);
+  void Finish(Version version, StateStamp since, bool keep_residual);
 
   // ---- Elements of one own part. ----
   absl::Status Read(OuterKind kind, int32_t layer, ElementRange range, std::span<float> out) const;

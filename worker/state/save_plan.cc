@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/element_ranges.h"
 #include "worker/island/wire.h"
 
 namespace atl::worker {
@@ -130,9 +131,51 @@ std::vector<int64_t> SavesOf(const HeldSaves& saves) {
   return {numbers.begin(), numbers.end()};
 }
 
+namespace {
+
+// What this save has of every shard that one of them keeps, in tiers up to `farthest`, by who keeps
+// it. What a member has is nearer to all than the remote tier, which one line may lead to: of that
+// only what no member has.
+std::vector<std::pair<NodeId, HeldLayer>> LayersIn(const HeldSaves& saves, int64_t number,
+                                                   Tier farthest) {
+  std::vector<std::pair<LayerShard, ElementRanges>> with_members;
+  const auto ranges_of = [&](const LayerShard& shard) -> ElementRanges& {
+    for (auto& [known, ranges] : with_members) {
+      if (known == shard) return ranges;
+    }
+    return with_members.emplace_back(shard, ElementRanges()).second;
+  };
+  std::vector<std::pair<NodeId, HeldLayer>> layers;
+  for (const bool remote : {false, true}) {
+    for (const auto& [worker, all] : saves) {
+      for (const HeldSave& save : all) {
+        if (save.save != number) continue;
+        for (const HeldUnit& held : save.units) {
+          if (held.tier > farthest || (held.tier == Tier::kRemote) != remote) continue;
+          HeldLayer layer;
+          layer.shard = held.unit.shard;
+          layer.elements = held.elements;
+          layer.optimizer_step = save.optimizer_step;
+          layer.written = layer.surplus = true;
+          const ElementRange all_of_it{held.unit.elements.begin, held.unit.elements.end};
+          ElementRanges& here = ranges_of(layer.shard);
+          for (const ElementRange& range :
+               remote ? here.Missing(all_of_it) : std::vector{all_of_it}) {
+            layer.owned = {range.begin, range.end};
+            layers.emplace_back(worker, layer);
+          }
+          if (!remote) here.Add(all_of_it);
+        }
+      }
+    }
+  }
+  return layers;
+}
+
+}  // namespace
+
 LayerMoves PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t number) {
   LayerMoves moves;
-  // Nearer tiers first; what is in a tier that all workers reach is as near as its own to each.
   for (const Tier farthest : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
     Holdings held;
     int64_t optimizer_step = 0;
@@ -144,21 +187,9 @@ LayerMoves PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t
         held[worker].push_back(std::move(layer));
       }
     }
-    for (const auto& [worker, all] : saves) {
-      for (const HeldSave& save : all) {
-        if (save.save != number) continue;
-        optimizer_step = save.optimizer_step;
-        for (const HeldUnit& unit : save.units) {
-          if (unit.tier > farthest) continue;
-          HeldLayer layer;
-          layer.shard = unit.unit.shard;
-          layer.elements = unit.elements;
-          layer.optimizer_step = save.optimizer_step;
-          layer.written = layer.surplus = true;
-          layer.owned = unit.unit.elements;
-          held[worker].push_back(std::move(layer));
-        }
-      }
+    for (auto& [worker, layer] : LayersIn(saves, number, farthest)) {
+      optimizer_step = layer.optimizer_step;
+      held[worker].push_back(std::move(layer));
     }
     moves = PlanMoves(held, {{{}, {}, optimizer_step}});
     if (!moves.kept) continue;

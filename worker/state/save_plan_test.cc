@@ -97,6 +97,33 @@ TEST_CASE("whoever dies of a pipeline, the others get all of its state; of more 
   REQUIRE(!PlanRestore(kPipeline, Carried(plan, 7), 8).kept);
 }
 
+TEST_CASE("the remote tier is read for what no member has, and by each for itself") {
+  const std::vector<HeldLayer> both = {Held(0, {0, 100}), Held(1, {0, 100})};
+  const Holdings left = {{"a", both}, {"b", both}};
+  HeldSaves saves;
+  for (const NodeId worker : {"a", "b"}) {
+    HeldSave& held = saves[worker].emplace_back(HeldSave{7, 5, {}});
+    for (const int32_t layer : {0, 1}) {
+      held.units.push_back({{LayerShard{layer, 0, {1}}, {0, 100}}, 100, Tier::kRemote});
+    }
+  }
+  saves["a"][0].units.push_back({{LayerShard{0, 0, {1}}, {0, 60}}, 100, Tier::kDisk});
+  saves["b"][0].units.push_back({{LayerShard{1, 0, {1}}, {30, 100}}, 100, Tier::kMemory});
+  const LayerMoves moves = PlanRestore(left, saves, 7);
+  REQUIRE(moves.kept);
+  for (const NodeId worker : {"a", "b"}) {
+    int64_t from_a = 0, from_b = 0;
+    for (const ShardMove& move : moves.moves.at(worker)) {
+      for (const ShardSource& source : move.sources) {
+        (source.from == "a" ? from_a : from_b) += source.elements.size();
+      }
+    }
+    // 70 elements are in the remote tier alone.
+    CHECK(from_a == (worker == "a" ? 60 + 70 : 60));
+    CHECK(from_b == (worker == "b" ? 70 + 70 : 70));
+  }
+}
+
 TEST_CASE("sharded owners save their ranges, and what two own already has its copy") {
   const Holdings sharded = {{"a", {Held(0, {0, 60})}}, {"b", {Held(0, {60, 100})}}};
   const SavePlan plan = PlanSave(sharded, 1, {});

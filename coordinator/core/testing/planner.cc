@@ -4,30 +4,53 @@
 
 namespace atl::testing {
 
-IslandPlan TestPlan(const MakePlan& ask, double slowness) {
+namespace {
+
+// A stage each for neighbours among the workers, as far as there are layers.
+PlanReplica ReplicaOf(const MakePlan& ask, size_t first_worker, size_t last_worker,
+                      int32_t micro_batches, IslandPlan* plan) {
   const auto layers = static_cast<int32_t>(ask.facts.layers.size());
-  const int32_t stages = std::min(static_cast<int32_t>(ask.workers.size()), layers);
-  IslandPlan plan;
-  plan.number = ask.number;
+  const int32_t stages = std::min(static_cast<int32_t>(last_worker - first_worker), layers);
   PlanReplica replica;
   replica.micro_batch_sequences = 1;
-  replica.micro_batches = static_cast<int32_t>(ask.spec.inner.batch_sequences);
+  replica.micro_batches = micro_batches;
   for (int32_t s = 0; s < stages; ++s) {
+    const IslandMember& member = ask.workers[first_worker + static_cast<size_t>(s)].member;
     const int32_t first = layers * s / stages;
-    plan.members.push_back(ask.workers[s].member);
+    plan->members.push_back(member);
     replica.stages.push_back(
-        {first, layers * (s + 1) / stages - first, {ask.workers[s].member.worker + "/0"}, {}});
+        {first, layers * (s + 1) / stages - first, {member.worker + "/0"}, {}});
   }
-  plan.replicas = {replica};
-  for (int32_t s = 0; s < stages; ++s) {
-    std::vector<PlanOp> compute;
-    for (const PlanOpKind kind :
-         {PlanOpKind::kForward, PlanOpKind::kInputGradient, PlanOpKind::kWeightGradient}) {
-      for (int32_t m = 0; m < replica.micro_batches; ++m) compute.push_back({kind, s, m, 0, false});
+  return replica;
+}
+
+}  // namespace
+
+IslandPlan TestPlan(const MakePlan& ask, double slowness, int32_t replicas) {
+  const auto batch = static_cast<int32_t>(ask.spec.inner.batch_sequences);
+  replicas = std::clamp(replicas, 1, std::min(batch, static_cast<int32_t>(ask.workers.size())));
+  IslandPlan plan;
+  plan.number = ask.number;
+  for (int32_t r = 0; r < replicas; ++r) {
+    const auto cut = [&](int32_t i) {
+      return ask.workers.size() * static_cast<size_t>(i) / static_cast<size_t>(replicas);
+    };
+    const int32_t micro_batches = batch * (r + 1) / replicas - batch * r / replicas;
+    plan.replicas.push_back(ReplicaOf(ask, cut(r), cut(r + 1), micro_batches, &plan));
+  }
+  for (const PlanReplica& replica : plan.replicas) {
+    for (int32_t s = 0; s < static_cast<int32_t>(replica.stages.size()); ++s) {
+      std::vector<PlanOp> compute;
+      for (const PlanOpKind kind :
+           {PlanOpKind::kForward, PlanOpKind::kInputGradient, PlanOpKind::kWeightGradient}) {
+        for (int32_t m = 0; m < replica.micro_batches; ++m) {
+          compute.push_back({kind, s, m, 0, false});
+        }
+      }
+      plan.programs.push_back(CompleteProgram(plan, replica.stages[s].devices[0], compute));
     }
-    plan.programs.push_back(CompleteProgram(plan, replica.stages[s].devices[0], compute));
   }
-  plan.step_ns = static_cast<int64_t>(900e6 * slowness / stages);
+  plan.step_ns = static_cast<int64_t>(900e6 * slowness / static_cast<double>(plan.members.size()));
   plan.schedule = "gpipe";
   return plan;
 }

@@ -9,7 +9,9 @@
 
 namespace atl::testing {
 
-IslandPlan TestPlan(const MakePlan& ask, double slowness = 1);
+// Pipelines of the workers in their order, so many as the batch has sequences for; a stage a
+// worker.
+IslandPlan TestPlan(const MakePlan& ask, double slowness = 1, int32_t replicas = 1);
 
 }  // namespace atl::testing
 
