@@ -49,7 +49,7 @@ struct OuterTag {
   Version base = kNoVersion;  // theta_base is of this version; kNoVersion: there is none
   std::optional<ContributionId> captured;  // whose pseudo-gradient is here
   // Of which adoption theta_base and residuals are: a version that is adopted twice, by members
-  // that did not hear of each other, leaves the same theta_base and other residuals.
+  // without contact, leaves the same theta_base and other residuals.
   StateStamp since = {};
 
   bool operator==(const OuterTag&) const = default;
