@@ -257,14 +257,40 @@ Files& RealFiles() {
   return *files;
 }
 
+namespace {
+
+// Of a large file. What others sync meanwhile waits for as much of it as is not on the disk yet.
+constexpr size_t kSyncBytes = size_t{8} << 20;
+
+// Durable when OK.
+absl::Status AppendInSteps(AppendFile& file, std::span<const ByteSpan> pieces) {
+  std::vector<ByteSpan> step;
+  size_t bytes = 0;
+  for (ByteSpan rest : pieces) {
+    while (bytes + rest.size() > kSyncBytes) {
+      step.push_back(rest.first(kSyncBytes - bytes));
+      rest = rest.subspan(step.back().size());
+      ATOLL_RETURN_IF_ERROR(file.Append(step));
+      ATOLL_RETURN_IF_ERROR(file.Sync());
+      step.clear();
+      bytes = 0;
+    }
+    step.push_back(rest);
+    bytes += rest.size();
+  }
+  ATOLL_RETURN_IF_ERROR(file.Append(step));
+  return file.Sync();
+}
+
+}  // namespace
+
 absl::Status WriteFileAtomically(Files& files, const std::string& path,
                                  std::span<const ByteSpan> pieces) {
   const std::string beside = path + ".tmp";
   const auto write = [&]() -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(const auto file, files.OpenAppend(beside));
     ATOLL_RETURN_IF_ERROR(file->Truncate(0));
-    ATOLL_RETURN_IF_ERROR(file->Append(pieces));
-    return file->Sync();
+    return AppendInSteps(*file, pieces);
   };
   if (const absl::Status status = write(); !status.ok()) {
     (void)files.Remove(beside);  // gives its space back; the next attempt truncates it anyway

@@ -27,7 +27,8 @@ class BenchServer : public Server, public TensorHandler {
     server_->AcknowledgePush(token, PushStatus::kStaged);
   }
   void OnPull(const PullRequest& request, ReplyToken token) override {
-    server_->ReplyPull(token, 1, std::span(*values_).first(request.shard), values_);
+    const auto elements = request.elements > 0 ? request.elements : request.shard;
+    server_->ReplyPull(token, 1, std::span(*values_).subspan(request.begin, elements), values_);
   }
 
  private:
@@ -56,8 +57,7 @@ class BenchClient : public Client {
     }
     pushed.wait();
     for (int i = 0; i < load.count; ++i) {
-      client_->Pull(server_,
-                    {"bench", kNoVersion, static_cast<ShardId>(load.elements), load.encoding},
+      client_->Pull(server_, {"bench", 1, static_cast<ShardId>(load.elements), load.encoding},
                     all.subspan(i * load.elements, load.elements), std::chrono::minutes(1),
                     [&](PullResult result) {
                       ATOLL_CHECK(result.status.ok(), result.status.ToString());

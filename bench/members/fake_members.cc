@@ -199,8 +199,10 @@ std::vector<WorkerMessage> FakeWorker::Turn(Instant now) {
     for (const GrantedPush& push : granted_) {
       for (const ShardPlacement& placed : order_->shards) {
         if (placed.shard != push.shard) continue;
-        staged_(placed.server, {order_->job, order_->island, order_->generation, order_->author,
-                                base_, push.shard, push.begin, push.elements});
+        staged_(placed,
+                {order_->job, order_->island, order_->generation, order_->author, base_, push.shard,
+                 push.begin, push.elements},
+                base_ == kNoVersion ? Encoding::kFloat32 : order_->spec.outer.push_encoding);
       }
     }
     granted_.clear();

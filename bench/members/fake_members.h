@@ -24,8 +24,9 @@ struct Scene {
   Duration push = std::chrono::milliseconds(500);  // of a whole contribution
 };
 
-// Pushes of islands go to all servers without a byte being sent.
-using Staged = std::function<void(const NodeId& server, const PushId& push)>;
+// A push that was granted is due. What is called says it to the server without a byte being sent,
+// or sends it.
+using Staged = std::function<void(const ShardPlacement& at, const PushId& push, Encoding)>;
 
 class FakeWorker {
  public:

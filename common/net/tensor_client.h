@@ -4,9 +4,14 @@
 // converts to and from the encoding of messages chunk by chunk, so no second copy of a tensor
 // exists.
 //
-// A lost connection is replaced and its transfers continue from the last chunk that arrived; a
-// corrupt chunk is sent again. A push repeated is the same push (promise N2). Every transfer ends,
-// at its timeout at the latest, with one call of its `done`.
+// A lost connection is replaced and its transfers continue from the last chunk that arrived, over
+// another connection where there is one; a corrupt chunk is sent again. A push repeated is the same
+// push (promise N2). Every transfer ends, at its timeout at the latest, with one call of its
+// `done`.
+//
+// Large transfers go in segments of about 8 MiB, cut at the same elements by every sender: a
+// server acknowledges and keeps each, so a push repeated after any failure sends only the others.
+// What counters() counts are then segments.
 
 #ifndef ATOLL_COMMON_NET_TENSOR_CLIENT_H_
 #define ATOLL_COMMON_NET_TENSOR_CLIENT_H_
@@ -50,8 +55,11 @@ using TransferId = uint64_t;
 
 struct TensorClientOptions {
   ClientSecurity security;
-  int io_threads = 1;              // libzmq's threads, which move bytes between sockets and memory
-  int connections_per_server = 1;  // transfers are spread over them; several help on long fat lines
+  int io_threads = 1;  // libzmq's threads, which move bytes between sockets and memory
+  // From the first transfer on, and as many as bandwidth and latency turn out to need
+  // (path_connections.h). Transfers and their segments are spread over them.
+  int connections_per_server = 1;
+  int connections_per_server_max = 16;
   int64_t chunk_bytes = int64_t{1} << 20;      // of a payload frame; a multiple of 4
   int pull_window_chunks = 16;                 // that one pull may have on the way
   int64_t send_bytes_max = int64_t{64} << 20;  // with libzmq and not yet sent; 4 MiB a connection

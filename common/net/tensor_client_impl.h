@@ -5,10 +5,12 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "common/net/chunks.h"
 #include "common/net/endpoint.h"
+#include "common/net/path_connections.h"
 #include "common/net/pull_rates.h"
 #include "common/net/tensor_client.h"
 
@@ -49,6 +51,7 @@ class TensorClient::Impl {
 
     Connection* connection = nullptr;
     uint64_t wire = 0;   // number of the present attempt; 0: none is open
+    Instant asked;       // when it was opened, until its first answer
     Instant not_before;  // of the next attempt
     int attempts = 0;
     std::string waiting_for = "a connection";
@@ -60,6 +63,9 @@ class TensorClient::Impl {
     bool replied = false;                    // a pull whose PullReply has come in this attempt
 
     std::string Name() const;
+    int64_t elements() const {
+      return is_push ? element_count : static_cast<int64_t>(destination.size());
+    }
   };
 
   // Thread-safe.
@@ -69,8 +75,39 @@ class TensorClient::Impl {
  private:
   void Run();
   int WaitMs() const;
+  // How a transfer in segments ends; see PushResult and PullResult.
+  struct SplitResult {
+    absl::Status status;
+    PushStatus push_status = PushStatus::kRefused;
+    Version version = kNoVersion;
+    std::optional<PullRefusal> refusal;
+  };
+  // A large transfer. It is never on the wire itself: its segments are transfers of their own.
+  struct Split {
+    std::unique_ptr<Transfer> whole;
+    int64_t next = 0;  // the first element without a segment
+    std::set<TransferId> open;
+    std::optional<SplitResult> failure;  // the first
+    bool staged = false;                 // some segment was
+    Version version = kNoVersion;
+  };
+
   void Begin(std::unique_ptr<Transfer> transfer);
+  void Connect(Transfer& added);
+  int64_t SegmentElements(const Transfer& transfer) const;
+  bool IsSplit(const Transfer& transfer) const;
+  void StartSegments();
+  bool HasRoom(const ServerAddress& server, size_t open);
+  void StartSegment(TransferId id, Split& split);
+  void SegmentDone(TransferId id, TransferId segment, SplitResult result);
+  void FailSplit(TransferId id, SplitResult failure);
+  void EndSplit(TransferId id);
+
   absl::StatusOr<Connection*> ConnectionTo(const ServerAddress& server);
+  absl::Status AddConnection(const ServerAddress& server);
+  void AddConnections();  // where more are wanted
+  void MoveToAnother(Transfer& transfer);
+  PathConnections& PathTo(const ServerAddress& server);
   absl::Status Connect(const ServerAddress& server, Connection* connection);
 
   void ReadMonitor(Connection& connection);
@@ -98,6 +135,7 @@ class TensorClient::Impl {
   void Count(int64_t LinkCounters::*counter, int64_t amount = 1);
 
   const TensorClientOptions options_;
+  const int64_t window_bytes_ = ConnectionWindowBytes();
   const std::shared_ptr<BufferPool> pool_;
   const std::shared_ptr<SendAccount::Total> unsent_bytes_ = std::make_shared<SendAccount::Total>(0);
   TaskQueue tasks_;
@@ -116,7 +154,9 @@ class TensorClient::Impl {
   Pace pull_pace_;
   std::map<TransferId, std::unique_ptr<Transfer>> transfers_;
   std::map<uint64_t, Transfer*> transfer_of_wire_;
+  std::map<TransferId, Split> splits_;
   std::map<ServerAddress, std::vector<std::unique_ptr<Connection>>> connections_;
+  std::map<ServerAddress, PathConnections> paths_;
   std::thread thread_;
 };
 
@@ -127,6 +167,7 @@ struct TensorClient::Impl::Connection {
   std::optional<Instant> connect_at;  // lost, and libzmq does not seem to make it again
   std::string last_error;
   size_t transfers = 0;
+  int moving = 0;  // of these, those that have bytes to move, as StartSegments counts them
   std::shared_ptr<SendAccount> account;
 
   ~Connection() {

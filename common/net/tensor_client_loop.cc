@@ -1,6 +1,7 @@
 // The network thread's loop: connections and their loss, waiting, receiving, deadlines.
 
 #include <algorithm>
+#include <tuple>
 
 #include "common/check.h"
 #include "common/net/tensor_client_impl.h"
@@ -43,7 +44,8 @@ TransferId TensorClient::Impl::Submit(std::unique_ptr<Transfer> transfer, Durati
 void TensorClient::Impl::Cancel(TransferId id) {
   tasks_.Post([this, id] {
     const auto it = transfers_.find(id);
-    if (it != transfers_.end()) End(*it->second, absl::CancelledError("cancelled"));
+    if (it != transfers_.end()) return End(*it->second, absl::CancelledError("cancelled"));
+    if (splits_.contains(id)) FailSplit(id, {absl::CancelledError("cancelled")});
   });
 }
 
@@ -73,6 +75,9 @@ void TensorClient::Impl::Run() {
   while (!transfers_.empty()) {
     End(*transfers_.begin()->second, absl::CancelledError("the client stops"));
   }
+  while (!splits_.empty()) {
+    FailSplit(splits_.begin()->first, {absl::CancelledError("the client stops")});
+  }
   tasks_.RunAll();  // transfers submitted meanwhile end in Begin
   connections_.clear();
 }
@@ -96,19 +101,32 @@ int TensorClient::Impl::WaitMs() const {
 }
 
 void TensorClient::Impl::Begin(std::unique_ptr<Transfer> transfer) {
+  const bool room =
+      transfers_.size() + splits_.size() < static_cast<size_t>(options_.transfers_max);
+  const std::string& job = transfer->is_push ? transfer->push_id.job : transfer->request.job;
+  if (!stopping_ && room && CheckJob(job).ok() && IsSplit(*transfer)) {
+    const TransferId id = transfer->id;
+    splits_[id].whole = std::move(transfer);
+    return;
+  }
   Transfer& added = *transfer;
   transfers_[added.id] = std::move(transfer);
   if (stopping_) return End(added, absl::CancelledError("the client stops"));
-  if (transfers_.size() > static_cast<size_t>(options_.transfers_max)) {
+  if (!room) {
     return End(added, absl::ResourceExhaustedError(
                           absl::StrCat("more than ", options_.transfers_max, " transfers")));
   }
-  const absl::Status job = CheckJob(added.is_push ? added.push_id.job : added.request.job);
-  if (!job.ok()) return End(added, job);
+  if (const absl::Status status = CheckJob(job); !status.ok()) return End(added, status);
+  Connect(added);
+}
+
+// Its connection, and its place among the transfers, which it may lose at once.
+void TensorClient::Impl::Connect(Transfer& added) {
   absl::StatusOr<Connection*> connection = ConnectionTo(added.server);
   if (!connection.ok()) return End(added, connection.status());
   added.connection = *connection;
   ++added.connection->transfers;
+  ++added.connection->moving;
   if (!added.is_push) {
     {
       std::lock_guard lock(counters_mutex_);
@@ -118,23 +136,51 @@ void TensorClient::Impl::Begin(std::unique_ptr<Transfer> transfer) {
   }
 }
 
-absl::StatusOr<TensorClient::Impl::Connection*> TensorClient::Impl::ConnectionTo(
-    const ServerAddress& server) {
-  auto& connections = connections_[server];
-  if (connections.empty()) {
-    for (int i = 0; i < std::max(1, options_.connections_per_server); ++i) {
-      auto connection = std::make_unique<Connection>();
-      const absl::Status connected = Connect(server, connection.get());
-      if (!connected.ok()) {
-        connections_.erase(server);
-        return connected;
-      }
-      connections.push_back(std::move(connection));
+PathConnections& TensorClient::Impl::PathTo(const ServerAddress& server) {
+  return paths_.try_emplace(server, window_bytes_, options_.connections_per_server_max)
+      .first->second;
+}
+
+absl::Status TensorClient::Impl::AddConnection(const ServerAddress& server) {
+  auto connection = std::make_unique<Connection>();
+  ATOLL_RETURN_IF_ERROR(Connect(server, connection.get()));
+  connections_[server].push_back(std::move(connection));
+  return absl::OkStatus();
+}
+
+void TensorClient::Impl::AddConnections() {
+  for (const auto& [server, path] : paths_) {
+    while (connections_[server].size() < static_cast<size_t>(path.wanted())) {
+      if (!AddConnection(server).ok()) return;  // those that are there go on
     }
   }
+}
+
+// One that is up, if any is: of these the one with the fewest transfers.
+absl::StatusOr<TensorClient::Impl::Connection*> TensorClient::Impl::ConnectionTo(
+    const ServerAddress& server) {
+  while (connections_[server].size() < static_cast<size_t>(options_.connections_per_server)) {
+    const absl::Status added = AddConnection(server);
+    if (added.ok()) continue;
+    if (connections_[server].empty()) connections_.erase(server);
+    return added;
+  }
+  const auto& connections = connections_[server];
   return std::min_element(connections.begin(), connections.end(),
-                          [](const auto& a, const auto& b) { return a->transfers < b->transfers; })
+                          [](const auto& a, const auto& b) {
+                            return std::tuple(!a->up, a->moving, a->transfers) <
+                                   std::tuple(!b->up, b->moving, b->transfers);
+                          })
       ->get();
+}
+
+// Its connection is lost: another one goes on from the last chunk that arrived.
+void TensorClient::Impl::MoveToAnother(Transfer& transfer) {
+  const absl::StatusOr<Connection*> other = ConnectionTo(transfer.server);
+  if (!other.ok() || !(*other)->up) return;
+  --transfer.connection->transfers;
+  transfer.connection = *other;
+  ++transfer.connection->transfers;
 }
 
 absl::Status TensorClient::Impl::Connect(const ServerAddress& server, Connection* connection) {

@@ -23,10 +23,13 @@ std::string TensorClient::Impl::Transfer::Name() const {
 
 void TensorClient::Impl::Pump() {
   EndLate();
+  AddConnections();
+  StartSegments();
   int sent = 0;
   for (bool any = true; any && sent < kChunksPerTurn;) {
     any = false;
     for (const auto& [id, transfer] : transfers_) {
+      if (!transfer->connection->up) MoveToAnother(*transfer);
       if (!transfer->connection->up) continue;
       if (transfer->wire == 0 && now_ >= transfer->not_before) Open(*transfer);
       if (transfer->wire == 0) continue;
@@ -77,6 +80,7 @@ void TensorClient::Impl::Open(Transfer& transfer) {
   if (SendFrame(*transfer.connection, frame) != SendOutcome::kSent) {
     return TryAgain(transfer, "the connection takes nothing", kCorruptDelay);
   }
+  transfer.asked = now_;
   if (++transfer.attempts > 1) Count(&LinkCounters::restarts);
 }
 
@@ -158,6 +162,7 @@ void TensorClient::Impl::OnFrame(Connection& connection, std::vector<Message>& p
 
 void TensorClient::Impl::OnPushGrant(Transfer& transfer, const v1::PushCredit& grant) {
   if (!transfer.outgoing) {
+    PathTo(transfer.server).RoundTrip(now_ - transfer.asked);
     if (transfer.source_bytes.empty()) {
       transfer.outgoing.emplace(transfer.encoding, transfer.source, transfer.owner,
                                 options_.chunk_bytes);
@@ -172,6 +177,7 @@ void TensorClient::Impl::OnPushGrant(Transfer& transfer, const v1::PushCredit& g
 void TensorClient::Impl::OnPushResult(Transfer& transfer, const v1::PushResult& result) {
   switch (result.outcome()) {
     case v1::PushResult::STAGED:
+      PathTo(transfer.server).Moved(EncodedBytes(transfer.encoding, transfer.element_count), now_);
       return End(transfer, absl::OkStatus(), PushStatus::kStaged);
     case v1::PushResult::DUPLICATE:
       return End(transfer, absl::OkStatus(), PushStatus::kDuplicate);
@@ -204,6 +210,7 @@ void TensorClient::Impl::OnPullReply(Transfer& transfer, const v1::PullReply& re
   }
   // Begun anew: what was granted beyond the chunks held is granted again.
   if (transfer.incoming->next() != held) transfer.chunk_limit = 0;
+  PathTo(transfer.server).RoundTrip(now_ - transfer.asked);
   transfer.version = reply.version();
   transfer.replied = true;
   transfer.waiting_for = "chunks";
@@ -233,6 +240,7 @@ void TensorClient::Impl::OnChunk(Transfer& transfer, const v1::Chunk& chunk, Mes
     const auto bytes = static_cast<int64_t>(payload.bytes().size());
     counters_.payload_bytes_received += bytes;
     pull_rates_.Received(transfer.server.endpoint, bytes, now_);
+    PathTo(transfer.server).Moved(bytes, now_);
   }
   if (transfer.incoming->complete()) return End(transfer, absl::OkStatus());
   SendCredit(transfer);
@@ -266,7 +274,12 @@ void TensorClient::Impl::End(Transfer& transfer, absl::Status status, PushStatus
       SendFrame(*transfer.connection, frame);
     }
   }
-  if (transfer.connection != nullptr) --transfer.connection->transfers;
+  if (transfer.connection != nullptr && --transfer.connection->transfers == 0) {
+    const auto& all = connections_[transfer.server];
+    const bool idle = std::all_of(
+        all.begin(), all.end(), [](const auto& connection) { return connection->transfers == 0; });
+    if (idle) PathTo(transfer.server).Idle();
+  }
   {
     std::lock_guard lock(counters_mutex_);
     if (!transfer.is_push && transfer.connection != nullptr) {

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "common/net/breaking_proxy.h"
 #include "common/net/test_handler.h"
 #include "common/rng.h"
 
@@ -252,6 +253,94 @@ TEST_CASE("a server that dies in the middle and comes back gets the rest; nothin
   // The pull went on where it had stopped.
   REQUIRE(link.client->counters().payload_bytes_received ==
           static_cast<int64_t>(values->size() * sizeof(float)));
+}
+
+TEST_CASE("a_connection_that_breaks_in_the_middle_costs_only_the_chunks_under_way") {
+  TensorClientOptions slow = SmallChunks();
+  slow.bandwidth_limit_bytes_per_s = 2e6;
+  TestLink link({}, slow);
+  BreakingProxy proxy(link.address.endpoint);
+  link.address.endpoint = proxy.endpoint();
+  const Values values = RandomValues(250'000);
+  Awaited<PushResult> push = link.StartPush(ShardPush(1), values);
+  link.handler.Hold(1, values, 9);
+  std::vector<float> pulled(values->size());
+  Awaited<PullResult> pull = link.StartPull({"job-1", 9, 1}, pulled);
+  while (link.client->counters().payload_bytes_received < 100'000 ||
+         link.server->counters().payload_bytes_received < 100'000) {
+    std::this_thread::yield();
+  }
+  proxy.Break();
+  REQUIRE(push.Get().status.ok());
+  REQUIRE(*link.handler.Staged(ShardPush(1)) == *values);
+  REQUIRE(pull.Get().status.ok());
+  REQUIRE(pulled == *values);
+  REQUIRE(link.client->counters().restarts >= 2);
+  // Both went on after the last chunk that had arrived: none was taken twice.
+  const auto bytes = static_cast<int64_t>(values->size() * sizeof(float));
+  REQUIRE(link.server->counters().payload_bytes_received == bytes);
+  REQUIRE(link.client->counters().payload_bytes_received == bytes);
+}
+
+TEST_CASE("a_large_push_sends_only_the_segments_that_are_not_staged_already") {
+  TestLink link({}, {.connections_per_server = 3});
+  const Values values = RandomValues(int64_t{12} << 20);  // 48 MiB: 6 segments
+  PushId part = ShardPush(1);
+  part.begin = 2 << 20;
+  part.elements = 4 << 20;
+  Awaited<PushResult> first;
+  link.client->Push(link.address, part, Encoding::kFloat32,
+                    std::span(*values).subspan(2 << 20, 4 << 20), values, 30s, first.Setter());
+  REQUIRE(first.Get().status.ok());
+  REQUIRE(link.handler.deliveries() == 2);
+  REQUIRE(link.Push(ShardPush(1), values).push_status == PushStatus::kStaged);
+  REQUIRE(link.handler.deliveries() == 6);
+  REQUIRE(link.server->counters().payload_bytes_received ==
+          static_cast<int64_t>(values->size() * sizeof(float)));
+  std::vector<float> pushed;
+  for (int64_t begin = 0; begin < std::ssize(*values); begin += 2 << 20) {
+    PushId segment = ShardPush(1);
+    segment.begin = begin;
+    segment.elements = 2 << 20;
+    const Values staged = link.handler.Staged(segment);
+    REQUIRE(staged != nullptr);
+    pushed.insert(pushed.end(), staged->begin(), staged->end());
+  }
+  REQUIRE(pushed == *values);
+  REQUIRE(link.Push(ShardPush(1), values).push_status == PushStatus::kDuplicate);
+  REQUIRE(link.handler.deliveries() == 6);
+}
+
+TEST_CASE("a_large_pull_comes_whole_in_segments_and_a_refused_segment_refuses_it") {
+  TestLink link({}, {.connections_per_server = 3});
+  const Values values = RandomValues((int64_t{5} << 20) + 12'345);
+  link.handler.Hold(1, values, 9);
+  std::vector<float> pulled(values->size());
+  const PullResult whole = link.Pull({"job-1", 9, 1}, pulled);
+  REQUIRE(whole.status.ok());
+  REQUIRE(whole.version == 9);
+  REQUIRE(pulled == *values);
+  const PullResult early = link.Pull({"job-1", 10, 1}, pulled);
+  REQUIRE(early.refusal == PullRefusal::kNotYet);
+  REQUIRE(early.version == 9);
+}
+
+TEST_CASE("a_large_transfer_can_be_cancelled_and_ends_once") {
+  TensorClientOptions slow;
+  slow.bandwidth_limit_bytes_per_s = 1e6;
+  TestLink link({}, slow);
+  const Values values = RandomValues(int64_t{8} << 20);
+  Awaited<PushResult> cancelled, orphan;
+  const TransferId id = link.client->Push(link.address, ShardPush(1), Encoding::kFloat32, *values,
+                                          values, 30s, cancelled.Setter());
+  link.client->Cancel(id);
+  REQUIRE(cancelled.Get().status.code() == absl::StatusCode::kCancelled);
+  link.client->Push(link.address, ShardPush(2), Encoding::kFloat32, *values, values, 30s,
+                    orphan.Setter());
+  link.client.reset();
+  REQUIRE(orphan.Get().status.code() == absl::StatusCode::kCancelled);
+  REQUIRE(orphan.calls() == 1);
+  REQUIRE(cancelled.calls() == 1);
 }
 
 TEST_CASE("a paced client keeps to its pace") {

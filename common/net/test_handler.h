@@ -59,7 +59,12 @@ class TestHandler : public TensorHandler {
     if (request.version != kNoVersion && request.version != version_) {
       return server_->RefusePull(token, PullRefusal::kNotYet, version_, "the round is open");
     }
-    server_->ReplyPull(token, version_, *it->second, it->second);
+    std::span<const float> values = *it->second;
+    if (request.elements > 0) {
+      values =
+          values.subspan(static_cast<size_t>(request.begin), static_cast<size_t>(request.elements));
+    }
+    server_->ReplyPull(token, version_, values, it->second);
   }
 
   // Set before the server gets requests.

@@ -170,6 +170,9 @@ Instant ServerCore::NextDeadline() const {
 
 LogSequence ServerCore::Append(const JobId& id, Job& job, LogRecord record, Turn& turn) {
   const LogSequence sequence = job.next_sequence++;
+  if (const auto* push = std::get_if<PushedRecord>(&record)) {
+    job.log_bytes += static_cast<int64_t>(push->payload.bytes.size());
+  }
   turn.actions.log.push_back({id, sequence, std::move(record)});
   return sequence;
 }
@@ -217,6 +220,19 @@ void ServerCore::On(const LogFailed& event, Turn& turn) {
   job->log_full = event.reason;
 }
 
+// Whether the log since the newest snapshot, with another round like the last one, would have more
+// than half of the state's bytes: it is kept from the snapshot before on, and two snapshots beside
+// it (docs/decisions/parameter-server-storage.md).
+bool ServerCore::IsLogLong(Job& job) const {
+  const JobState& state = *job.state;
+  if (state.version() != job.measured_version) {
+    job.measured_version = state.version();
+    job.round_bytes = job.log_bytes - std::exchange(job.measured_bytes, job.log_bytes);
+  }
+  return job.log_bytes > options_.log_bytes_free &&
+         job.log_bytes + job.round_bytes > state.parameter_bytes() / 2;
+}
+
 void ServerCore::MaybeSnapshot(Job& job, Turn& turn) {
   job.next_snapshot_try = kNever;
   // While a commit is on its way to the disk the state lags behind the log.
@@ -224,10 +240,16 @@ void ServerCore::MaybeSnapshot(Job& job, Turn& turn) {
   const JobState& state = *job.state;
   if (!state.assigned() || state.version() == kNoVersion) return;
   const int64_t every = state.assignment().snapshot_every_rounds;
+  const Version rounds = state.version() - job.snapshot_version;
   const bool due = state.ended() ? !job.snapshot_ended
-                                 : every > 0 && state.version() - job.snapshot_version >= every;
+                                 : (every > 0 && rounds >= every) || (rounds > 0 && IsLogLong(job));
   if (!due) return;
   job.snapshot_running = state.TakeSnapshot(job.next_sequence - 1);
+  job.snapshot_log_bytes = std::exchange(job.log_bytes, 0);
+  job.measured_bytes -= job.snapshot_log_bytes;
+  // The newest snapshot and its log stay while this one is written, the one before it does not:
+  // three would be on the disk.
+  turn.actions.truncations.push_back({job.snapshot_running->job, job.snapshot_replay_from});
   turn.actions.snapshots.push_back({job.snapshot_running});
 }
 
@@ -243,11 +265,11 @@ void ServerCore::On(const SnapshotDone& event, Turn& turn) {
         absl::StrCat("snapshot of version ", event.version, ": ", event.status.message());
     turn.actions.notes.push_back(absl::StrCat("job ", event.job, ": ", reason));
     Say(ServerFault{event.job, reason, /*passing=*/true}, turn);
+    job->log_bytes += job->snapshot_log_bytes;
+    job->measured_bytes += job->snapshot_log_bytes;
     job->next_snapshot_try = turn.now + kSnapshotRetry;
     return;
   }
-  // The snapshot before this one stays, and so does the log that it needs.
-  turn.actions.truncations.push_back({event.job, job->snapshot_replay_from});
   job->snapshot_version = event.version;
   job->snapshot_replay_from = written->replay_from;
   job->snapshot_ended = written->ended;

@@ -234,6 +234,8 @@ struct ServerOptions {
   std::string site = {};   // as its operator says
   // Of tensors and deltas, in one Step, about; a shard is never split. A tenth of a second or so.
   int64_t work_elements = int64_t{64} << 20;
+  // A log of so many bytes of pushes is never a reason for a snapshot.
+  int64_t log_bytes_free = int64_t{64} << 20;
 };
 
 class ServerCore {
@@ -315,6 +317,13 @@ class ServerCore {
     Version snapshot_version = kNoVersion;
     LogSequence snapshot_replay_from = 1;
     bool snapshot_ended = false;  // the newest snapshot is the last
+
+    // Of pushes in the log since the newest snapshot was taken, those of a restart's replay left
+    // out; and of these, those before the one that is being written.
+    int64_t log_bytes = 0, snapshot_log_bytes = 0;
+    // When `measured_version` was made: `log_bytes`, and what its round added.
+    Version measured_version = kNoVersion;
+    int64_t measured_bytes = 0, round_bytes = 0;
   };
 
   // A FetchPart without an answer yet.
@@ -392,6 +401,7 @@ class ServerCore {
   void GatherPart(const JobId& id, Job& job, Turn& turn);
   void FinishCommit(const JobId& id, Job& job, Turn& turn);
   void End(const JobId& id, Job& job, Turn& turn);
+  bool IsLogLong(Job& job) const;
   void MaybeSnapshot(Job& job, Turn& turn);
   void UpdateRoom();
   void Say(ServerMessage message, Turn& turn);

@@ -443,6 +443,23 @@ TEST_CASE("the log is cut as far as the previous snapshot allows, so that one ma
   REQUIRE(story.AllTheta() == twin.AllTheta());
 }
 
+TEST_CASE("a_log_of_half_the_state_makes_a_snapshot_however_many_rounds_there_may_be_between") {
+  ServerStory story, twin;
+  for (ServerStory* s : {&story, &twin}) Begin(*s, 1000);
+  story.log_bytes_free = 0;
+  story.Crash();
+  for (Version version = 1; version <= 6; ++version) {
+    Round(story, version);  // of 2 pushes a parameter; the state has 2 tensors
+    Round(twin, version);
+  }
+  REQUIRE(story.log_records() < twin.log_records());
+  story.Wait(kHeartbeatInterval);
+  REQUIRE(story.Told<ServerHeartbeat>().back().jobs[0].snapshot_version == 6);
+  story.LoseNewestSnapshot();
+  story.Crash();
+  REQUIRE(story.AllTheta() == twin.AllTheta());
+}
+
 TEST_CASE("a staged push outlives snapshots: the log is kept for it") {
   ServerStory story, twin;
   Begin(story, 1);

@@ -168,8 +168,9 @@ class ServerStory {
   size_t log_records() const { return logs_.at(kJob).records.size(); }
   Incarnation incarnation() const { return incarnation_; }
 
-  bool in_parts = false;  // arithmetic waits for Turn(Tick{}), a part each
-  OuterSpec outer;        // of the job that is assigned
+  int64_t log_bytes_free = int64_t{64} << 20;  // from the next start on
+  bool in_parts = false;                       // arithmetic waits for Turn(Tick{}), a part each
+  OuterSpec outer;                             // of the job that is assigned
   int64_t epoch = 1;
   ClusterId cluster;
   int64_t sequence = 0;
@@ -209,7 +210,8 @@ class ServerStory {
     }
     core_ = std::make_unique<ServerCore>(
         ServerOptions{"ps-1", incarnation_, "test", "tcp://127.0.0.1:1", memory_bytes_, "",
-                      remembered.value_or(ClusterMark()), /*site=*/"", /*work_elements=*/1},
+                      remembered.value_or(ClusterMark()), /*site=*/"", /*work_elements=*/1,
+                      log_bytes_free},
         std::move(recovered), &pool_);
     Do(ConnectionUp{});
     Says(Welcome{});

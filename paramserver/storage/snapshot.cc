@@ -124,10 +124,9 @@ absl::Status WriteSnapshotFile(Files& files, const std::string& folder, const Sn
 
   const std::string name = absl::StrFormat("%s%020d", kPrefix, snapshot.last_sequence);
   ATOLL_RETURN_IF_ERROR(files.MakeFolder(folder));
-  ATOLL_RETURN_IF_ERROR(WriteFileAtomically(files, folder + "/" + name, pieces));
   ATOLL_ASSIGN_OR_RETURN(const auto paths, ListSnapshots(files, folder));
-  for (size_t i = 2; i < paths.size(); ++i) ATOLL_RETURN_IF_ERROR(files.Remove(paths[i]));
-  return absl::OkStatus();
+  for (size_t i = 1; i < paths.size(); ++i) ATOLL_RETURN_IF_ERROR(files.Remove(paths[i]));
+  return WriteFileAtomically(files, folder + "/" + name, pieces);
 }
 
 absl::StatusOr<std::vector<std::string>> ListSnapshots(Files& files, const std::string& folder) {

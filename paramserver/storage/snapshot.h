@@ -4,8 +4,9 @@
 //          u64 checksum of these; the head (codec.h); then of each shard in order the parameters
 //          and, while the job runs, its slots, as fp32
 //
-// The newest two stay: when the newest turns out to be damaged, the one before it and the log since
-// then give the same state.
+// Two stay: when the newest turns out to be damaged, the one before it and the log since then give
+// the same state. While one is written only the newest before it does, so that the disk never has
+// more than two.
 
 #ifndef ATOLL_PARAMSERVER_STORAGE_SNAPSHOT_H_
 #define ATOLL_PARAMSERVER_STORAGE_SNAPSHOT_H_
@@ -24,7 +25,7 @@ namespace atl::ps {
 
 inline constexpr int64_t kSnapshotBytesMax = int64_t{1} << 40;
 
-// Durable when OK; older ones than the one before it are then removed.
+// Durable when OK. First removes all but the newest that is there.
 absl::Status WriteSnapshotFile(Files& files, const std::string& folder, const Snapshot& snapshot);
 
 // Paths of the snapshots in the folder, newest first.

@@ -181,6 +181,10 @@ absl::Status Storage::WriteLog(JobDisk& disk) {
 void Storage::EraseSome(std::vector<Event>& events) {
   for (auto it = jobs_.begin(); it != jobs_.end();) {
     auto& [job, disk] = *it;
+    if (disk.erase && writing_.contains(job)) {
+      ++it;
+      continue;
+    }
     const absl::Status erased = !disk.erase      ? absl::OkStatus()
                                 : disk.put_aside ? PutFolderAside(*files_, jobs_folder_, job)
                                                  : EraseFolder(*files_, FolderOfJob(job));
@@ -208,17 +212,26 @@ std::vector<Event> Storage::Work() {
       events.push_back(LogSynced{job, disk.log->synced()});
     }
   }
+  // A failure leaves old segments behind; the next truncation takes them too.
   for (auto& [job, disk] : jobs_) {
-    // A snapshot must not be ahead of the log.
-    if (disk.snapshot != nullptr && disk.log->synced() >= disk.snapshot->last_sequence) {
-      const auto snapshot = std::exchange(disk.snapshot, nullptr);
-      events.push_back(SnapshotDone{job, snapshot->version,
-                                    WriteSnapshotFile(*files_, FolderOfJob(job), *snapshot)});
-    }
-    // A failure leaves old segments behind; the next truncation takes them too.
     if (disk.keep_from != 0) (void)disk.log->Truncate(std::exchange(disk.keep_from, 0));
   }
   return events;
+}
+
+std::vector<Storage::ReadySnapshot> Storage::TakeReady() {
+  std::vector<ReadySnapshot> ready;
+  for (auto& [job, disk] : jobs_) {
+    if (disk.snapshot == nullptr || disk.log->synced() < disk.snapshot->last_sequence) continue;
+    ready.push_back({FolderOfJob(job), std::exchange(disk.snapshot, nullptr)});
+    writing_.insert(job);
+  }
+  return ready;
+}
+
+SnapshotDone Storage::WriteReady(Files& files, const ReadySnapshot& ready) {
+  return {ready.snapshot->job, ready.snapshot->version,
+          WriteSnapshotFile(files, ready.folder, *ready.snapshot)};
 }
 
 bool Storage::idle() const {
@@ -237,7 +250,11 @@ int64_t Storage::log_bytes() const {
 }
 
 StorageThread::StorageThread(std::unique_ptr<Storage> storage, std::function<void(Event)> post)
-    : storage_(std::move(storage)), post_(std::move(post)), thread_([this] { Run(); }) {}
+    : storage_(std::move(storage)),
+      files_(storage_->files()),
+      post_(std::move(post)),
+      snapshot_thread_([this] { WriteSnapshots(); }),
+      thread_([this] { Run(); }) {}
 
 StorageThread::~StorageThread() {
   {
@@ -246,6 +263,8 @@ StorageThread::~StorageThread() {
   }
   changed_.notify_one();
   thread_.join();
+  ready_changed_.notify_one();
+  snapshot_thread_.join();
 }
 
 void StorageThread::Add(Actions& actions) {
@@ -277,14 +296,16 @@ void StorageThread::Run() {
       std::unique_lock lock(mutex_);
       const auto more = [this] {
         return stop_ || !log_.empty() || !snapshots_.empty() || !truncations_.empty() ||
-               !erasures_.empty();
+               !erasures_.empty() || !written_.empty();
       };
       if (storage_->idle()) {
         changed_.wait(lock, more);
       } else {
-        changed_.wait_for(lock, kRetry, [this] { return stop_; });
+        changed_.wait_for(lock, kRetry, [this] { return stop_ || !written_.empty(); });
       }
       stop = stop_;
+      for (const JobId& job : written_) storage_->Written(job);
+      written_.clear();
       log.swap(log_);
       snapshots.swap(snapshots_);
       truncations.swap(truncations_);
@@ -296,7 +317,35 @@ void StorageThread::Run() {
     for (const EraseJob& erase : erasures) storage_->Add(erase);
     std::vector<Event> events = storage_->Work();
     log_bytes_ = storage_->log_bytes();
+    {
+      const std::lock_guard lock(mutex_);
+      for (Storage::ReadySnapshot& ready : storage_->TakeReady())
+        ready_.push_back(std::move(ready));
+    }
+    ready_changed_.notify_one();
     for (Event& event : events) post_(std::move(event));
+  }
+}
+
+void StorageThread::WriteSnapshots() {
+  while (true) {
+    Storage::ReadySnapshot ready;
+    {
+      std::unique_lock lock(mutex_);
+      ready_changed_.wait(lock, [this] { return stop_ || !ready_.empty(); });
+      if (ready_.empty()) return;
+      ready = std::move(ready_.front());
+      ready_.pop_front();
+    }
+    SnapshotDone done = Storage::WriteReady(files_, ready);
+    const JobId job = done.job;
+    ready = {};  // the core may now change the tensors that it held in place
+    post_(std::move(done));
+    {
+      const std::lock_guard lock(mutex_);
+      written_.push_back(job);
+    }
+    changed_.notify_one();
   }
 }
 

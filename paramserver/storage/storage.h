@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -53,9 +54,21 @@ class Storage {
   void Add(TruncateLog truncate);
   void Add(const EraseJob& erase);
 
+  // A snapshot that may be written: it is not ahead of the log.
+  struct ReadySnapshot {
+    std::string folder;
+    std::shared_ptr<const Snapshot> snapshot;
+  };
+
   // Does what was added, with one sync a job; what fails stays for the next call. Returns what to
-  // tell the core.
+  // tell the core. Snapshots are made ready for TakeReady.
   std::vector<Event> Work();
+  // What is taken is to be written (WriteReady, any thread) and then handed to Written: until then
+  // its job is not erased.
+  std::vector<ReadySnapshot> TakeReady();
+  static SnapshotDone WriteReady(Files& files, const ReadySnapshot& ready);
+  void Written(const JobId& job) { writing_.erase(job); }
+  Files& files() const { return *files_; }
   bool idle() const;
   int64_t log_bytes() const;
 
@@ -80,9 +93,11 @@ class Storage {
   const std::string jobs_folder_;
   const LogOptions options_;
   std::map<JobId, JobDisk> jobs_;
+  std::set<JobId> writing_;  // snapshots that were taken
 };
 
-// Runs a Storage on a thread of its own. What is added while it syncs is synced together.
+// Runs a Storage on a thread of its own, and writes snapshots on another one: pushes become durable
+// meanwhile. What is added while it syncs is synced together.
 class StorageThread {
  public:
   // `post` is called on the storage's thread for every event and must not wait for that thread.
@@ -99,17 +114,23 @@ class StorageThread {
 
  private:
   void Run();
+  void WriteSnapshots();
 
   const std::unique_ptr<Storage> storage_;  // used by thread_ alone
+  Files& files_;
   const std::function<void(Event)> post_;
   std::atomic<int64_t> log_bytes_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<AppendLog> log_;  // these five are guarded by mutex_
+  std::vector<AppendLog> log_;  // these seven are guarded by mutex_
   std::vector<WriteSnapshot> snapshots_;
   std::vector<TruncateLog> truncations_;
   std::vector<EraseJob> erasures_;
+  std::deque<Storage::ReadySnapshot> ready_;
+  std::vector<JobId> written_;
   bool stop_ = false;
+  std::condition_variable ready_changed_;
+  std::thread snapshot_thread_;
   std::thread thread_;
 };
 

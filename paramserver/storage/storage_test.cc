@@ -78,7 +78,14 @@ class DiskStory {
   Version version() const { return core_->version(kJob); }
 
   void Work() {
-    for (const Event& event : storage_->Work()) Do(event);
+    const std::vector<Event> events = storage_->Work();
+    const std::vector<Storage::ReadySnapshot> snapshots = storage_->TakeReady();
+    for (const Event& event : events) Do(event);
+    for (const Storage::ReadySnapshot& ready : snapshots) {
+      const SnapshotDone done = Storage::WriteReady(storage_->files(), ready);
+      storage_->Written(done.job);
+      Do(done);
+    }
   }
   void PushAll(const ContributionId& by) {
     for (const OwnedShard& shard : kShards) {

@@ -23,6 +23,7 @@ import subprocess
 
 # Where ip and tc may be: a Bazel test's PATH has no sbin.
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+AT_ONCE = ["chrt", "--rr", "10"]
 LIMIT_S = 20  # of one step of the setup; generous, because the machine may be busy
 
 
@@ -192,6 +193,8 @@ class ShapedNetwork:
         if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
             raise Unavailable("/dev/net/tun cannot be opened: no TUN devices for the latency")
         relay_path()
+        # Before what computes: packets that wait for a busy processor would be a slower link.
+        self._at_once = [] if _works(AT_ONCE + ["true"]) else AT_ONCE
         if not _works(["unshare", "--net", "true"]):
             self._user, self._fresh = ["nsenter"], ["unshare", "--net"]
             return
@@ -228,9 +231,10 @@ class ShapedNetwork:
     def _join(self, one, other):
         wire = self.wires[one, other]
         names = [f"{one}-{other}", f"{other}-{one}"]
-        self._hold(self.inside(one) + [relay_path(), *names, str(round(wire.latency_ms * 1000))])
+        self._hold(self.inside(one) + self._at_once + [relay_path(), *names, str(round(wire.latency_ms * 1000))])
         self._do(one, f"ip link set {names[1]} netns {self._spaces[other].process.pid}")
-        self._both_ends(one, other, "ip link set {device} up",
+        # A relay that is late (the machine is busy) loses nothing of what the rate has let through.
+        self._both_ends(one, other, "ip link set {device} txqueuelen 20000 up",
                         "tc qdisc add dev {device} root " + wire.tbf(),
                         "ip route add {net} dev {device}")
 
