@@ -131,6 +131,7 @@ absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target,
     }
   }
   if (target == OuterTarget::kNothing) return absl::OkStatus();
+  if (target != OuterTarget::kAddition && !borrowed) log_.Changed();
   const auto blend = static_cast<float>(job_->spec.outer.fragment_blend);
   for (const auto& [layer, theta] : Thetas()) {
     if (!worker::Concern(shards, layer)) continue;

@@ -269,6 +269,8 @@ absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target,
     }
   }
   if (target == OuterTarget::kNothing) return absl::OkStatus();
+  // The island's state changes, also where no layer of the fragment is held here.
+  if (target != OuterTarget::kAddition) Log([](ReplayLog& log) { log.Changed(); });
   const auto blend = static_cast<float>(job_->spec.outer.fragment_blend);
   return SetHeld(target, shards, [&](int32_t layer, std::span<float> out) {
     ATOLL_RETURN_IF_ERROR(ReadOuterLayer(kind, layer, out));
