@@ -200,6 +200,30 @@ absl::Status ValidateInner(const InnerSpec& i) {
   return IntInRange("inner.micro_batch_sequences", i.micro_batch_sequences, 0, i.batch_sequences);
 }
 
+absl::Status ValidateFragments(const OuterSpec& o) {
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.fragments", o.fragments, 1, 4096));
+  ATOLL_RETURN_IF_ERROR(InRange("outer.fragment_blend", o.fragment_blend, 0.01, 1.0000001));
+  if (o.steps_per_round % o.fragments != 0) {
+    return Bad("outer.steps_per_round", o.steps_per_round,
+               absl::StrCat("a multiple of outer.fragments = ", o.fragments));
+  }
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.fragment_delay_steps", o.fragment_delay_steps, 0,
+                                   o.steps_per_round / o.fragments));
+  if (o.fragment_delay_steps > 0 && o.overlap != Overlap::kCarry) {
+    return Bad("outer.fragment_delay_steps", o.fragment_delay_steps,
+               "0 with outer.overlap = \"none\": islands make no steps during an exchange");
+  }
+  if (o.fragments == 1) return absl::OkStatus();
+  if (HasSinglePushRounds(o)) {
+    return Bad("outer.fragments", o.fragments,
+               "1 with an outer.optimizer or outer.merge for which every push is a round");
+  }
+  if (o.pull_encoding != Encoding::kFloat32) {
+    return Bad("outer.fragments", o.fragments, "1 where outer.pull_encoding is not \"float32\"");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateOuter(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.steps_per_round", o.steps_per_round, 1, 1 << 20));
   ATOLL_RETURN_IF_ERROR(InRange("outer.learning_rate", o.learning_rate, 0, 100));
@@ -224,6 +248,7 @@ absl::Status ValidateOuter(const OuterSpec& o) {
                      "\": must be \"float32\", \"int8\", \"int4\" or \"e3m0\""));
   }
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.shard_copies", o.shard_copies, 1, 2));
+  ATOLL_RETURN_IF_ERROR(ValidateFragments(o));
   return IntInRange("outer.min_servers", o.min_servers, 1, 4096);
 }
 
@@ -364,6 +389,11 @@ absl::Status Validate(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(ValidateData(spec.data));
   ATOLL_RETURN_IF_ERROR(ValidateInner(spec.inner));
   ATOLL_RETURN_IF_ERROR(ValidateOuter(spec.outer));
+  if (spec.model.layers > 0 && spec.outer.fragments > spec.model.layers + 2) {
+    return Bad("outer.fragments", spec.outer.fragments,
+               absl::StrCat("at most ", spec.model.layers + 2,
+                            ": the model's layers with embedding and head"));
+  }
   ATOLL_RETURN_IF_ERROR(ValidateLayout(spec));
   const ScheduleSpec& s = spec.schedule;
   ATOLL_RETURN_IF_ERROR(IntInRange("schedule.train_tokens", s.train_tokens,

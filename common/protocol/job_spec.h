@@ -168,6 +168,9 @@ struct OuterSpec {
   std::string merge = "mean";          // parameters
   std::string parameters = {};         // NAME=VALUE, comma separated; others keep their defaults
   int64_t shard_copies = 1;            // parameter servers that hold each shard: 1 or 2
+  int64_t fragments = 1;               // see fragments.h
+  int64_t fragment_delay_steps = 0;    // from a push to its adoption; 0: when the version is there
+  double fragment_blend = 1;           // share of a version that an island takes over
 
   bool operator==(const OuterSpec&) const = default;
 };

@@ -104,6 +104,9 @@ void Fields(V& v, Plain<V, OuterSpec>& s, v1::OuterSpec& m) {
   ATOLL_WIRE_OPTIONAL(shard_copies);
   ATOLL_WIRE_OPTIONAL(steps_min);
   ATOLL_WIRE_OPTIONAL(adaptive_grace);
+  ATOLL_WIRE_OPTIONAL(fragments);
+  ATOLL_WIRE_OPTIONAL(fragment_delay_steps);
+  ATOLL_WIRE_OPTIONAL(fragment_blend);
 }
 
 template <class V>

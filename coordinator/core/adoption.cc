@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/protocol/fragments.h"
 #include "coordinator/core/copies.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/placement.h"
@@ -138,7 +139,9 @@ absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
     const auto size = elements.find(push.shard);
     if (size != elements.end()) staged[ContributionOf(push)].Add(push, size->second);
   }
+  const int64_t fragments = described.assignment.charter.spec.outer.fragments;
   for (const OwnedShard& shard : described.assignment.shards) {
+    if (!IsInTurn(newest.version, shard.layer, fragments)) continue;
     for (const RoundTerm& term : newest.terms) {
       const ContributionId& c = term.contribution;
       if (staged[c].Holds(shard.shard)) continue;

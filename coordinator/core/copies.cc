@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/fragments.h"
 #include "coordinator/core/moves.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
@@ -122,9 +123,18 @@ bool IsReleasing(const JobRecord& record, const NodeId& server) {
                      [&](const ReleasedServer& r) { return r.server == server; });
 }
 
-int64_t FilledSlots(const JobRecord& record) {
-  return static_cast<int64_t>(record.shards.size() + record.copies.size()) -
-         ShardsWithoutCopy(record);
+bool IsPushed(const Job& job, const ContributionId& id, const ShardPlacement& shard) {
+  return IsInTurn(id.base_version + 1, shard.layer, job.spec().outer.fragments);
+}
+
+int64_t PushedSlots(const Job& job, const ContributionId& id) {
+  int64_t slots = 0;
+  for (const std::vector<ShardPlacement>* list : {&job.record.shards, &job.record.copies}) {
+    for (const ShardPlacement& slot : *list) {
+      slots += !slot.server.empty() && IsPushed(job, id, slot) ? 1 : 0;
+    }
+  }
+  return slots;
 }
 
 int64_t ShardsWithoutCopy(const JobRecord& record) {

@@ -54,7 +54,10 @@ std::optional<SlotId> SlotOn(const JobRecord& record, const NodeId& server, Shar
 bool HoldsShards(const JobRecord& record, const NodeId& server);
 bool IsActive(const JobRecord& record, const NodeId& server);     // of some shard
 bool IsReleasing(const JobRecord& record, const NodeId& server);  // it is to delete its part
-int64_t FilledSlots(const JobRecord& record);
+// Whether the contribution has the shard: it is of its fragment, or of all layers.
+bool IsPushed(const Job& job, const ContributionId& id, const ShardPlacement& shard);
+// The slots that are filled of its shards.
+int64_t PushedSlots(const Job& job, const ContributionId& id);
 int64_t ShardsWithoutCopy(const JobRecord& record);
 
 inline SlotId TwinOf(const JobRecord& record, SlotId slot) {

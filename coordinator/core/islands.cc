@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/fragments.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
@@ -176,7 +177,7 @@ void AssignIsland(State& s, Job& job, Member& worker) {
   island.island = id;
   island.worker = worker.record.name;
   island.incarnation = worker.record.incarnation;
-  island.steps_this_round = job.spec().outer.steps_per_round;
+  island.steps_this_round = StepsBetweenPushes(job.spec().outer);
   job.vacant_since.erase(id);
   NewGeneration(job, island);
   s.SetCandidate(worker, "");
@@ -426,7 +427,9 @@ int64_t ActiveIslands(const Job& job) {
 }
 
 void BalanceSteps(State& s, Job& job) {
-  const int64_t most = job.spec().outer.steps_per_round;
+  const OuterSpec& outer = job.spec().outer;
+  const int64_t most = StepsBetweenPushes(outer);
+  const int64_t least = std::max<int64_t>(1, outer.steps_min / outer.fragments);
   double fastest = 0;
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation != 0) fastest = std::max(fastest, SpeedOf(s, island));
@@ -435,9 +438,9 @@ void BalanceSteps(State& s, Job& job) {
     if (island.incarnation == 0) continue;
     const double speed = SpeedOf(s, island);
     int64_t steps = most;
-    if (job.spec().outer.balance_steps && speed > 0) {
+    if (outer.balance_steps && speed > 0) {
       steps = std::clamp<int64_t>(std::llround(static_cast<double>(most) * speed / fastest),
-                                  std::min(most, job.spec().outer.steps_min), most);
+                                  std::min(most, least), most);
     }
     if (steps != island.steps_this_round) job.EditIsland(id).steps_this_round = steps;
   }

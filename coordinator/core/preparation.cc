@@ -88,6 +88,12 @@ bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<SiteFact
         job.id(), " takes it over");
     return false;
   }
+  if (job.spec().outer.fragments > std::ssize(facts.layers)) {
+    FailJob(s, job,
+            absl::StrCat("outer.fragments = ", job.spec().outer.fragments, ": must be at most ",
+                         facts.layers.size(), ", the model's layers with embedding and head"));
+    return false;
+  }
   auto shards = CutShards(facts.layers, s.options.max_shard_bytes);
   if (!shards.ok()) {
     FailJob(s, job, std::string(shards.status().message()));

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/protocol/fragments.h"
 #include "common/protocol/learning_rate.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/islands.h"
@@ -32,7 +33,9 @@ DecisionParticipant ParticipantOf(const Job& job, const ContributionId& id) {
 
 // See penalty.h. `round_tokens`: of all candidates together. A short push counts as a whole one:
 // its steps stray less from one direction than those of a long one.
-double ReachOf(const Job& job, int64_t inner_steps, int64_t round_tokens) {
+// A step moves all elements about as far, so that the norm of a fragment is that of the model times
+// the root of its share.
+double ReachOf(const Job& job, int64_t inner_steps, int64_t round_tokens, Version version) {
   const InnerSpec& inner = job.spec().inner;
   const int64_t committed = job.progress.tokens_committed;
   const auto rate = [&](int64_t tokens) {
@@ -41,7 +44,13 @@ double ReachOf(const Job& job, int64_t inner_steps, int64_t round_tokens) {
   const int64_t steps = std::max({inner_steps, job.spec().outer.steps_per_round, int64_t{1}});
   // In the middle where the rate rises, where they began at the latest where it falls.
   const double most = std::max(rate(committed), rate(committed + round_tokens / 2));
-  return std::max(most, kLeastRate) * static_cast<double>(steps);
+  int64_t all = 0, in_turn = 0;
+  for (const ShardPlacement& shard : job.record.shards) {
+    all += shard.elements;
+    if (IsInTurn(version, shard.layer, job.spec().outer.fragments)) in_turn += shard.elements;
+  }
+  const double share = static_cast<double>(in_turn) / static_cast<double>(all);
+  return std::max(most, kLeastRate) * static_cast<double>(steps) * std::sqrt(share);
 }
 
 DecisionRecord& NewDecision(Job& job) {
@@ -118,12 +127,14 @@ MergedRound Merge(const Job& job, const DecisionRecord& decision, const RoundDec
   for (size_t i = 0; i < decision.participants.size(); ++i) {
     const DecisionParticipant& p = decision.participants[i];
     const auto steps = static_cast<double>(std::max<int64_t>(1, p.inner_steps));
-    input.candidates.push_back({result.verdicts[i].weight, static_cast<double>(p.tokens) / steps,
-                                version - 1 - p.contribution.base_version});
+    input.candidates.push_back(
+        {result.verdicts[i].weight, static_cast<double>(p.tokens) / steps,
+         (version - 1 - p.contribution.base_version) / job.spec().outer.fragments});
   }
   for (auto d = job.decisions.rbegin();
        d != job.decisions.rend() && input.past_rho.size() < kRhoRounds; ++d) {
-    if (d->second.version > 0 && d->first != decision.round) {
+    const bool passed = d->second.participants.empty();
+    if (d->second.version > 0 && d->first != decision.round && !passed) {
       input.past_rho.push_back(d->second.rho);
     }
   }
@@ -239,7 +250,8 @@ void DecideRound(State& s, Job& job) {
   }
   for (const DecisionParticipant& p : decision.participants) {
     const int64_t masked = job.contributions.at(p.contribution).masked_tokens;
-    candidates.push_back({p.contribution, p.tokens, ReachOf(job, p.inner_steps, tokens), masked});
+    candidates.push_back({p.contribution, p.tokens,
+                          ReachOf(job, p.inner_steps, tokens, collecting.version), masked});
   }
   const std::vector<LayerGram> layers = SumOf(collecting);
   decision.gram = WholeGram(layers, candidates.size());
@@ -290,6 +302,18 @@ void DecideRound(State& s, Job& job) {
       RenewIsland(s, job, id.island, "its round is void: everything was rejected");
     }
   }
+}
+
+void PassTurn(State& s, Job& job, const std::string& why) {
+  DecisionRecord& decision = NewDecision(job);
+  decision.version = job.progress.version + 1;
+  decision.opened_by = job.window->opened_by;
+  const int64_t fragment = FragmentOfVersion(decision.version, job.spec().outer.fragments);
+  decision.closed_because = absl::StrCat(why, ", none with fragment ", fragment);
+  decision.tokens_committed_after = job.progress.tokens_committed;
+  TakeDropped(job, decision);
+  s.Log(job.id(), Severity::kInfo, Describe(decision));
+  AskServersNow(s, job);
 }
 
 void FinishRound(State& s, Job& job) {

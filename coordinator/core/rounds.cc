@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/protocol/fragments.h"
 #include "common/protocol/round_limit.h"
 #include "coordinator/core/copies.h"
 #include "coordinator/core/islands.h"
@@ -65,6 +66,7 @@ void Grant(State& s, Job& job, const Member& worker, const ContributionId& id) {
   const StagedShards& staged = job.staged[id];
   PushGrant grant{job.id(), id, {}};
   for (const GrantedPush& push : PushOrderOf(job, id.island)) {
+    if (!IsPushed(job, id, job.record.shards[push.shard])) continue;
     const int64_t size = job.record.shards[push.shard].elements;
     const ElementRange range = push.elements == 0
                                    ? ElementRange{0, size}
@@ -159,7 +161,7 @@ void AnswerEarlyPushes(State& s, Job& job) {
 }
 
 void NoteStaged(Job& job, const ContributionId& id) {
-  const bool whole = static_cast<int64_t>(job.staged[id].size()) == FilledSlots(job.record);
+  const bool whole = static_cast<int64_t>(job.staged[id].size()) == PushedSlots(job, id);
   if (whole == IsComplete(job, id)) return;
   if (whole) {
     job.complete.push_back(id);
@@ -207,7 +209,7 @@ bool DropIncomplete(State& s, Job& job) {
   for (const ContributionId& id : lost) {
     DropContribution(s, job, id,
                      absl::StrCat("its island was gone after ", job.staged[id].size(), " of ",
-                                  FilledSlots(job.record), " shards"));
+                                  PushedSlots(job, id), " shards"));
   }
   return !lost.empty();
 }
@@ -276,6 +278,20 @@ size_t MostContributions(const OuterSpec& outer) {
   return outer.merge == "mean" ? kMaxContributions : kMaxContributionsByLayer;
 }
 
+// Of those that are complete, whose fragment the next round concerns.
+std::vector<ContributionId> InTurn(const Job& job) {
+  std::vector<ContributionId> in_turn;
+  const int64_t fragments = job.spec().outer.fragments;
+  const Version next = job.progress.version + 1;
+  for (const ContributionId& id : job.complete) {
+    if (fragments == 1 ||
+        FragmentOfVersion(id.base_version + 1, fragments) == FragmentOfVersion(next, fragments)) {
+      in_turn.push_back(id);
+    }
+  }
+  return in_turn;
+}
+
 bool AdvanceWindow(State& s, Job& job) {
   if (job.complete.empty()) {
     const bool was_open = job.window.has_value();
@@ -301,11 +317,14 @@ bool AdvanceWindow(State& s, Job& job) {
   }
   Collecting collecting;
   collecting.version = job.progress.version + 1;
+  collecting.contributions = InTurn(job);
+  if (collecting.contributions.empty()) {
+    PassTurn(s, job, why);  // the window stays open: the turn of what is complete comes
+    return true;
+  }
   // The earliest; the others are in the next round.
   const size_t most = MostContributions(job.spec().outer);
-  collecting.contributions.assign(
-      job.complete.begin(),
-      job.complete.begin() + static_cast<std::ptrdiff_t>(std::min(job.complete.size(), most)));
+  if (collecting.contributions.size() > most) collecting.contributions.resize(most);
   std::sort(collecting.contributions.begin(), collecting.contributions.end());
   collecting.opened_by = job.window->opened_by;
   collecting.closed_because = why;
@@ -345,6 +364,7 @@ bool AdvanceRound(State& s, Job& job) {
 
 Instant WindowDeadline(const Job& job) {
   if (!job.window || job.spec().outer.wait_for_all) return kNever;
+  if (job.decided_version() > job.progress.version) return kNever;  // after a turn that was passed
   return job.window->opened_at + job.window->grace;
 }
 

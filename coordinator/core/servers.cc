@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/fragments.h"
 #include "common/protocol/outer_optimizer.h"
 #include "common/protocol/round_limit.h"
 #include "coordinator/core/adoption.h"
@@ -108,6 +109,7 @@ std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
       if (!p.accepted) continue;
       std::optional<ShardId> lost;
       ForEachSlotOn(job.record, server, [&](SlotId, const ShardPlacement& shard) {
+        if (!IsPushed(job, p.contribution, shard)) return;
         if (!staged[p.contribution].Holds(shard.shard)) lost = shard.shard;
       });
       if (!lost) continue;
@@ -346,7 +348,8 @@ void OnStatistics(State& s, Member& server, const Statistics& message) {
   }
   std::set<int32_t> expected;
   for (const ShardPlacement& shard : job->record.shards) {
-    if (shard.server == server.record.name) expected.insert(shard.layer);
+    const bool in_turn = IsInTurn(message.version, shard.layer, job->spec().outer.fragments);
+    if (in_turn && shard.server == server.record.name) expected.insert(shard.layer);
   }
   const size_t k = message.contributions.size();
   if (!HasStatisticsByLayer(k) && !expected.empty()) expected = {0};

@@ -116,7 +116,7 @@ RoundView RoundOf(const State& s, const Job& job, Instant now) {
     if (record.dropped) continue;
     PendingContribution pending;
     pending.record = record;
-    pending.shards = FilledSlots(job.record);
+    pending.shards = PushedSlots(job, id);
     if (auto it = job.staged.find(id); it != job.staged.end()) {
       pending.shards_staged = static_cast<int64_t>(it->second.size());
     }

@@ -179,7 +179,7 @@ void ServerCore::Obey(const CollectStatistics& message, Turn& turn) {
   const std::optional<Gathering>& making = job->gathering;
   if (making && same(making->version, making->sum.contributions, making->sum.shards)) return;
   job->statistics.reset();
-  job->gathering = {message.version, {message.contributions, message.shards}};
+  job->gathering = {message.version, {message.version, message.contributions, message.shards}};
 }
 
 void ServerCore::Obey(const CommitRound& message, Turn& turn) {

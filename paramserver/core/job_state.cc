@@ -9,6 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "common/net/tensor_types.h"
+#include "common/protocol/fragments.h"
 #include "common/protocol/outer_optimizer.h"
 #include "common/status.h"
 #include "kernels/add_delta.h"
@@ -202,6 +203,7 @@ absl::Status JobState::CheckRecord(const CommittedRecord& record) const {
                                                      " comes twice or has no finite weight"));
     }
     for (const auto& [id, shard] : shards_) {
+      if (!HasTurn(record.version, shard)) continue;
       if (FindStaged(term.contribution, id) == nullptr) {
         return absl::NotFoundError(absl::StrCat(round, ": the push of shard ", id, " by ",
                                                 Name(term.contribution), " is missing"));
@@ -310,6 +312,8 @@ bool JobState::ApplyPart(const CommittedRecord& record, int64_t elements) {
   const auto tensors = static_cast<int64_t>(record.terms.size() + 1 + slots_);
   auto next = stepped_ ? shards_.upper_bound(*stepped_) : shards_.begin();
   for (; next != shards_.end() && elements > 0; ++next) {
+    stepped_ = next->first;
+    if (!HasTurn(record.version, next->second)) continue;
     if (record.version == 0) {
       SetInitial(next->second, record.terms.front());
       StepServed(next->second);
@@ -317,7 +321,6 @@ bool JobState::ApplyPart(const CommittedRecord& record, int64_t elements) {
       StepShard(next->second, record);
       StepServed(next->second);
     }
-    stepped_ = next->first;
     elements -= tensors * next->second.info.elements;
   }
   if (next != shards_.end()) return false;
@@ -378,6 +381,10 @@ void JobState::Decide(const ContributionId& contribution) {
   }
 }
 
+bool JobState::HasTurn(Version version, const Shard& shard) const {
+  return IsInTurn(version, shard.info.layer, assignment_.charter.spec.outer.fragments);
+}
+
 void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
   const StagedShard& push = *FindStaged(term.contribution, shard.info.shard);
   shard.theta = std::make_shared<SharedTensor>(shard.info.elements);
@@ -403,6 +410,8 @@ bool JobState::HoldsStatistics(const OwnedShard& shard) const {
 }
 
 void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
+  const int64_t fragments = assignment_.charter.spec.outer.fragments;
+  if (fragments > 1 && round.terms.empty()) return;  // no island has pushed the fragment
   std::vector<WeightedDelta> deltas;
   for (const RoundTerm& term : round.terms) {
     const StagedShard& push = *FindStaged(term.contribution, shard.info.shard);
@@ -437,7 +446,7 @@ void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
   const double rate = round.step.learning_rate;
   optimizer_->Step(state,
                    {deltas, rate != 0 ? rate : assignment_.outer_learning_rate,
-                    assignment_.outer_momentum, round.version},
+                    assignment_.outer_momentum, TurnOfVersion(round.version, fragments)},
                    *pool_);
 }
 
@@ -524,6 +533,7 @@ absl::StatusOr<bool> JobState::AddToGram(GramSum& sum, int64_t elements) const {
     sum.last = id;
     const std::vector<ShardId>& only = sum.shards;
     if (!only.empty() && std::find(only.begin(), only.end(), id) == only.end()) continue;
+    if (!HasTurn(sum.version, shard)) continue;
     if (absl::Status status = AddShard(id, shard, sum); !status.ok()) return status;
     const auto deltas = static_cast<int64_t>(sum.contributions.size() + 1);
     elements -= deltas * std::max<int64_t>(1, deltas / kMaxContributionsByLayer) *

@@ -53,6 +53,7 @@ class JobState {
   // it is applied, and no assignment, end or arriving shard meanwhile.
   bool ApplyPart(const CommittedRecord& record, int64_t elements);
   // Its tensors are those of the next version already: ApplyPart is at it.
+  // With fragments also of a shard that the round leaves as it is.
   bool IsStepped(ShardId shard) const { return stepped_ && shard <= *stepped_; }
   // Memory that a push takes when it is staged: the first of a shard takes the whole shard's.
   // REQUIRES: HasShard(id.shard).
@@ -61,10 +62,12 @@ class JobState {
   // A consistent picture of now. `last_sequence`: of the newest record applied.
   std::shared_ptr<const Snapshot> TakeSnapshot(LogSequence last_sequence) const;
 
-  // Per layer held here (of many contributions for all together, see round_limit.h), the inner
-  // products of these contributions' staged deltas, and last of the outer optimizer's reference
-  // slot where it has one, summed over shards in order, in double.
+  // Per layer held here that the round making `version` concerns (of many contributions for all
+  // together, see round_limit.h), the inner products of these contributions' staged deltas, and
+  // last of the outer optimizer's reference slot where it has one, summed over shards in order, in
+  // double.
   struct GramSum {
+    Version version = 0;
     std::vector<ContributionId> contributions;
     std::vector<ShardId> shards = {};  // of these; empty: of all
     std::optional<ShardId> last = {};  // that is in it
@@ -188,6 +191,8 @@ class JobState {
   const StagedShard* FindStaged(const ContributionId& contribution, ShardId shard) const;
   void Put(const PushedRecord& record, int64_t elements, StagedShard& staged);
   void Decide(const ContributionId& contribution);
+  // Whether the round that makes `version` concerns the shard.
+  bool HasTurn(Version version, const Shard& shard) const;
   void SetInitial(Shard& shard, const RoundTerm& term);
   // Running statistics, of which a round takes the mean; see LayerSize.
   bool HoldsStatistics(const OwnedShard& shard) const;

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/fragments.h"
 #include "common/protocol/outer_optimizer.h"
 #include "kernels/add_delta.h"
 #include "kernels/host_ops.h"
@@ -130,6 +131,14 @@ void Checker::Decided(const DecisionRecord& decision) {
   newest_round_ = decision.round;
   Made& made = made_[decision.round];
   made = {decision.version, terms, {}, 0};
+  for (const RoundTerm& term : terms) {
+    const int64_t fragments = spec_.outer.fragments;
+    if ((decision.version - 1 - term.contribution.base_version) % fragments == 0) continue;
+    if (decision.version > 0) {
+      Fail(absl::StrCat("N3: version ", decision.version, " takes another fragment, of ",
+                        Describe(term.contribution)));
+    }
+  }
   for (const DecisionParticipant& p : decision.participants) {
     if (p.reason.empty()) Fail(absl::StrCat("no reason for ", Describe(p.contribution)));
     if (!p.accepted) {
@@ -189,7 +198,8 @@ void Checker::CheckWeights(const DecisionRecord& decision) {
     if (decision.version == 0) continue;
     double share = static_cast<double>(p.tokens) / static_cast<double>(tokens);
     if (spec_.outer.optimizer == "adam_age") {
-      const auto age = static_cast<double>(decision.version - 1 - p.contribution.base_version);
+      const auto age = static_cast<double>(decision.version - 1 - p.contribution.base_version) /
+                       static_cast<double>(spec_.outer.fragments);
       share *= std::exp(-0.1 * age) / (1 + age);
     }
     if (p.clip < 0 || p.clip > 1 ||
@@ -270,7 +280,11 @@ void Checker::Expect(const CommitRound& commit) {
   model.theta.resize(layers);
   model.slots.resize(OuterOptimizerOf(spec_.outer).slots.size(), LayerValues(layers));
   const auto optimizer = ps::MakeOuterOptimizer(spec_.outer);
+  const int64_t fragments = spec_.outer.fragments;
   for (size_t l = 0; l < layers; ++l) {
+    // N3: a round makes one fragment, of all its contributions, and leaves the others as they are.
+    if (!IsInTurn(commit.version, static_cast<int32_t>(l), fragments)) continue;
+    if (fragments > 1 && commit.version > 0 && commit.terms.empty()) continue;
     std::vector<std::vector<float>> deltas;
     std::vector<WeightedDelta> weighted;
     deltas.reserve(commit.terms.size());
@@ -306,8 +320,10 @@ void Checker::Expect(const CommitRound& commit) {
       weighted.push_back({{values.data(), Encoding::kFloat32, static_cast<int64_t>(values.size())},
                           static_cast<float>(step.reference)});
     }
-    optimizer->Step(
-        shard, {weighted, commit.step.learning_rate, spec_.outer.momentum, commit.version}, pool_);
+    optimizer->Step(shard,
+                    {weighted, commit.step.learning_rate, spec_.outer.momentum,
+                     TurnOfVersion(commit.version, fragments)},
+                    pool_);
   }
   Serve(commit.version, model);
   expected_[commit.version] = std::move(model);
@@ -384,13 +400,13 @@ void Checker::AtRisk(const NodeId& worker, const std::vector<PositionRange>& tra
   const int64_t sequences = worker::Sequences(trained_on);
   // See worker/core: a contribution is made H steps after an adoption, of those and of what was
   // trained during the exchange before; until the next adoption the island trains on for a while.
-  const int64_t round = spec_.outer.steps_per_round * spec_.inner.batch_sequences;
+  const int64_t round = StepsBetweenPushes(spec_.outer) * spec_.inner.batch_sequences;
   const int64_t longest = worker::kMaxCarriedRounds * round;
   const int64_t most = captured ? longest : std::min(longest, carried + round);
   if (sequences > most) {
     Fail(absl::StrCat("N4: ", worker, " would lose ", sequences, " sequences, more than ", most,
-                      captured ? ", in an exchange" : "", " (", carried, " carried, H is ",
-                      spec_.outer.steps_per_round, " steps)"));
+                      captured ? ", in an exchange" : "", " (", carried, " carried, pushes are ",
+                      StepsBetweenPushes(spec_.outer), " steps apart)"));
   }
 }
 

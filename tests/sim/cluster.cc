@@ -107,6 +107,18 @@ ClusterOptions RandomOptions(uint64_t seed) {
   if (pulls.Chance(0.3)) {
     o.spec.outer.pull_encoding = pulls.Chance(0.5) ? Encoding::kInt8 : Encoding::kInt4;
   }
+  Rng dealt(seed, /*stream=*/402);
+  const bool together =
+      !HasSinglePushRounds(spec.outer) && spec.outer.pull_encoding == Encoding::kFloat32;
+  if (together && dealt.Chance(0.5)) {
+    spec.outer.fragments = 2 + static_cast<int64_t>(dealt.Below(2));  // of three layers
+    spec.outer.steps_per_round = spec.outer.fragments * (1 + static_cast<int64_t>(dealt.Below(5)));
+  }
+  if (dealt.Chance(0.2)) spec.outer.fragment_blend = 0.25 + 0.75 * dealt.Uniform();
+  if (dealt.Chance(0.3) && spec.outer.overlap == Overlap::kCarry) {
+    spec.outer.fragment_delay_steps = 1 + static_cast<int64_t>(dealt.Below(static_cast<uint64_t>(
+                                              spec.outer.steps_per_round / spec.outer.fragments)));
+  }
   const int64_t sequences = 200 + static_cast<int64_t>(rng.Below(1500));
   spec.schedule.train_tokens = sequences * spec.data.sequence_length;
   return o;
@@ -152,14 +164,16 @@ std::string Describe(const ClusterOptions& o) {
       "%d workers, %d servers and %d late ones, a drain every %.0f s, disks lost %.1f, drop %.3f, "
       "duplicate %.3f, slow %.3f, delay up to %.0f ms, a crash "
       "every %.0f s, a disconnect every %.0f s, an isolation every %.0f s, a pause every %.0f s; "
-      "%d tokens, batch %d, H %d, encoding %d, overlap %s, grace %.1f s%s%s, %d workers an island, "
+      "%d tokens, batch %d, H %d, %d fragments, delay %d, blend %.2f, encoding %d, overlap %s, "
+      "grace %.1f s%s%s, %d workers an island, "
       "an end every "
       "%.0f s",
       o.workers, o.servers, o.late_servers, Seconds(o.drain_every), o.disk_lost, o.network.drop,
       o.network.duplicate, o.network.slow, 1e3 * Seconds(o.network.delay_max),
       Seconds(o.crash_every), Seconds(o.disconnect_every), Seconds(o.isolate_every),
       Seconds(o.pause_every), o.spec.schedule.train_tokens, o.spec.inner.batch_sequences,
-      o.spec.outer.steps_per_round, static_cast<int>(o.spec.outer.push_encoding),
+      o.spec.outer.steps_per_round, o.spec.outer.fragments, o.spec.outer.fragment_delay_steps,
+      o.spec.outer.fragment_blend, static_cast<int>(o.spec.outer.push_encoding),
       o.spec.outer.overlap == Overlap::kCarry ? "carry" : "none", o.spec.outer.grace_seconds,
       o.spec.outer.wait_for_all ? ", waits for all" : "",
       o.spec.layout.island == IslandExtent::kAll ? ", one island of all"

@@ -148,6 +148,10 @@ void WorkerNode::CheckDelta(const worker::CaptureDelta& action, const LayerValue
   const bool initial = action.contribution.base_version == kNoVersion;
   const LayerValues base = OfOwners(worker::OuterKind::kBase);
   for (size_t l = 0; l < theta.size(); ++l) {
+    if (!worker::Concern(action.shards, static_cast<int32_t>(l))) {
+      std::fill(delta[l].begin(), delta[l].end(), 0.0f);  // of an earlier one, and not pushed
+      continue;
+    }
     for (size_t i = 0; i < theta[l].size(); ++i) {
       const float expected = initial ? theta[l][i] : base[l][i] - theta[l][i];
       if (delta[l][i] == expected) continue;
@@ -177,6 +181,7 @@ void WorkerNode::CheckDelta(const worker::CaptureDelta& action, const LayerValue
     }
   }
   for (size_t l = 0; l < delta.size(); ++l) {
+    if (!worker::Concern(action.shards, static_cast<int32_t>(l))) continue;
     for (size_t i = 0; i < delta[l].size(); ++i) {
       const float owed = delta[l][i] + before[l][i];
       const float kept = decoded[l][i] + after[l][i];

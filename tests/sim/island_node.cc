@@ -311,9 +311,16 @@ absl::Status WorkerNode::Adopt(const worker::AdoptPulled& action) {
   if (!known_.state) known_.state = Gather();
   if (known_.state) {
     IslandState& state = *known_.state;
-    if (action.mode == worker::AdoptMode::kReplace) state.theta = base;
-    for (size_t l = 0; carries && l < state.theta.size(); ++l) {
-      for (size_t i = 0; i < state.theta[l].size(); ++i) state.theta[l][i] += addition[l][i];
+    const auto blend = static_cast<float>(world_.options.spec.outer.fragment_blend);
+    for (size_t l = 0; l < base.size(); ++l) {
+      if (!worker::Concern(action.shards, static_cast<int32_t>(l))) continue;
+      if (action.mode == worker::AdoptMode::kReplace) {
+        state.theta.resize(base.size());
+        state.theta[l] = base[l];
+      }
+      for (size_t i = 0; carries && l < state.theta.size() && i < state.theta[l].size(); ++i) {
+        state.theta[l][i] += blend * addition[l][i];
+      }
     }
     if (action.reset_moments) {
       state.optimizer_step = 0;

@@ -150,8 +150,9 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
                            worker::OuterKind kind, int32_t layer, ElementRange range,
                            std::span<float> out) const;
   absl::StatusOr<std::vector<float>> ReadOuterLayer(worker::OuterKind kind, int32_t layer);
-  absl::Status ApplyOuter(worker::OuterKind kind, worker::OuterTarget target, bool borrowed);
-  absl::Status ReadForDelta(bool of_snapshot);
+  absl::Status ApplyOuter(worker::OuterKind kind, worker::OuterTarget target,
+                          const std::vector<ShardPlacement>& shards, bool borrowed);
+  absl::Status ReadForDelta(const std::vector<ShardPlacement>& shards, bool of_snapshot);
   std::map<int32_t, std::vector<float>> Thetas() const;  // of the plan's layers
 
   // ---- member_saves.cc ----

@@ -22,19 +22,21 @@ absl::Status SimMember::DoOuter(const v1::OuterCall& call) {
   if (outer_ == nullptr) return absl::FailedPreconditionError("the plan is not set up");
   switch (call.what()) {
     case v1::OuterCall::CAPTURE:
-      return ReadForDelta(/*of_snapshot=*/false);
+      return ReadForDelta(worker::ShardsFrom(call), /*of_snapshot=*/false);
     case v1::OuterCall::MAKE:
-      if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(true));
+      if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(worker::ShardsFrom(call), true));
       return outer_->MakeDelta(worker::CaptureFrom(call));
     case v1::OuterCall::APPLY:
-      return ApplyOuter(kind, target, /*borrowed=*/false);
+      return ApplyOuter(kind, target, worker::ShardsFrom(call), /*borrowed=*/false);
     case v1::OuterCall::FINISH:
       log_.ForgetBase();
-      outer_->Finish(call.tag().base(), worker::FromWire(call.tag()).since, call.keep_residual());
+      outer_->Finish(call.tag().base(), worker::FromWire(call.tag()).since, call.keep_residual(),
+                     worker::ShardsFrom(call));
       return absl::OkStatus();
     case v1::OuterCall::PUT_BASE_IN:
       put_aside_ = Thetas();
-      return ApplyOuter(OuterKind::kBase, OuterTarget::kParameters, /*borrowed=*/true);
+      return ApplyOuter(OuterKind::kBase, OuterTarget::kParameters, /*shards=*/{},
+                        /*borrowed=*/true);
     case v1::OuterCall::PUT_BACK:
       for (const auto& [layer, theta] : std::exchange(put_aside_, {}))
         held_.at(layer).theta = theta;
@@ -117,10 +119,12 @@ absl::StatusOr<std::vector<float>> SimMember::ReadOuterLayer(OuterKind kind, int
   return values;
 }
 
-absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target, bool borrowed) {
+absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target,
+                                   const std::vector<ShardPlacement>& shards, bool borrowed) {
   const std::shared_ptr<OuterState> outer = outer_;
   if (kind != OuterKind::kBase) {
     for (const KeptPart& part : outer->copies()) {
+      if (!worker::Concern(shards, part.layer)) continue;
       std::vector<float> values(static_cast<size_t>(part.range.size()));
       ATOLL_RETURN_IF_ERROR(ReadOuterOf(part.holders.front(), outer, OuterKind::kPulled, part.layer,
                                         part.range, values));
@@ -128,8 +132,12 @@ absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target, bool borr
     }
   }
   if (target == OuterTarget::kNothing) return absl::OkStatus();
+  if (target != OuterTarget::kAddition && !borrowed) log_.Changed();
+  const auto blend = static_cast<float>(job_->spec.outer.fragment_blend);
   for (const auto& [layer, theta] : Thetas()) {
+    if (!worker::Concern(shards, layer)) continue;
     ATOLL_ASSIGN_OR_RETURN(std::vector<float> values, ReadOuterLayer(kind, layer));
+    for (size_t i = 0; kind == OuterKind::kAddition && i < values.size(); ++i) values[i] *= blend;
     if (target == OuterTarget::kAddition) {
       if (!addition_prepared_) return absl::NotFoundError("nothing was prepared");
       addition_[layer] = std::move(values);
@@ -143,8 +151,8 @@ absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target, bool borr
   return absl::OkStatus();
 }
 
-absl::Status SimMember::ReadForDelta(bool of_snapshot) {
-  return outer_->ReadAll([&](int32_t layer, ElementRange range, std::span<float> out) {
+absl::Status SimMember::ReadForDelta(const std::vector<ShardPlacement>& shards, bool of_snapshot) {
+  return outer_->ReadAll(shards, [&](int32_t layer, ElementRange range, std::span<float> out) {
     const std::map<int32_t, std::vector<float>> here = of_snapshot ? snapshot_ : Thetas();
     std::map<int32_t, std::vector<float>> there;
     auto found = here.find(layer);

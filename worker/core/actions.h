@@ -15,6 +15,7 @@
 #ifndef ATOLL_WORKER_CORE_ACTIONS_H_
 #define ATOLL_WORKER_CORE_ACTIONS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -283,12 +284,15 @@ struct TrainStep {
 struct CaptureDelta {
   ContributionId contribution;
   Encoding encoding = Encoding::kFloat32;
-  std::vector<ShardPlacement> shards;  // where the encoding is quantised: all of the job
+  // Of a fragment: the shards of its layers, and nothing is captured of other layers. Empty: all
+  // layers. Of all layers they are named where the encoding is quantised.
+  std::vector<ShardPlacement> shards;
 };
+// With b = outer.fragment_blend. Of layers that were not pulled, nothing changes.
 enum class AdoptMode {
   kReplace,  // theta <- theta_v, theta_base <- theta_v
-  kCarry,    // theta <- theta_v + (theta - theta_push), theta_base <- theta_v;
-             // theta_push is theta_base if nothing was captured since the last Adopted
+  kCarry,    // theta <- theta + b * (theta_v - theta_push), theta_base <- theta_v; theta_push is
+             // theta_base for layers of which nothing was captured since the last Adopted
   kKeep,     // theta and moments stay, theta_base <- theta_v
 };
 // Adopted, of what the last StartPull brought.
@@ -300,7 +304,14 @@ struct AdoptPulled {
   // core/README.md has the cases.
   bool keep_residual = false;
   std::vector<PositionRange> consumed = {};  // with kKeep: what theta was trained on since theta_v
+  std::vector<ShardPlacement> shards = {};   // that were pulled, whole layers; empty: all
 };
+// Whether these shards, which may stand for all by being none, are of the layer.
+inline bool Concern(const std::vector<ShardPlacement>& shards, int32_t layer) {
+  return shards.empty() ||
+         std::any_of(shards.begin(), shards.end(),
+                     [&](const ShardPlacement& shard) { return shard.layer == layer; });
+}
 // Loss of theta_base over schedule.validation_sequences: ValidationDone.
 struct Validate {
   Version version = kNoVersion;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/protocol/fragments.h"
 #include "common/protocol/mark_file.h"
 #include "worker/core/impl.h"
 
@@ -393,7 +394,8 @@ bool WorkerCore::Impl::Due(Instant at) {
 
 int64_t WorkerCore::Impl::round_steps() const {
   return std::max<int64_t>(
-      order_->steps_this_round > 0 ? order_->steps_this_round : spec().outer.steps_per_round, 1);
+      order_->steps_this_round > 0 ? order_->steps_this_round : StepsBetweenPushes(spec().outer),
+      1);
 }
 
 int64_t WorkerCore::Impl::round_sequences() const {

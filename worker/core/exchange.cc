@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/fragments.h"
 #include "worker/core/impl.h"
 
 namespace atl::worker {
@@ -185,6 +186,15 @@ bool WorkerCore::Impl::Decided() const {
          order_->committed_version >= order_->outcome->version;
 }
 
+// Those of the fragment whose round makes the version.
+std::vector<ShardPlacement> WorkerCore::Impl::ShardsInTurn(Version version) const {
+  std::vector<ShardPlacement> shards;
+  for (const ShardPlacement& shard : order_->shards) {
+    if (IsInTurn(version, shard.layer, spec().outer.fragments)) shards.push_back(shard);
+  }
+  return shards;
+}
+
 // ------------------------------------------------------------------------------------- pulls ----
 
 void WorkerCore::Impl::On(const PullDone& done) {
@@ -224,6 +234,17 @@ std::optional<Version> WorkerCore::Impl::PullTarget() const {
   return std::nullopt;
 }
 
+// The coordinator has said that the island's moments and steps are of no use.
+bool WorkerCore::Impl::WarmsUpAgain() const {
+  return in_flight_ && order_->outcome && order_->outcome->warm_up_again &&
+         order_->outcome->contribution == in_flight_->id;
+}
+
+// Otherwise the layers that have had no turn since base_version_ stay as they are.
+bool WorkerCore::Impl::NeedsAllLayers() const {
+  return spec().outer.fragments == 1 || !adopted_ || diverged_ || WarmsUpAgain();
+}
+
 void WorkerCore::Impl::PlanPull() {
   if (pulling_ || pulled_ || command_ == Command::kAdopt || !prepared_) return;
   if (!SetUp() || command_ == Command::kReconfigure) return;  // nobody owns anything yet
@@ -237,10 +258,16 @@ void WorkerCore::Impl::PlanPull() {
     if (pushing) Emit(CancelTransfers{});
     for (InFlight::Push& push : in_flight_->pushes) push.state = InFlight::Shard::kStaged;
   }
+  const int64_t fragments = spec().outer.fragments;
+  const bool all = NeedsAllLayers() || *target == base_version_;
   StartPull pull{order_->job, ++pull_, *target, {}, spec().outer.pull_encoding};
+  pulling_shards_.clear();
   for (ShardId shard : order_->pull_order) {
     for (const ShardPlacement& placement : order_->shards) {
-      if (placement.shard == shard) pull.shards.push_back({placement});
+      if (placement.shard != shard) continue;
+      if (!all && !HasTurnSince(base_version_, *target, placement.layer, fragments)) continue;
+      pull.shards.push_back({placement});
+      if (!all) pulling_shards_.push_back(placement);
     }
   }
   pulling_ = true;

@@ -189,6 +189,10 @@ class WorkerCore::Impl {
   Encoding EncodingOf(const ContributionId& id) const;
   bool Decided() const;
   std::optional<Version> PullTarget() const;
+  bool WarmsUpAgain() const;
+  bool NeedsAllLayers() const;
+  bool AwaitsDelay() const;
+  std::vector<ShardPlacement> ShardsInTurn(Version version) const;
   void PlanLeases();
   void PlanPushes();
   void PlanPull();
@@ -316,7 +320,8 @@ class WorkerCore::Impl {
   bool pulling_ = false;
   Version pulling_version_ = kNoVersion;
   int64_t pulling_tokens_ = 0;
-  bool pulled_ = false;  // pulling_version_ is complete and not adopted
+  std::vector<ShardPlacement> pulling_shards_;  // of layers that had a turn since; empty: of all
+  bool pulled_ = false;                         // pulling_version_ is complete and not adopted
   Instant pull_at_;
   std::string pull_trouble_;
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/protocol/fragments.h"
 #include "common/protocol/learning_rate.h"
 #include "worker/core/impl.h"
 
@@ -185,9 +186,12 @@ void WorkerCore::Impl::PlanTrainer() {
 }
 
 bool WorkerCore::Impl::StartAdopt() {
-  if (!pulled_) return false;
-  const bool again = in_flight_ && order_->outcome && order_->outcome->warm_up_again &&
-                     order_->outcome->contribution == in_flight_->id;
+  if (!pulled_ || AwaitsDelay()) return false;
+  if (NeedsAllLayers() && !pulling_shards_.empty()) {
+    pulled_ = false;  // more is of no use now than when the pull began
+    return false;
+  }
+  const bool again = WarmsUpAgain();
   if (resumed_ && pulling_version_ == resumed_->base_version) {
     adopting_ = AdoptMode::kKeep;
     doing_ = absl::StrCat("going on from the state saved at inner step ", resumed_->inner_step);
@@ -197,8 +201,12 @@ bool WorkerCore::Impl::StartAdopt() {
   }
   // A later version is there: its base is none for what was trained since.
   if (resumed_) leases_.PutBack(std::exchange(resumed_, std::nullopt)->consumed);
-  // Without steps of its own there is nothing to carry, and the result is exactly version v.
-  const bool carry = adopted_ && local_.steps > 0 && !diverged_ && !again;
+  // Without steps of its own there is nothing to carry, and the result is exactly version v; but
+  // fragments whose turns were missed have steps that were never pushed.
+  const bool missed = !pulling_shards_.empty() &&
+                      !(in_flight_ && in_flight_->id.base_version + 1 == pulling_version_);
+  const bool steps = local_.steps > 0 || missed || spec().outer.fragment_blend < 1;
+  const bool carry = adopted_ && steps && !diverged_ && !again;
   adopting_ = carry ? AdoptMode::kCarry : AdoptMode::kReplace;
   reset_moments_ = reset_moments_ || again;
   doing_ = absl::StrCat("adopting version ", pulling_version_);
@@ -206,8 +214,15 @@ bool WorkerCore::Impl::StartAdopt() {
   const bool accepted = !in_flight_ || (order_->outcome && order_->outcome->accepted &&
                                         order_->outcome->contribution == in_flight_->id);
   const bool keep = adopted_ && accepted && !diverged_ && !reset_moments_;
-  Start(Command::kAdopt, AdoptPulled{pulling_version_, adopting_, reset_moments_, keep});
+  Start(Command::kAdopt,
+        AdoptPulled{pulling_version_, adopting_, reset_moments_, keep, {}, pulling_shards_});
   return true;
+}
+
+// Islands adopt a version after the same number of steps, however quickly it comes.
+bool WorkerCore::Impl::AwaitsDelay() const {
+  return in_flight_ && adopted_ && !diverged_ && !WarmsUpAgain() && order_->run == RunState::kRun &&
+         (leases_.size() > 0 || !exhausted_) && local_.steps < spec().outer.fragment_delay_steps;
 }
 
 bool WorkerCore::Impl::StartValidate() {
@@ -224,7 +239,9 @@ bool WorkerCore::Impl::StartCapture() {
   const bool initial = order_->initialize && !adopted_ && initial_made_;
   if (!initial) {
     const bool used_up = exhausted_ && leases_.size() == 0 && local_.steps > 0;
-    const bool enough = local_.steps - carried_steps_ >= round_steps() ||
+    // With a delay the steps during an exchange are as many for all islands, and count.
+    const int64_t carried = spec().outer.fragment_delay_steps > 0 ? 0 : carried_steps_;
+    const bool enough = local_.steps - carried >= round_steps() ||
                         local_.steps >= kMaxCarriedRounds * round_steps();
     if (!adopted_ || (!enough && !used_up)) return false;
     if (last_pushed_ == NextContribution()) return false;
@@ -234,7 +251,8 @@ bool WorkerCore::Impl::StartCapture() {
   in_flight_ = InFlight{NextContribution(), std::exchange(local_, Work()), false, now_, {}};
   last_pushed_ = in_flight_->id;
   CaptureDelta capture{in_flight_->id, EncodingOf(in_flight_->id), {}};
-  if (IsQuantized(capture.encoding)) capture.shards = order_->shards;
+  const bool fragment = !initial && spec().outer.fragments > 1;
+  if (fragment || IsQuantized(capture.encoding)) capture.shards = ShardsInTurn(base_version_ + 1);
   Start(Command::kCapture, std::move(capture));
   return true;
 }
@@ -256,7 +274,9 @@ void WorkerCore::Impl::StartStep() {
     doing_ = absl::StrCat("paused: ", order_->reason);
     return;
   }
-  const bool held_up = local_.steps >= kMaxCarriedRounds * round_steps();
+  const int64_t delay = spec().outer.fragment_delay_steps;
+  const bool held_up = local_.steps >= kMaxCarriedRounds * round_steps() ||
+                       (in_flight_ && delay > 0 && local_.steps >= delay);
   if (diverged_ || (in_flight_ && (spec().outer.overlap == Overlap::kNone || held_up))) {
     doing_ = pulling_ ? absl::StrCat("pulling version ", pulling_version_)
                       : absl::StrCat("waiting for ", next, " to be decided", PushTrouble());

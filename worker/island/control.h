@@ -162,8 +162,9 @@ class IslandControl {
   absl::Status AllDoNow(const v1::GroupFrame& frame);
   bool HaveAll(const std::set<NodeId>& taken) const;  // those that hold layers have taken copies
   int64_t ModelBytes() const;
-  absl::Status ApplyAll(OuterKind kind, OuterTarget target);
-  absl::Status Carry();
+  absl::Status ApplyAll(OuterKind kind, OuterTarget target,
+                        const std::vector<ShardPlacement>& shards = {});
+  absl::Status Carry(const std::vector<ShardPlacement>& shards);
   absl::StatusOr<bool> AddStaged();  // false: nothing was staged, or its memory was needed since
   absl::Status FetchTables();
   // Has all members take copies; which of them have done so.

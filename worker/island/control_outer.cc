@@ -17,6 +17,11 @@ v1::GroupFrame FrameOf(v1::OuterCall::What what) {
   return frame;
 }
 
+// Of these shards' layers; without any, of all.
+void NameShards(const std::vector<ShardPlacement>& shards, v1::GroupFrame* frame) {
+  for (const ShardPlacement& shard : shards) ToWire(shard, frame->mutable_outer()->add_shards());
+}
+
 v1::GroupFrame ApplyFrame(OuterKind kind, OuterTarget target, bool beside) {
   v1::GroupFrame frame = FrameOf(v1::OuterCall::APPLY);
   frame.mutable_outer()->set_kind(static_cast<int32_t>(kind));
@@ -112,7 +117,9 @@ absl::StatusOr<IslandControl::Completion> IslandControl::CaptureDelta(
   ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies(snapshot));
   const bool of_snapshot = HaveAll(taken);
   if (!of_snapshot) {
-    ATOLL_RETURN_IF_ERROR(AllDo(FrameOf(v1::OuterCall::CAPTURE)));
+    v1::GroupFrame capture = FrameOf(v1::OuterCall::CAPTURE);
+    NameShards(command.shards, &capture);
+    ATOLL_RETURN_IF_ERROR(AllDo(capture));
   }
   v1::GroupFrame make = FrameOf(v1::OuterCall::MAKE);
   ToWire(command, make.mutable_outer());
@@ -131,6 +138,9 @@ absl::StatusOr<IslandControl::Completion> IslandControl::CaptureDelta(
 // ------------------------------------------------------------------------------------- pulls ----
 
 absl::StatusOr<IslandControl::Completion> IslandControl::StageCarry() {
+  const OuterSpec& outer = port_->island_job()->spec.outer;
+  // What is staged is of all layers, and whole.
+  if (outer.fragments > 1 || outer.fragment_blend < 1) return Completion();
   v1::GroupFrame frame;
   frame.mutable_addition();
   ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies(frame));
@@ -154,15 +164,17 @@ absl::Status IslandControl::ChangeAll(v1::GroupFrame frame) {
   return absl::OkStatus();
 }
 
-absl::Status IslandControl::ApplyAll(OuterKind kind, OuterTarget target) {
+absl::Status IslandControl::ApplyAll(OuterKind kind, OuterTarget target,
+                                     const std::vector<ShardPlacement>& shards) {
   v1::GroupFrame frame = ApplyFrame(kind, target, /*beside=*/false);
+  NameShards(shards, &frame);
   return target == OuterTarget::kNothing ? AllDo(frame) : ChangeAll(std::move(frame));
 }
 
-absl::Status IslandControl::Carry() {
+absl::Status IslandControl::Carry(const std::vector<ShardPlacement>& shards) {
   ATOLL_ASSIGN_OR_RETURN(const bool added, AddStaged());
   if (added) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kAddition, OuterTarget::kAdded));
+  ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kAddition, OuterTarget::kAdded, shards));
   return FetchTables();
 }
 
@@ -173,19 +185,22 @@ absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
   const bool replaces = command.mode == AdoptMode::kReplace;
   replacing_ = replaces;
   if (command.mode == AdoptMode::kCarry) {
-    ATOLL_RETURN_IF_ERROR(Carry());
+    ATOLL_RETURN_IF_ERROR(Carry(command.shards));
   } else {
-    ATOLL_RETURN_IF_ERROR(
-        ApplyAll(OuterKind::kPulled, replaces ? OuterTarget::kParameters : OuterTarget::kNothing));
+    ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kPulled,
+                                   replaces ? OuterTarget::kParameters : OuterTarget::kNothing,
+                                   command.shards));
   }
   staged_ = false;
   v1::GroupFrame finish = FrameOf(v1::OuterCall::FINISH);
   ToWire(OuterTag{command.version, std::nullopt, NewStamp()},
          finish.mutable_outer()->mutable_tag());
   finish.mutable_outer()->set_keep_residual(command.keep_residual);
+  NameShards(command.shards, &finish);
   ATOLL_RETURN_IF_ERROR(AllDo(finish));
   change_failed_ = replacing_ = false;
-  if (replaces) port_->Log([](ReplayLog& log) { log.Explained(); });
+  // The others' parameters are not theta_base.
+  if (replaces && command.shards.empty()) port_->Log([](ReplayLog& log) { log.Explained(); });
   return absl::OkStatus();
 }
 

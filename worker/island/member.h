@@ -141,17 +141,19 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // Gets what the order says; it takes the place of what was kept at CommitOuterLayout.
   absl::Status SetOuterLayout(const OuterOrder& order);
   void CommitOuterLayout();
-  // The parameters of what this worker owns, for a pseudo-gradient.
-  absl::Status ReadForDelta(bool of_snapshot);
+  // The parameters of what this worker owns, for a pseudo-gradient. `shards`, here and below:
+  // layers that they do not concern (Concern) are left alone.
+  absl::Status ReadForDelta(const std::vector<ShardPlacement>& shards, bool of_snapshot);
   // Elements of all layers that this worker's devices hold, from their owners. Afterwards it has
   // the pulled version of what it keeps copies of. kAdded leaves out copies of a table that cannot
   // be read here: FetchTables, when all members have done so.
-  // `borrowed`: what was there before comes back.
-  absl::Status ApplyOuter(OuterKind kind, OuterTarget target, bool borrowed = false);
+  absl::Status ApplyOuter(OuterKind kind, OuterTarget target,
+                          const std::vector<ShardPlacement>& shards);
   // The initial weights of the layers on these devices, by the seed or from the job's files.
   absl::Status MakeInitialWeights();
   // The pulled version is theta_base.
-  absl::Status FinishOuter(const OuterTag& tag, bool keep_residual);
+  absl::Status FinishOuter(const OuterTag& tag, bool keep_residual,
+                           const std::vector<ShardPlacement>& shards);
   absl::Status FetchTables();
   // Of a whole layer, from its owners.
   absl::Status ReadOuterLayer(OuterKind kind, int32_t layer, std::span<float> out);
@@ -331,12 +333,12 @@ class GroupMember final : public IslandPort, private PeerHandler {
                            std::span<float> out);
   absl::Status ReadParameters(int32_t layer, ElementRange range, bool of_snapshot,
                               std::span<float> out);
-  absl::Status SetDevices(const HeldLayer& held, OuterTarget target, std::span<const float> values,
-                          bool borrowed);
+  absl::Status SetDevices(const HeldLayer& held, OuterTarget target, std::span<const float> values);
   std::vector<HeldLayer> HeldShards() const;  // those of the plan
   using ReadLayer = std::function<absl::Status(int32_t layer, std::span<float> out)>;
   // All layers of the plan on these devices, of whole layers as they are read.
-  absl::Status SetHeld(OuterTarget target, bool borrowed, const ReadLayer& read_layer);
+  absl::Status SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
+                       const ReadLayer& read_layer);
   absl::Status DoBeside(const v1::OuterCall& call);
   bool DoLater(const NodeId& from, v1::GroupFrame& frame);
   bool Serve(const NodeId& from, v1::GroupFrame& frame);

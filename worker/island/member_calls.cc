@@ -126,12 +126,12 @@ absl::Status GroupMember::DoOuter(const v1::OuterCall& call) {
     case v1::OuterCall::LAYOUT:
       return SetOuterLayout(OrderFrom(call));
     case v1::OuterCall::CAPTURE:
-      return ReadForDelta(/*of_snapshot=*/false);
+      return ReadForDelta(ShardsFrom(call), /*of_snapshot=*/false);
     case v1::OuterCall::APPLY:
       return ApplyOuter(static_cast<OuterKind>(call.kind()),
-                        static_cast<OuterTarget>(call.target()));
+                        static_cast<OuterTarget>(call.target()), ShardsFrom(call));
     case v1::OuterCall::FINISH:
-      return FinishOuter(FromWire(call.tag()), call.keep_residual());
+      return FinishOuter(FromWire(call.tag()), call.keep_residual(), ShardsFrom(call));
     case v1::OuterCall::PUT_BASE_IN:
       return PutBaseIn();
     case v1::OuterCall::PUT_BACK:

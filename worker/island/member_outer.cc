@@ -207,20 +207,22 @@ absl::Status GroupMember::ReadParameters(int32_t layer, ElementRange range, bool
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::ReadForDelta(bool of_snapshot) {
+absl::Status GroupMember::ReadForDelta(const std::vector<ShardPlacement>& shards,
+                                       bool of_snapshot) {
   const std::shared_ptr<OuterState> outer = this->outer();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
-  return outer->ReadAll([&](int32_t layer, ElementRange range, std::span<float> out) {
+  return outer->ReadAll(shards, [&](int32_t layer, ElementRange range, std::span<float> out) {
     return ReadParameters(layer, range, of_snapshot, out);
   });
 }
 
 absl::Status GroupMember::DoBeside(const v1::OuterCall& call) {
   if (call.what() == v1::OuterCall::APPLY) {
-    return ApplyOuter(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()));
+    return ApplyOuter(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()),
+                      ShardsFrom(call));
   }
   if (call.what() != v1::OuterCall::MAKE) return absl::InvalidArgumentError("not beside steps");
-  if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(true));
+  if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(ShardsFrom(call), true));
   const std::shared_ptr<OuterState> outer = this->outer();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
   return outer->MakeDelta(CaptureFrom(call));
@@ -229,13 +231,13 @@ absl::Status GroupMember::DoBeside(const v1::OuterCall& call) {
 // ------------------------------------------------------------------------------------- pulls ----
 
 absl::Status GroupMember::SetDevices(const HeldLayer& held, OuterTarget target,
-                                     std::span<const float> values, bool borrowed) {
+                                     std::span<const float> values) {
   const std::span<float> same(const_cast<float*>(values.data()), values.size());
   switch (target) {
     case OuterTarget::kNothing:
       return absl::OkStatus();
     case OuterTarget::kParameters:
-      return SetShard(held.shard, {same, {}, {}}, borrowed);
+      return SetShard(held.shard, {same, {}, {}});
     case OuterTarget::kAddition:
       return SetAddition(held.shard, values);
     case OuterTarget::kAdded:
@@ -252,12 +254,14 @@ std::vector<HeldLayer> GroupMember::HeldShards() const {
   return held_shards_;
 }
 
-absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target, bool borrowed) {
+absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target,
+                                     const std::vector<ShardPlacement>& shards) {
   const std::shared_ptr<OuterState> outer = this->outer();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
   if (kind != OuterKind::kBase) {
     std::vector<float> values;
     for (const KeptPart& part : outer->copies()) {
+      if (!Concern(shards, part.layer)) continue;
       values.resize(static_cast<size_t>(part.range.size()));
       ATOLL_RETURN_IF_ERROR(
           BorrowOuter(part.holders.front(), OuterKind::kPulled, part.layer, part.range, values));
@@ -265,17 +269,25 @@ absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target, bool bo
     }
   }
   if (target == OuterTarget::kNothing) return absl::OkStatus();
-  return SetHeld(target, borrowed, [&](int32_t layer, std::span<float> out) {
-    return ReadOuterLayer(kind, layer, out);
+  // The island's state changes, also where no layer of the fragment is held here.
+  if (target != OuterTarget::kAddition) Log([](ReplayLog& log) { log.Changed(); });
+  const auto blend = static_cast<float>(job_->spec.outer.fragment_blend);
+  return SetHeld(target, shards, [&](int32_t layer, std::span<float> out) {
+    ATOLL_RETURN_IF_ERROR(ReadOuterLayer(kind, layer, out));
+    if (kind != OuterKind::kAddition || blend == 1) return absl::OkStatus();
+    for (float& x : out) x *= blend;
+    return absl::OkStatus();
   });
 }
 
-absl::Status GroupMember::SetHeld(OuterTarget target, bool borrowed, const ReadLayer& read_layer) {
+absl::Status GroupMember::SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
+                                  const ReadLayer& read_layer) {
   int32_t read = -1;  // layer that `values` are
   std::vector<float> values, cut;
   for (const HeldLayer& held : HeldShards()) {
     // What is not readable comes from who has it, later.
     if (target == OuterTarget::kAdded && held.table_only) continue;
+    if (!Concern(shards, held.shard.layer)) continue;
     const LayerLayout& whole = job_->layouts[static_cast<size_t>(held.shard.layer)];
     if (read != held.shard.layer) {
       values.resize(static_cast<size_t>(whole.size));
@@ -283,13 +295,13 @@ absl::Status GroupMember::SetHeld(OuterTarget target, bool borrowed, const ReadL
       read = held.shard.layer;
     }
     if (held.shard.tensor_shares.size() == 1) {
-      ATOLL_RETURN_IF_ERROR(SetDevices(held, target, values, borrowed));
+      ATOLL_RETURN_IF_ERROR(SetDevices(held, target, values));
       continue;
     }
     ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job_->LayoutOf(held.shard));
     cut.resize(static_cast<size_t>(part.size));
     CutLayer(whole, part, values, cut);
-    ATOLL_RETURN_IF_ERROR(SetDevices(held, target, cut, borrowed));
+    ATOLL_RETURN_IF_ERROR(SetDevices(held, target, cut));
   }
   return absl::OkStatus();
 }
@@ -297,7 +309,7 @@ absl::Status GroupMember::SetHeld(OuterTarget target, bool borrowed, const ReadL
 absl::Status GroupMember::MakeInitialWeights() {
   const ModelSpec& spec = job_->spec.model;
   if (spec.initial_weights_path.empty()) {
-    return SetHeld(OuterTarget::kParameters, /*borrowed=*/false,
+    return SetHeld(OuterTarget::kParameters, /*shards=*/{},
                    [&](int32_t layer, std::span<float> out) {
                      InitLayer(job_->layouts[static_cast<size_t>(layer)], job_->engine.model.layers,
                                spec.seed, out);
@@ -314,19 +326,19 @@ absl::Status GroupMember::MakeInitialWeights() {
   ATOLL_RETURN_IF_ERROR(
       Annotate(ReadWeights(spec.initial_weights_path, job_->layouts, spans, cancelled),
                "model.initial_weights_path"));
-  return SetHeld(OuterTarget::kParameters, /*borrowed=*/false,
-                 [&](int32_t layer, std::span<float> out) {
-                   const std::vector<float>& from = values[static_cast<size_t>(layer)];
-                   std::copy(from.begin(), from.end(), out.begin());
-                   return absl::OkStatus();
-                 });
+  return SetHeld(OuterTarget::kParameters, /*shards=*/{}, [&](int32_t layer, std::span<float> out) {
+    const std::vector<float>& from = values[static_cast<size_t>(layer)];
+    std::copy(from.begin(), from.end(), out.begin());
+    return absl::OkStatus();
+  });
 }
 
-absl::Status GroupMember::FinishOuter(const OuterTag& tag, bool keep_residual) {
+absl::Status GroupMember::FinishOuter(const OuterTag& tag, bool keep_residual,
+                                      const std::vector<ShardPlacement>& shards) {
   const std::shared_ptr<OuterState> outer = this->outer();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
   Log([](ReplayLog& log) { log.ForgetBase(); });
-  outer->Finish(tag.base, tag.since, keep_residual);
+  outer->Finish(tag.base, tag.since, keep_residual, shards);
   return absl::OkStatus();
 }
 

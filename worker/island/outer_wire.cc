@@ -41,13 +41,6 @@ absl::Status Check(const v1::ShardCut& shard) {
   return CheckRange(shard.layer(), shard.begin(), shard.begin() + shard.elements());
 }
 
-void ToWire(const ShardPlacement& shard, v1::ShardCut* out) {
-  out->set_shard(shard.shard);
-  out->set_layer(shard.layer);
-  out->set_begin(shard.begin);
-  out->set_elements(shard.elements);
-}
-
 ShardPlacement FromWire(const v1::ShardCut& shard) {
   return {shard.shard(), shard.layer(), shard.begin(), shard.elements()};
 }
@@ -100,6 +93,19 @@ std::vector<ShardPart> PartsFrom(const v1::TransferCall& call) {
 
 }  // namespace
 
+void ToWire(const ShardPlacement& shard, v1::ShardCut* out) {
+  out->set_shard(shard.shard);
+  out->set_layer(shard.layer);
+  out->set_begin(shard.begin);
+  out->set_elements(shard.elements);
+}
+
+std::vector<ShardPlacement> ShardsFrom(const v1::OuterCall& call) {
+  std::vector<ShardPlacement> shards;
+  for (const v1::ShardCut& shard : call.shards()) shards.push_back(FromWire(shard));
+  return shards;
+}
+
 void ToWire(const OuterTag& tag, v1::OuterTag* out) {
   out->set_base(tag.base);
   if (tag.captured) NameToWire(*tag.captured, out->mutable_captured());
@@ -144,7 +150,7 @@ OuterOrder OrderFrom(const v1::OuterCall& call) {
   }
   order.tag = FromWire(call.tag());
   order.encoding = static_cast<Encoding>(call.encoding());
-  for (const v1::ShardCut& shard : call.shards()) order.shards.push_back(FromWire(shard));
+  order.shards = ShardsFrom(call);
   for (const v1::OuterCall::Source& from : call.sources()) {
     order.sources.push_back({from.from(), from.layer(), {from.begin(), from.end()}});
   }
@@ -158,9 +164,8 @@ void ToWire(const CaptureDelta& command, v1::OuterCall* out) {
 }
 
 CaptureDelta CaptureFrom(const v1::OuterCall& call) {
-  CaptureDelta command{NameFrom(call.tag().captured()), static_cast<Encoding>(call.encoding()), {}};
-  for (const v1::ShardCut& shard : call.shards()) command.shards.push_back(FromWire(shard));
-  return command;
+  return {NameFrom(call.tag().captured()), static_cast<Encoding>(call.encoding()),
+          ShardsFrom(call)};
 }
 
 void ToWire(const OuterHoldings& held, v1::OuterHeld* out) {

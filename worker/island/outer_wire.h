@@ -42,6 +42,8 @@ struct OuterHoldings {
 // Engine::Add is to add, or does not reach the devices.
 enum class OuterTarget { kParameters, kAdded, kAddition, kNothing };
 
+void ToWire(const ShardPlacement& shard, v1::ShardCut* out);
+std::vector<ShardPlacement> ShardsFrom(const v1::OuterCall& call);
 void ToWire(const OuterOrder& order, v1::OuterCall* out);
 OuterOrder OrderFrom(const v1::OuterCall& call);
 void ToWire(const CaptureDelta& command, v1::OuterCall* out);

@@ -187,9 +187,10 @@ absl::StatusOr<MeanLoss> ModelTrainer::Validate(int64_t sequences, int set) {
 absl::StatusOr<Trainer::Completion> ModelTrainer::CaptureDelta(
     const worker::CaptureDelta& command) {
   ATOLL_RETURN_IF_ERROR(outer_->CheckShards(command));
-  ATOLL_RETURN_IF_ERROR(outer_->ReadAll([this](int32_t layer, ElementRange, std::span<float> out) {
-    return GetParameters(layer, out);
-  }));
+  ATOLL_RETURN_IF_ERROR(
+      outer_->ReadAll(command.shards, [this](int32_t layer, ElementRange, std::span<float> out) {
+        return GetParameters(layer, out);
+      }));
   return [outer = outer_, command](const std::atomic<bool>& cancelled) {
     return cancelled ? absl::AbortedError("interrupted") : outer->MakeDelta(command);
   };
@@ -199,6 +200,7 @@ absl::Status ModelTrainer::AdoptPulled(const worker::AdoptPulled& command) {
   const bool carry = command.mode == AdoptMode::kCarry;
   std::vector<float> values, theta;
   for (int l = 0; l < job_->layers(); ++l) {
+    if (!Concern(command.shards, l)) continue;
     values.resize(static_cast<size_t>(job_->runner->params(l).size()));
     ATOLL_RETURN_IF_ERROR(
         GatherOuter(carry ? OuterKind::kAddition : OuterKind::kPulled, l, values));
@@ -209,7 +211,7 @@ absl::Status ModelTrainer::AdoptPulled(const worker::AdoptPulled& command) {
     }
     ATOLL_RETURN_IF_ERROR(SetParameters(l, values));
   }
-  outer_->Finish(command.version, {}, command.keep_residual);
+  outer_->Finish(command.version, {}, command.keep_residual, command.shards);
   return absl::OkStatus();
 }
 

@@ -88,7 +88,8 @@ OuterState::OuterState(NodeId worker, OuterLayout layout, bool quantized)
 
 // ------------------------------------------------------------------------------------ pushes ----
 
-absl::Status OuterState::ReadAll(const ReadParameters& read) {
+absl::Status OuterState::ReadAll(const std::vector<ShardPlacement>& shards,
+                                 const ReadParameters& read) {
   tag_.captured.reset();
   {
     // Bytes of the last push may still be on their way out.
@@ -101,6 +102,7 @@ absl::Status OuterState::ReadAll(const ReadParameters& read) {
   }
   for (size_t p = 0; p < parts_->size(); ++p) {
     const OwnedPart& part = (*parts_)[p];
+    if (!Concern(shards, part.layer)) continue;
     ATOLL_RETURN_IF_ERROR(read(part.layer, part.range, delta_->values[p]));
   }
   return absl::OkStatus();
@@ -129,6 +131,7 @@ absl::Status OuterState::MakeDelta(const CaptureDelta& command) {
     return absl::FailedPreconditionError("there is no theta_base");
   }
   for (size_t p = 0; p < parts_->size() && !initial; ++p) {
+    if (!Concern(command.shards, (*parts_)[p].layer)) continue;
     std::vector<float>& values = delta_->values[p];
     const float* base = (*base_)[p].data();
     for (size_t i = 0; i < values.size(); ++i) values[i] = base[i] - values[i];
@@ -159,15 +162,22 @@ void OuterState::ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shar
 
 // ------------------------------------------------------------------------------------- pulls ----
 
-void OuterState::Finish(Version version, StateStamp since, bool keep_residual) {
+void OuterState::Finish(Version version, StateStamp since, bool keep_residual,
+                        const std::vector<ShardPlacement>& shards) {
   const std::lock_guard lock(mutex_);
+  for (size_t p = 0; p < parts_->size(); ++p) {
+    if (!Concern(shards, (*parts_)[p].layer)) (*pulled_)[p] = (*base_)[p];
+  }
   // A pull that ends late may still hold `pulled_`; the swap only moves who owns what.
   std::swap(base_, pulled_);
   if (residual_ != nullptr && keep_residual && tag_.captured) {
     std::swap(residual_, residual_after_);
   }
   if (residual_ != nullptr && !keep_residual) {
-    for (std::vector<float>& part : *residual_) std::fill(part.begin(), part.end(), 0.0f);
+    for (size_t p = 0; p < parts_->size(); ++p) {
+      if (!Concern(shards, (*parts_)[p].layer)) continue;
+      std::fill((*residual_)[p].begin(), (*residual_)[p].end(), 0.0f);
+    }
   }
   tag_ = {version, std::nullopt, since};
 }
@@ -208,7 +218,7 @@ absl::Status OuterState::Read(OuterKind kind, int32_t layer, ElementRange range,
   if (kind == OuterKind::kAddition) {
     const std::span<const float> pulled = at(*pulled_), base = at(*base_);
     for (size_t i = 0; i < out.size(); ++i) out[i] = pulled[i] - base[i];
-    if (!tag_.captured) return absl::OkStatus();
+    if (!tag_.captured || !Concern(shards_, layer)) return absl::OkStatus();
     const std::span<const float> delta = at(delta_->values);
     for (size_t i = 0; i < out.size(); ++i) out[i] += delta[i];
     return absl::OkStatus();

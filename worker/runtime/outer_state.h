@@ -57,6 +57,7 @@ struct OuterTag {
 
 // What is read and written of it. kAddition: what adopting the pulled version adds to the
 // parameters, theta_v - theta_push, which is the same whatever steps make of them meanwhile.
+// Of a layer that was not captured theta_push is theta_base.
 // kEncoded: bytes of a quantised pseudo-gradient, padded to whole floats.
 enum class OuterKind { kBase, kDelta, kResidual, kResidualAfter, kEncoded, kPulled, kAddition };
 
@@ -77,7 +78,8 @@ class OuterState {
   // ---- Pushes: first the parameters as they are at the capture, then the pseudo-gradient. ----
   // Fills `out` with the parameters of these elements of a layer.
   using ReadParameters = std::function<absl::Status(int32_t, ElementRange, std::span<float>)>;
-  absl::Status ReadAll(const ReadParameters& read);
+  // Of the layers that the shards concern (Concern).
+  absl::Status ReadAll(const std::vector<ShardPlacement>& shards, const ReadParameters& read);
   // InvalidArgument: a shard does not lie within the model.
   absl::Status CheckShards(const CaptureDelta& command) const;
   // InvalidArgument: a shard does not lie within the parts; then there is no pseudo-gradient.
@@ -94,8 +96,9 @@ class OuterState {
 
   // ---- Pulls. ----
   const std::shared_ptr<LayerBuffers>& pulled() const { return pulled_; }
-  // The pulled version is theta_base now. `keep_residual` as in AdoptPulled.
-  void Finish(Version version, StateStamp since, bool keep_residual);
+  // The pulled version is theta_base now. `keep_residual` and `shards` as in AdoptPulled.
+  void Finish(Version version, StateStamp since, bool keep_residual,
+              const std::vector<ShardPlacement>& shards = {});
 
   // ---- Elements of one own part. ----
   absl::Status Read(OuterKind kind, int32_t layer, ElementRange range, std::span<float> out) const;
@@ -103,7 +106,7 @@ class OuterState {
                      std::span<const float> values);
   // Of kEncoded: floats that these elements take. They are whole blocks of these shards.
   int64_t EncodedFloats(int32_t layer, ElementRange range) const;
-  // Before a pseudo-gradient is written: how it was captured, and its shards where it is quantised.
+  // Before a pseudo-gradient is written: how it was captured, and its shards as in CaptureDelta.
   void ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shards);
   const std::vector<ShardPlacement>& shards() const { return shards_; }
 
@@ -119,7 +122,7 @@ class OuterState {
   mutable std::mutex mutex_;  // held while something is read, and while buffers are replaced
   std::shared_ptr<LayerBuffers> base_, pulled_, residual_, residual_after_;
   std::shared_ptr<Delta> delta_;
-  std::vector<ShardPlacement> shards_;  // of delta_, where it is quantised
+  std::vector<ShardPlacement> shards_;  // of delta_, as in CaptureDelta
   ThreadPool pool_{1};
 };
 

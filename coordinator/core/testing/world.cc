@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/check.h"
+#include "common/protocol/fragments.h"
 #include "common/protocol/round_limit.h"
 #include "coordinator/core/testing/describe.h"
 
@@ -482,6 +483,7 @@ Statistics World::Gram(const Server& server, const CollectStatistics& request) {
   for (const ShardPlacement& shard : view.shards) total += static_cast<double>(shard.elements);
   std::map<int32_t, double> share;
   for (const OwnedShard& shard : job.assignment.shards) {
+    if (!IsInTurn(request.version, shard.layer, view.spec.outer.fragments)) continue;
     const bool by_layer = HasStatisticsByLayer(request.contributions.size());
     share[by_layer ? shard.layer : 0] += static_cast<double>(shard.elements) / total;
   }
@@ -529,6 +531,7 @@ void World::Submit(const Command& command) {
   spec.outer.min_servers = command.Int("servers", 1);
   spec.outer.shard_copies = static_cast<int>(command.Int("copies", 1));
   spec.outer.steps_per_round = command.Int("steps", 4);
+  spec.outer.fragments = command.Int("fragments", 1);
   spec.outer.grace_seconds = command.Real("grace", 10);
   spec.outer.steps_min = command.Int("steps-min", 1);
   spec.outer.adaptive_grace = command.Has("adaptive-grace");

@@ -1,0 +1,50 @@
+// Fragments of a model: its layers, dealt in strides. A round concerns one fragment, in turn, so a
+// layer is exchanged once in outer.fragments rounds. Versions count rounds: a layer's own version
+// is the newest one that was its fragment's turn. docs/decisions/fragments.md has the reasons.
+//
+// Pure functions. `fragments` is OuterSpec::fragments, at least 1; with 1 every round has all
+// layers.
+
+#ifndef ATOLL_COMMON_PROTOCOL_FRAGMENTS_H_
+#define ATOLL_COMMON_PROTOCOL_FRAGMENTS_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/ids.h"
+#include "common/protocol/job_spec.h"
+
+namespace atl {
+
+// Of the round that makes `version`, above 0.
+inline int64_t FragmentOfVersion(Version version, int64_t fragments) {
+  return (version - 1) % fragments;
+}
+
+// Whether the round that makes `version` concerns the layer. Version 0 has all layers.
+inline bool IsInTurn(Version version, int32_t layer, int64_t fragments) {
+  return version <= 0 || FragmentOfVersion(version, fragments) == layer % fragments;
+}
+
+// Whether a round after version `base`, up to `version`, concerns the layer.
+inline bool HasTurnSince(Version base, Version version, int32_t layer, int64_t fragments) {
+  const Version first = std::max(base + 1, version - fragments + 1);
+  for (Version v = first; v <= version; ++v) {
+    if (IsInTurn(v, layer, fragments)) return true;
+  }
+  return false;
+}
+
+// How often the fragment of `version`, above 0, has had its turn by then.
+inline int64_t TurnOfVersion(Version version, int64_t fragments) {
+  return (version - 1) / fragments + 1;
+}
+
+// Inner steps of the fastest island between two pushes.
+inline int64_t StepsBetweenPushes(const OuterSpec& outer) {
+  return std::max<int64_t>(1, outer.steps_per_round / std::max<int64_t>(1, outer.fragments));
+}
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_PROTOCOL_FRAGMENTS_H_
