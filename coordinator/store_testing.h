@@ -81,6 +81,7 @@ inline std::vector<StoreRecord> OneOfEach() {
            {2, 1},
            {{"a", "b", {{0, 0, 1, false}, {0, 1, 0, true}}}},
            2,
+           {{"w1", 6}},
            7,
            8,
            "1f1b",

@@ -59,8 +59,8 @@ absl::StatusOr<plan::Wire> WireOf(const plan::Cluster& cluster, const v1::Link& 
       const auto trunk = std::find_if(cluster.trunks.begin(), cluster.trunks.end(),
                                       [&](const plan::Trunk& t) { return t.name == edge.trunk(); });
       if (trunk == cluster.trunks.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("trunk \"", absl::CHexEscape(edge.trunk()), "\" is not described under [[trunks]]"));
+        return absl::InvalidArgumentError(absl::StrCat("trunk \"", absl::CHexEscape(edge.trunk()),
+                                                       "\" is not described under [[trunks]]"));
       }
       added.trunk = static_cast<int>(trunk - cluster.trunks.begin());
     }

@@ -24,7 +24,8 @@ absl::Status CheckName(absl::string_view what, absl::string_view name);
 
 // Of the catalogue, or of which there are times: its speed is the measured one then, and its
 // memory 0. Others are refused.
-absl::StatusOr<plan::DeviceType> NamedType(const std::string& name, const plan::ProfileTable& times);
+absl::StatusOr<plan::DeviceType> NamedType(const std::string& name,
+                                           const plan::ProfileTable& times);
 
 }  // namespace atl
 

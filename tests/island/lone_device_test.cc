@@ -121,7 +121,7 @@ TEST_CASE("a job that fits a lone device by recomputation trains as on a larger 
   LoneWorker ample(sea, 0);
   ample.Prepares();
   const std::vector<double> losses = ample.Trains();
-  LoneWorker tight(sea, ample.PeakBytes() * 3 / 4);
+  LoneWorker tight(sea, ample.PeakBytes() * 4 / 5);
   const Prepared prepared = tight.Prepares();
   REQUIRE(prepared.profiles.size() == 1);
   const auto plan = PlanIsland(tight.Request(prepared));

@@ -199,7 +199,11 @@ void ServerNode::Carry(ps::Actions actions) {
   for (const ps::RefusePull& refusal : actions.refusals) {
     if (auto node = pull_answers_.extract(refusal.token)) node.mapped()(nullptr, &refusal);
   }
-  for (ps::WriteSnapshot& action : actions.snapshots) WriteSnapshot(std::move(action.snapshot));
+  for (ps::WriteSnapshot& action : actions.snapshots) {
+    auto& snapshots = disk_[action.snapshot->job].snapshots;
+    if (snapshots.size() > 1) snapshots.erase(snapshots.begin());
+    WriteSnapshot(std::move(action.snapshot));
+  }
   for (const ps::TruncateLog& action : actions.truncations) {
     auto& log = disk_[action.job].log;
     log.erase(log.begin(), log.lower_bound(action.keep_from));
@@ -309,7 +313,6 @@ void ServerNode::WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot) {
                                       absl::ResourceExhaustedError("simulated: disk full")});
     }
     disk.snapshots.push_back(OnDisk(*snapshot));
-    if (disk.snapshots.size() > 2) disk.snapshots.erase(disk.snapshots.begin());
     Deliver(ps::SnapshotDone{snapshot->job, snapshot->version, absl::OkStatus()});
   });
 }
