@@ -120,6 +120,8 @@ LayerValues WorkerNode::OfOwners(worker::OuterKind kind) {
   const std::shared_ptr<worker::OuterState> own = member_->outer();
   if (own == nullptr) return values;
   for (const worker::KeptPart& part : own->layout()) {
+    // Of a layer that was not captured there is an earlier pseudo-gradient, or none.
+    if (kind == worker::OuterKind::kDelta && !worker::Concern(own->shards(), part.layer)) continue;
     std::vector<float> first;
     for (const NodeId& holder : part.holders) {
       const WorkerNode* const node = world_.FindWorker(holder);
