@@ -55,11 +55,11 @@ absl::StatusOr<std::unique_ptr<TensorClient>> MakeClient(const Global& global) {
 
 Finding CheckClock(double ahead_ms, double within_ms) {
   const double off_ms = std::max(0.0, std::abs(ahead_ms) - within_ms);
-  Finding finding{Level::kOk, "clock",
-                  absl::StrFormat("%.0f ms %s the coordinator's, to within %.0f ms",
-                                  std::abs(ahead_ms), ahead_ms < 0 ? "ahead of" : "behind",
-                                  within_ms),
-                  ""};
+  Finding finding{
+      Level::kOk, "clock",
+      absl::StrFormat("%.0f ms %s the coordinator's, to within %.0f ms", std::abs(ahead_ms),
+                      ahead_ms < 0 ? "ahead of" : "behind", within_ms),
+      ""};
   if (off_ms < kClockWarningMs) return finding;
   finding.level = off_ms < kClockProblemMs ? Level::kWarning : Level::kProblem;
   finding.remedy =
@@ -71,20 +71,20 @@ Finding CheckClock(double ahead_ms, double within_ms) {
 Finding RatesFinding(const std::string& site, const absl::StatusOr<LinkRates>& rates) {
   const std::string check = absl::StrCat("bandwidth to ", site);
   if (!rates.ok()) {
-    const bool key = absl::IsUnauthenticated(rates.status());
     const std::string why(rates.status().message());
-    if (key) {
-      return {Level::kWarning, check, why, "join the cluster by a token: atoll join has a key"};
+    if (!absl::IsDeadlineExceeded(rates.status())) {
+      return {Level::kWarning, check, why,
+              "join the cluster by a token (atoll join), which makes a key; see docs/trust.md"};
     }
     return {Level::kProblem, check, why,
-            "connections come about, and large packets get lost: lower this machine's MTU to that "
-            "of the path (ip link set mtu 1400), or set net.ipv4.tcp_mtu_probing=1"};
+            "is the server busy or stopped? Else large packets get lost: lower this machine's MTU "
+            "to that of the path (ip link set mtu 1400), or set net.ipv4.tcp_mtu_probing=1"};
   }
-  Finding finding{Level::kOk, check,
-                  absl::StrFormat("%.0f Mbit/s there, %.0f Mbit/s back",
-                                  Megabits(rates->push_bytes_per_s),
-                                  Megabits(rates->pull_bytes_per_s)),
-                  ""};
+  Finding finding{
+      Level::kOk, check,
+      absl::StrFormat("%.0f Mbit/s there, %.0f Mbit/s back", Megabits(rates->push_bytes_per_s),
+                      Megabits(rates->pull_bytes_per_s)),
+      ""};
   const double slower = std::min(rates->push_bytes_per_s, rates->pull_bytes_per_s);
   if (slower < kSlowBytesPerS) {
     finding.level = Level::kWarning;
