@@ -57,7 +57,7 @@ absl::StatusOr<LinkRates> MeasureLink(TensorClient& client, const ServerAddress&
                 [done](const PushResult& result) { done->set_value(result.status); });
     return done->get_future().get();
   };
-  // Kept by `done`: a pull that is given up may still be written to.
+  // Kept by `done`: a pull that has timed out may still be written to.
   const auto room = std::make_shared<std::vector<float>>(kProbeElementsMax);
   const auto pull = [&](int64_t elements, int64_t) {
     auto done = std::make_shared<std::promise<absl::Status>>();

@@ -1,4 +1,4 @@
-// The rates of a tensor link, measured by pushes and pulls that nobody keeps: of kProbeJob, which
+// The rates of a tensor link, measured by pushes and pulls that no job keeps: of kProbeJob, which
 // is no job's id (those end with a number). A server answers from memory, whatever jobs it has.
 
 #ifndef ATOLL_COMMON_NET_LINK_PROBE_H_

@@ -23,13 +23,11 @@ absl::StatusOr<Member*> FindNamed(State& s, const std::string& name) {
                                                    " or paramserver/", id));
   }
   if (worker == nullptr && server == nullptr) {
-    return absl::NotFoundError(absl::StrCat("there is no ",
-                                            worker_only   ? "worker "
-                                            : server_only ? ""
-                                                          : "worker or ",
-                                            worker_only ? "" : "parameter server ",
-                                            CleanText(std::string(rest), 100),
-                                            ": see atoll status"));
+    const char* kind = worker_only   ? "worker"
+                       : server_only ? "parameter server"
+                                     : "worker or parameter server";
+    return absl::NotFoundError(absl::StrCat(
+        "there is no ", kind, " ", CleanText(std::string(rest), 100), ": see atoll status"));
   }
   return worker != nullptr ? worker : server;
 }

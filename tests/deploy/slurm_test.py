@@ -61,7 +61,7 @@ def enter_namespaces():
 
 
 class Slurm:
-    """Slurm's daemons, until the story's end; two names of this host are its nodes."""
+    """Slurm's daemons, until stop(); two names of this host are its nodes."""
 
     def __init__(self, folder):
         os.makedirs(os.path.join(folder, "munge"), mode=0o755)
