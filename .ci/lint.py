@@ -108,6 +108,12 @@ def check_format(paths):
             yield line.replace("error: code should be clang-formatted", "not formatted")
 
 
+def check_planted():
+    done = subprocess.run(["python3", "tests/fuzz/run.py", "--check-planted"], stderr=subprocess.PIPE,
+                          text=True, check=False)
+    yield from done.stderr.splitlines()
+
+
 def main():
     paths = files()
     findings = [finding for path in paths for finding in check_file(path)]
@@ -116,6 +122,7 @@ def main():
     findings += list(lint_commands.check())
     findings += list(lint_words.check())
     findings += list(metrics_reference.check())
+    findings += list(check_planted())
     print("\n".join(findings) if findings else f"lint: {len(paths)} files, nothing to say")
     return 1 if findings else 0
 

@@ -148,9 +148,9 @@ absl::StatusOr<v1::JobSummary> Client::Refill(const std::string& job, const std:
   request.set_server(server);
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Refill, request, address_);
 }
-absl::StatusOr<v1::DrainReply> Client::DrainServer(const std::string& server, bool undo) {
+absl::StatusOr<v1::DrainReply> Client::DrainMember(const std::string& name, bool undo) {
   v1::DrainRequest request;
-  request.set_server(server);
+  request.set_server(name);
   request.set_undo(undo);
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Drain, request, address_);
 }

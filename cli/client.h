@@ -35,7 +35,7 @@ class Client {
   absl::StatusOr<v1::JobSummary> Cancel(const std::string& job);
   absl::StatusOr<v1::JobSummary> Adopt(const std::string& job);
   absl::StatusOr<v1::JobSummary> Refill(const std::string& job, const std::string& server);
-  absl::StatusOr<v1::DrainReply> DrainServer(const std::string& server, bool undo);
+  absl::StatusOr<v1::DrainReply> DrainMember(const std::string& name, bool undo);
   absl::StatusOr<v1::JobSummary> Remove(const std::string& job, bool force);
   absl::StatusOr<v1::ClusterStatus> Status();
   absl::StatusOr<v1::CreateTokenReply> CreateToken(const v1::CreateTokenRequest& request);

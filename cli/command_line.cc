@@ -143,10 +143,19 @@ class CommandLine {
         WithJob(Add("refill", "restore a parameter server's lost shards from an island",
                     [this] { return RefillCommand(global_, job_, server_); }));
     refill->add_option("SERVER", server_, "parameter server that lost its folder")->required();
-    CLI::App* drain = Add("drain", "move a parameter server's shards to others",
-                          [this] { return DrainCommand(global_, server_, undo_); });
-    drain->add_option("SERVER", server_, "name of the server")->required();
-    drain->add_flag("--undo", undo_, "let it have shards again");
+    CLI::App* drain = Add("drain", "empty a worker or parameter server before it is stopped",
+                          [this] { return DrainCommand(global_, drain_); });
+    drain
+        ->add_option("MEMBER", drain_.member,
+                     "its name; worker/NAME or paramserver/NAME where both have it")
+        ->required();
+    CLI::Option* undo = drain->add_flag("--undo", drain_.undo, "let it have work or shards again");
+    CLI::Option* wait =
+        drain->add_flag("--wait", drain_.wait, "until it can be stopped")->excludes(undo);
+    drain->add_option("--timeout", drain_.timeout_s, "with --wait: seconds; then exit code 1")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1'000'000))
+        ->needs(wait);
     CLI::App* remove =
         Add("rm", "delete jobs that have ended or are orphaned, with their parameters",
             [this] { return RemoveJobs(global_, remove_); });
@@ -286,7 +295,7 @@ class CommandLine {
   ListFlags list_;
   LogFlags logs_;
   std::string server_;
-  bool undo_ = false;
+  DrainFlags drain_;
   RemoveFlags remove_;
   MetricsFlags metrics_;
   bool ask_ = false, watch_ = false;

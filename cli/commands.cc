@@ -15,6 +15,7 @@
 #include <optional>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/client.h"
@@ -319,14 +320,54 @@ int RefillCommand(const Global& global, const std::string& job, const std::strin
       });
 }
 
-int DrainCommand(const Global& global, const std::string& server, bool undo) {
+namespace {
+
+// What the coordinator says of a member that is drained; polled.
+absl::StatusOr<v1::DrainReply> DrainState(Client& client, const std::string& name) {
+  ATOLL_ASSIGN_OR_RETURN(const v1::ClusterStatus status, client.Status());
+  for (const v1::Member& member : status.members()) {
+    if (name != member.name() && name != absl::StrCat(member.kind(), "/", member.name())) continue;
+    v1::DrainReply reply;
+    reply.set_state(member.draining());
+    return reply;
+  }
+  return absl::NotFoundError(absl::StrCat("the coordinator does not know ", name, " any more"));
+}
+
+bool IsDrained(const v1::DrainReply& reply) {
+  return absl::StartsWith(reply.state(), "drained") || reply.state().empty();
+}
+
+}  // namespace
+
+int DrainCommand(const Global& global, const DrainFlags& flags) {
   auto client = Client::Dial(global.tls, global.coordinator);
   if (!client.ok()) return Fail(client.status());
-  const auto reply = (*client)->DrainServer(server, undo);
+  auto reply = (*client)->DrainMember(flags.member, flags.undo);
   if (!reply.ok()) return Fail(reply.status());
-  std::cout << (global.json ? Json(*reply)
-                            : absl::StrCat(server, ": ",
-                                           undo ? "it takes shards again" : reply->state(), "\n"));
+  const auto print = [&] {
+    if (global.json) return;
+    std::cout << flags.member << ": " << (flags.undo ? "no longer drained" : reply->state()) << "\n"
+              << std::flush;
+  };
+  print();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(flags.timeout_s);
+  while (flags.wait && !IsDrained(*reply)) {
+    if (std::chrono::steady_clock::now() >= end) {
+      return Fail(absl::DeadlineExceededError(
+          absl::StrCat(flags.member, " is not drained after ", flags.timeout_s,
+                       " s; it goes on, and atoll status shows when it can be stopped")));
+    }
+    std::this_thread::sleep_for(kReconnectInterval);
+    const std::string before = reply->state();
+    reply = DrainState(**client, flags.member);
+    if (!reply.ok()) return Fail(reply.status());
+    if (reply->state() != before && !reply->state().empty()) print();
+  }
+  if (flags.wait && reply->state().empty()) {
+    return Fail(absl::AbortedError(absl::StrCat("the drain of ", flags.member, " was undone")));
+  }
+  if (global.json) std::cout << Json(*reply);
   return 0;
 }
 

@@ -62,9 +62,15 @@ int RecoverCommand(const Global& global, const RecoverFlags& flags);
 
 enum class Control { kPause, kResume, kCancel, kAdopt };
 int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Control control);
-// Fills what a server has lost of a job; moves a server's shards to others.
+// Fills what a server has lost of a job.
 int RefillCommand(const Global& global, const std::string& job, const std::string& server);
-int DrainCommand(const Global& global, const std::string& server, bool undo);
+struct DrainFlags {
+  std::string member;
+  bool undo = false;
+  bool wait = false;  // until it can be stopped
+  int timeout_s = 3600;
+};
+int DrainCommand(const Global& global, const DrainFlags& flags);
 struct RemoveFlags {
   std::vector<std::string> jobs;
   bool all = false;    // every job, instead

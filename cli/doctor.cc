@@ -8,8 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cli/client.h"
+#include "cli/doctor_gpu.h"
+#include "cli/doctor_links.h"
 #include "common/net/leader.h"
 #include "common/version.h"
+#include "common/wall_clock.h"
 
 namespace atl::cli {
 namespace {
@@ -26,7 +29,8 @@ const char* LevelName(Level level) {
   return "";
 }
 
-// The coordinator, its version, and the ways to the parameter servers that it knows.
+// The coordinator, its version and clock, the ways to the parameter servers that it knows, and the
+// bandwidth to each site.
 void CheckCluster(const Global& global, std::vector<Finding>* findings) {
   const std::vector<std::string> addresses = SplitAddresses(global.coordinator);
   size_t unreachable = 0;
@@ -36,7 +40,9 @@ void CheckCluster(const Global& global, std::vector<Finding>* findings) {
   }
   if (unreachable == addresses.size()) return;
   const auto client = Client::Dial(global.tls, global.coordinator);
+  const int64_t asked_ms = UnixTimeMs();
   const auto status = client.ok() ? (*client)->Status() : client.status();
+  const int64_t told_ms = UnixTimeMs();
   if (!status.ok()) {
     findings->push_back({Level::kProblem, "status", std::string(status.status().message()),
                          "use the certificate of an operator or viewer"});
@@ -50,12 +56,18 @@ void CheckCluster(const Global& global, std::vector<Finding>* findings) {
          absl::StrCat(kSoftwareVersion, ", the coordinator has ", status->software_version()),
          "install the coordinator's version"});
   }
+  if (status->unix_ms() != 0) {  // 0: a coordinator of an older version
+    const double middle = 0.5 * static_cast<double>(asked_ms + told_ms);
+    findings->push_back(CheckClock(static_cast<double>(status->unix_ms()) - middle,
+                                   0.5 * static_cast<double>(told_ms - asked_ms) + 1));
+  }
   for (const v1::Member& member : status->members()) {
     absl::string_view endpoint = member.endpoint();
     if (!member.attached() || !absl::ConsumePrefix(&endpoint, "tcp://")) continue;
     findings->push_back(
         CheckRoute(absl::StrCat("parameter server ", member.name()), std::string(endpoint)));
   }
+  for (Finding& finding : CheckSites(global, *status)) findings->push_back(std::move(finding));
 }
 
 }  // namespace
@@ -75,10 +87,12 @@ std::string FindingsText(const std::vector<Finding>& findings) {
 }
 
 int Doctor(const Global& global, const DoctorFlags& flags) {
-  std::vector<Finding> findings = {CheckCpu(), CheckMemory(), CheckFileLimit(), CheckGpu(),
-                                   CheckFolder(flags.state_dir)};
+  const bool card = HasNvidiaCard();
+  std::vector<Finding> findings = {CheckCpu(),     CheckMemory(),   CheckFileLimit(),
+                                   CheckGpu(card), CheckNccl(card), CheckFolder(flags.state_dir)};
   for (const std::string& address : flags.listen) findings.push_back(CheckListen(address));
-  findings.push_back(CheckTls(global.tls, SplitAddresses(global.coordinator)[0]));
+  findings.push_back(
+      CheckTls(global.tls, SplitAddresses(global.coordinator)[0], UnixTimeMs() / 1000));
   if (findings.back().level != Level::kProblem) CheckCluster(global, &findings);
   if (global.json) {
     auto list = nlohmann::json::array();

@@ -14,8 +14,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/bytes_text.h"
+#include "common/trust/pki.h"
 
 namespace atl::cli {
 namespace {
@@ -37,6 +38,7 @@ constexpr rlim_t kLeastFiles = 4096;
 constexpr int64_t kLeastDiskBytes = int64_t{10} << 30;
 constexpr double kSlowSyncMs = 50;
 constexpr int kUsualMtu = 1500;
+constexpr int64_t kFewDays = 14;
 
 double MsSince(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -170,20 +172,6 @@ Finding CheckFileLimit() {
       absl::StrCat("raise the limit to ", kLeastFiles, ": LimitNOFILE in the unit, or ulimit -n")};
 }
 
-Finding CheckGpu() {
-  const std::string driver = ReadLine("/proc/driver/nvidia/version");
-  std::error_code error;
-  bool card = false;
-  for (const auto& device : std::filesystem::directory_iterator("/sys/bus/pci/devices", error)) {
-    const bool nvidia = ReadLine(device.path() / "vendor") == "0x10de";
-    card = card || (nvidia && ReadLine(device.path() / "class").substr(0, 4) == "0x03");
-  }
-  if (!driver.empty()) return {Level::kOk, "GPU", driver, ""};
-  if (!card) return {Level::kOk, "GPU", "none: --backend cpu", ""};
-  return {Level::kWarning, "GPU", "an NVIDIA card without its driver",
-          "install NVIDIA's driver, or use --backend cpu"};
-}
-
 Finding CheckFolder(const std::string& folder) {
   const std::string check = absl::StrCat("folder ", folder);
   struct statvfs space {};
@@ -229,14 +217,33 @@ Finding CheckListen(const std::string& address) {
                               : "use an address of this machine"};
 }
 
-Finding CheckTls(const TlsOptions& tls, const std::string& address) {
+Finding CheckTls(const TlsOptions& tls, const std::string& address, int64_t now_unix_s) {
+  constexpr char kCheck[] = "certificates";
   const auto credentials = ClientCredentials(tls, address);
   if (!credentials.ok()) {
-    return {Level::kProblem, "certificates", std::string(credentials.status().message()),
+    return {Level::kProblem, kCheck, std::string(credentials.status().message()),
             "see docs/trust.md"};
   }
-  return {Level::kOk, "certificates",
-          tls.cert_path.empty() ? "none: plaintext" : absl::StrCat(tls.cert_path, " is valid"), ""};
+  if (tls.cert_path.empty()) return {Level::kOk, kCheck, "none: plaintext", ""};
+  Finding finding{Level::kOk, kCheck, "", ""};
+  for (const std::string& path : {tls.cert_path, tls.ca_path}) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string pem{std::istreambuf_iterator<char>(file), {}};
+    const auto facts = ReadCertificate(pem);
+    if (!facts.ok()) {
+      return {Level::kProblem, kCheck, absl::StrCat(path, ": ", facts.status().message()),
+              "see docs/trust.md"};
+    }
+    const int64_t days = (facts->until_unix_s - now_unix_s) / 86'400;
+    absl::StrAppend(&finding.found, finding.found.empty() ? "" : ", ", path, " for ", days,
+                    days == 1 ? " day" : " days");
+    if (days >= kFewDays) continue;
+    finding.level = days < 0 ? Level::kProblem : Level::kWarning;
+    finding.remedy = path == tls.ca_path
+                         ? "make a new authority in time: every member needs a new certificate"
+                         : "members that joined by a token renew theirs; replace others";
+  }
+  return finding;
 }
 
 Finding CheckRoute(const std::string& what, const std::string& address) {

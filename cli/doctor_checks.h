@@ -24,7 +24,6 @@ struct Finding {
 Finding CheckCpu();        // vector instructions that the kernels use
 Finding CheckMemory();     // the machine's, or less where a control group limits it
 Finding CheckFileLimit();  // open files
-Finding CheckGpu();        // NVIDIA's driver, where there is a card
 
 // Free space, and how long a write takes to be durable; makes and removes a file there.
 Finding CheckFolder(const std::string& folder);
@@ -32,8 +31,8 @@ Finding CheckFolder(const std::string& folder);
 // Whether a daemon could listen at "HOST:PORT".
 Finding CheckListen(const std::string& address);
 
-// The certificates' files and dates.
-Finding CheckTls(const TlsOptions& tls, const std::string& address);
+// The certificates' files, and their dates at `now_unix_s`.
+Finding CheckTls(const TlsOptions& tls, const std::string& address, int64_t now_unix_s);
 
 // Resolves the host and connects by TCP five times: the shortest time, and the path's MTU.
 Finding CheckRoute(const std::string& what, const std::string& address);

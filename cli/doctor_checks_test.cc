@@ -7,6 +7,11 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+
+#include "cli/doctor_gpu.h"
+#include "common/trust/pki.h"
+#include "common/wall_clock.h"
 
 namespace atl::cli {
 namespace {
@@ -62,9 +67,58 @@ TEST_CASE("a_folder_must_be_there_and_is_left_as_it_was") {
 }
 
 TEST_CASE("plaintext_beyond_loopback_is_a_problem") {
-  CHECK(CheckTls({}, "127.0.0.1:7000").level == Level::kOk);
-  CHECK(CheckTls({}, "coordinator.example:7000").level == Level::kProblem);
-  CHECK(CheckTls({}, "127.evil.example:7000").level == Level::kProblem);
+  CHECK(CheckTls({}, "127.0.0.1:7000", 0).level == Level::kOk);
+  CHECK(CheckTls({}, "coordinator.example:7000", 0).level == Level::kProblem);
+  CHECK(CheckTls({}, "127.evil.example:7000", 0).level == Level::kProblem);
+}
+
+std::string WriteTo(const std::string& name, const std::string& text) {
+  const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/" + name;
+  std::ofstream(path) << text;
+  std::filesystem::permissions(path, std::filesystem::perms::owner_read);
+  return path;
+}
+
+// An authority and a certificate of it, valid for so many days from now.
+TlsOptions Trust(const std::string& name, int authority_days, int days) {
+  const int64_t now = UnixTimeMs() / 1000;
+  const auto authority =
+      MakeAuthority("0123456789abcdef", now - 60, now + authority_days * 86'400 + 60);
+  const auto key = MakePrivateKey();
+  REQUIRE(authority.ok());
+  REQUIRE(key.ok());
+  CertificateContents contents;
+  contents.identity = {Role::kOperator, "ann"};
+  contents.from_unix_s = now - 60;
+  contents.until_unix_s = now + days * 86'400 + 60;
+  const auto request = MakeRequest(*key);
+  REQUIRE(request.ok());
+  const auto certificate = SignRequest(*authority, *request, contents);
+  REQUIRE(certificate.ok());
+  return {WriteTo(name + "-ca", authority->certificate), WriteTo(name + "-cert", *certificate),
+          WriteTo(name + "-key", *key)};
+}
+
+TEST_CASE("certificates_that_end_soon_are_a_warning_with_a_remedy") {
+  const std::string address = "coordinator.example:7000";
+  const int64_t now = UnixTimeMs() / 1000;
+  CHECK(CheckTls(Trust("good", 400, 30), address, now).level == Level::kOk);
+  const Finding soon = CheckTls(Trust("soon", 400, 5), address, now);
+  CHECK(soon.level == Level::kWarning);
+  CHECK_FALSE(soon.remedy.empty());
+  CHECK(CheckTls(Trust("authority", 5, 30), address, now).level == Level::kWarning);
+  CHECK(CheckTls({"/none", "/none", "/none"}, address, now).level == Level::kProblem);
+}
+
+TEST_CASE("gpu_and_nccl_are_not_wanted_where_there_is_no_card") {
+  CHECK(CheckGpu(false).level == Level::kOk);
+  CHECK(CheckNccl(false).level == Level::kOk);
+}
+
+TEST_CASE("gpu_without_driver_or_nccl_has_a_remedy") {
+  for (const Finding& finding : {CheckGpu(true), CheckNccl(true)}) {
+    CHECK((finding.level == Level::kOk) == finding.remedy.empty());
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "common/protocol/trace_limit.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
@@ -252,11 +253,13 @@ class PeopleService::Impl {
         loop->Request(
             now,
             [&](int64_t id) {
-              return DrainServer{id, request->server(), !request->undo()};
+              return DrainMember{id, request->server(), !request->undo()};
             },
             [&](const Reply& r) { status = r.status; });
         for (const MemberView& member : loop->core().Members(now)) {
-          if (member.kind == MemberKind::kServer && member.name == request->server()) {
+          const char* kind = member.kind == MemberKind::kServer ? "paramserver/" : "worker/";
+          if (request->server() == member.name ||
+              request->server() == absl::StrCat(kind, member.name)) {
             reply->set_state(member.draining);
           }
         }
@@ -567,6 +570,7 @@ class PeopleService::Impl {
       EncodeView(member, status->add_foreign_members());
     }
     status->set_up_s(Seconds(now - started_));
+    status->set_unix_ms(UnixTimeMs());
     status->set_software_version(kSoftwareVersion);
     for (const MemberView& member : loop_->core().Members(now)) {
       EncodeView(member, status->add_members());

@@ -202,6 +202,7 @@ void EncodeView(const MemberView& view, v1::Member* wire) {
   wire->set_site(view.site);
   wire->set_site_source(view.site_source);
   wire->set_measuring(view.measuring);
+  wire->set_public_key(view.public_key);
   wire->set_draining(view.draining);
   if (view.kind == MemberKind::kServer) Encode(view.load, wire->mutable_load());
 }

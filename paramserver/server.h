@@ -10,6 +10,7 @@
 
 #include "common/event_loop.h"
 #include "common/net/attach_client.h"
+#include "common/net/link_probe.h"
 #include "common/net/tensor_client.h"
 #include "common/net/tensor_server.h"
 #include "common/net/tls.h"
@@ -73,6 +74,7 @@ class Daemon : private TensorHandler {
   std::shared_ptr<const PushGate> gate_;
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<StorageThread> storage_;
+  ProbeAnswers probes_;
   std::unique_ptr<TensorServer> link_;
   std::unique_ptr<TensorClient>
       client_;  // of other servers, for shards that move here and for copies

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
@@ -16,8 +17,6 @@ namespace atl::worker {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int kEntriesMax = 100'000;
 
 bool IsUrl(absl::string_view path) { return absl::StrContains(path, "://"); }
 
@@ -40,9 +39,40 @@ std::string Resolved(const fs::path& path) {
   return error ? "" : real.string();
 }
 
-// The paths that a job's path stands for.
-std::vector<std::string> Expanded(const std::string& path) {
-  std::vector<std::string> paths = {path};
+bool IsAllowed(const std::string& path, const std::vector<std::string>& roots) {
+  return std::any_of(roots.begin(), roots.end(), [&](const std::string& root) {
+    if (IsUrl(root) || IsUrl(path)) return IsUrl(root) && !StepsUp(path) && IsWithin(path, root);
+    const std::string real = Resolved(path), real_root = Resolved(root);
+    return !real.empty() && !real_root.empty() && IsWithin(real, real_root);
+  });
+}
+
+// Adds the symbolic links below a folder at any depth, those below folders to which they lead, too,
+// unless these are outside. All else there lies where the folder does.
+void AddLinks(const std::string& folder, const std::vector<std::string>& roots,
+              std::set<std::string>* seen, std::vector<std::string>* paths) {
+  std::vector<std::string> left = {folder};
+  while (!left.empty()) {
+    const std::string at = left.back();
+    left.pop_back();
+    std::error_code error, unknown;
+    if (!fs::is_directory(at, error) || !IsAllowed(at, roots)) continue;
+    if (!seen->insert(Resolved(at)).second) continue;
+    // What cannot be read here cannot be read later.
+    fs::recursive_directory_iterator entry(at, fs::directory_options::skip_permission_denied,
+                                           error);
+    for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+      if (!entry->is_symlink(unknown)) continue;
+      paths->push_back(entry->path().string());
+      left.push_back(entry->path().string());
+    }
+  }
+}
+
+// What a job's path stands for, besides itself: what a pattern fits, parts of data, links in
+// folders.
+std::vector<std::string> Expanded(const std::string& path, const std::vector<std::string>& roots) {
+  std::vector<std::string> paths;
   glob_t matches{};
   if (glob(path.c_str(), GLOB_NOSORT, nullptr, &matches) == 0) {
     for (size_t i = 0; i < matches.gl_pathc; ++i) paths.emplace_back(matches.gl_pathv[i]);
@@ -52,32 +82,25 @@ std::vector<std::string> Expanded(const std::string& path) {
   for (const char* suffix : {".bin", ".idx"}) {  // of data in Megatron's format
     if (fs::exists(path + suffix, error)) paths.push_back(path + suffix);
   }
-  if (fs::is_directory(path, error)) {
-    int left = kEntriesMax;
-    for (const auto& entry : fs::directory_iterator(path, error)) {
-      if (--left < 0) break;
-      paths.push_back(entry.path().string());
-    }
-  }
+  std::vector<std::string> folders = paths;
+  folders.push_back(path);
+  std::set<std::string> seen;
+  for (const std::string& folder : folders) AddLinks(folder, roots, &seen, &paths);
   return paths;
-}
-
-bool IsAllowed(const std::string& path, const std::vector<std::string>& roots) {
-  return std::any_of(roots.begin(), roots.end(), [&](const std::string& root) {
-    if (IsUrl(root) || IsUrl(path)) return IsUrl(root) && !StepsUp(path) && IsWithin(path, root);
-    const std::string real = Resolved(path), real_root = Resolved(root);
-    return !real.empty() && !real_root.empty() && IsWithin(real, real_root);
-  });
 }
 
 absl::Status CheckPath(const std::string& field, const std::string& path, const char* flag,
                        const std::vector<std::string>& roots) {
   if (path.empty() || roots.empty()) return absl::OkStatus();
-  for (const std::string& one : IsUrl(path) ? std::vector{path} : Expanded(path)) {
-    if (IsAllowed(one, roots)) continue;
-    return absl::PermissionDeniedError(absl::StrCat(
-        field, " = \"", path, "\": ", one == path ? "" : absl::StrCat(one, " "),
-        "is outside what this worker may read (", flag, " ", absl::StrJoin(roots, ", "), ")"));
+  const auto refused = [&](const std::string& what) {
+    return absl::PermissionDeniedError(absl::StrCat(field, " = \"", path, "\": ", what,
+                                                    "is outside what this worker may read (", flag,
+                                                    " ", absl::StrJoin(roots, ", "), ")"));
+  };
+  if (!IsAllowed(path, roots)) return refused("");  // before anything there is looked at
+  if (IsUrl(path)) return absl::OkStatus();
+  for (const std::string& one : Expanded(path, roots)) {
+    if (!IsAllowed(one, roots)) return refused(absl::StrCat(one, " "));
   }
   return absl::OkStatus();
 }

@@ -39,7 +39,7 @@ absl::Status CheckRoots(const PathRoots& roots);
 
 // PERMISSION_DENIED, naming the field and the flag, if the job reads or writes anything outside.
 // Symbolic links are followed first: of a path, of every file that a pattern fits, and of those in
-// a folder.
+// a folder, at any depth.
 absl::Status CheckJobPaths(const JobSpec& spec, const PathRoots& roots);
 
 }  // namespace atl::worker

@@ -45,6 +45,25 @@ TEST_CASE("what_lies_in_the_root_may_be_read_and_nothing_else") {
   }
 }
 
+TEST_CASE("links_deep_in_a_folder_of_classes_are_followed") {
+  const Disk disk;
+  const std::string images = disk.base + "/root/images/cat";
+  std::filesystem::create_directories(images);
+  std::ofstream(images + "/a.jpg") << "picture";
+  std::filesystem::create_symlink(images + "/a.jpg", images + "/b.jpg");
+  CHECK(disk.Data("/root/images").ok());
+  std::filesystem::create_symlink(disk.base + "/secret/key", images + "/c.jpg");
+  CHECK(absl::IsPermissionDenied(disk.Data("/root/images")));
+  CHECK(absl::IsPermissionDenied(disk.Data("/root/imag*")));
+  std::filesystem::remove(images + "/c.jpg");
+  std::filesystem::create_directory_symlink(images, images + "/loop");
+  CHECK(disk.Data("/root/images").ok());
+  std::filesystem::create_directory_symlink(disk.base + "/root/sub", images + "/other");
+  CHECK(disk.Data("/root/images").ok());
+  std::filesystem::create_symlink(disk.base + "/secret/key", disk.base + "/root/sub/key");
+  CHECK(absl::IsPermissionDenied(disk.Data("/root/images")));
+}
+
 TEST_CASE("urls_begin_with_a_root_at_a_path_boundary") {
   const Disk disk;
   CHECK(disk.Data("s3://bucket/data/x.bin", "s3://bucket/data").ok());

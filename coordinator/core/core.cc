@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "coordinator/core/adoption.h"
+#include "coordinator/core/drain.h"
 #include "coordinator/core/flush.h"
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
@@ -40,8 +41,8 @@ struct EventHandler {
   }
   void operator()(const SubmitJob& e) { coord::OnSubmit(s, e); }
   void operator()(const ControlJob& e) { coord::OnControl(s, e); }
-  void operator()(const DrainServer& e) {
-    s.out.replies.push_back({e.request_id, coord::SetDraining(s, e.server, e.drain), ""});
+  void operator()(const DrainMember& e) {
+    s.out.replies.push_back({e.request_id, coord::SetDraining(s, e.name, e.drain), ""});
   }
   void operator()(const PlanMade& e) { coord::OnPlanMade(s, e); }
   void operator()(const SitesFound& e) { coord::OnSitesFound(s, e); }

@@ -109,10 +109,10 @@ struct ControlJob {
   bool force = false;  // kRemove: cancel it first, where it has not ended
   NodeId server = {};  // kRefill
 };
-// A parameter server is to hold no shards, or may hold some again.
-struct DrainServer {
+// A parameter server is to hold no shards, a worker to have no work; or they may again.
+struct DrainMember {
   int64_t request_id = 0;
-  NodeId server;
+  std::string name;  // "worker/NAME" or "paramserver/NAME" where both exist
   bool drain = true;
 };
 
@@ -170,7 +170,7 @@ struct Tick {};
 
 using CoordinatorEvent =
     std::variant<FromWorker, FromServer, WorkerConnectionLost, ServerConnectionLost, SubmitJob,
-                 ControlJob, DrainServer, PlanMade, SitesFound, WorkersGrouped, ProfileChanged,
+                 ControlJob, DrainMember, PlanMade, SitesFound, WorkersGrouped, ProfileChanged,
                  HeldUp, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----

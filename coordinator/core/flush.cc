@@ -116,7 +116,9 @@ struct Loader {
     return Damaged(record, absl::StrCat("epoch ", r.epoch, " is not before ", s.epoch));
   }
   absl::Status operator()(const MemberRecord& r) const {
-    if (jobs_pass) s.members[{r.kind, r.name}].record = r;
+    if (!jobs_pass) return absl::OkStatus();
+    s.members[{r.kind, r.name}].record = r;
+    if (r.draining && r.kind == MemberKind::kWorker) s.drained_workers.insert(r.name);
     return absl::OkStatus();
   }
   absl::Status operator()(const JobRecord& r) const {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/fragments.h"
+#include "coordinator/core/drain.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
@@ -281,7 +282,7 @@ void TouchIsland(State& s, const JobId& id, IslandId island) {
 
 // What waits for what this heartbeat says is looked at again.
 void TouchWhatItTells(State& s, const Member& before, const WorkerHeartbeat& message) {
-  const bool same = before.has_beaten &&
+  const bool same = before.has_beaten && !before.record.draining &&
                     DecisiveOf(before.progress) == DecisiveOf(message.progress) &&
                     DecisiveOf(before.following) == DecisiveOf(message.member) &&
                     (before.candidate_for.empty() || before.measuring == message.measuring);
@@ -382,6 +383,7 @@ void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message) {
   Job& job = *s.FindJob(message.job);
   s.Touch(job);
   const bool repeated = message.request == current->lease_request;
+  const bool runs_out = IsRunningOut(s, *current);  // it pushes what it has trained, and ends
   LeaseGrant grant{message.job, message.island, message.generation, message.request, {}, false};
   if (repeated && !current->lease_ranges.empty()) {
     grant.ranges = current->lease_ranges;
@@ -397,10 +399,13 @@ void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message) {
     const int64_t wanted = std::min(message.wanted, most - job.ledger.Leased(message.island));
     IslandRecord& island = job.EditIsland(message.island);
     island.lease_request = message.request;
-    island.lease_ranges = job.ledger.Lease(message.island, wanted, kLeaseRangesMax, axis);
+    island.lease_ranges.clear();
+    if (!runs_out) {
+      island.lease_ranges = job.ledger.Lease(message.island, wanted, kLeaseRangesMax, axis);
+    }
     grant.ranges = island.lease_ranges;
   }
-  grant.exhausted = job.ledger.free() == 0;
+  grant.exhausted = runs_out || job.ledger.free() == 0;
   s.Send(worker, std::move(grant));
 }
 

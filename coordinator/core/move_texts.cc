@@ -72,17 +72,4 @@ std::string PlacementText(const State& s, const Job& job) {
   return text;
 }
 
-std::string DrainText(const State& s, const Member& server) {
-  if (!server.record.draining) return "";
-  const NodeId& name = server.record.name;
-  std::string jobs;
-  for (const auto& [number, job] : s.jobs) {
-    if (!HoldsShards(job.record, name) && !IsReleasing(job.record, name)) continue;
-    absl::StrAppend(&jobs, jobs.empty() ? "" : ", ", job.id(),
-                    job.ended() ? " (ended: export it, then atoll rm)" : "");
-  }
-  return jobs.empty() ? "drained: it holds nothing and can be stopped"
-                      : absl::StrCat("draining: it still holds shards of ", jobs);
-}
-
 }  // namespace atl::coord

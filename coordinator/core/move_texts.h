@@ -1,5 +1,4 @@
-// What people are told of shards that move, where they lie, and servers that are drained. Private
-// to the core.
+// What people are told of shards that move and where they lie. Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_MOVE_TEXTS_H_
 #define ATOLL_COORDINATOR_CORE_MOVE_TEXTS_H_
@@ -14,8 +13,6 @@ namespace atl::coord {
 std::string MovesText(const Job& job);
 // Which server holds how much, and what it takes islands to reach it: what placement weighs.
 std::string PlacementText(const State& s, const Job& job);
-// Of a server: "" or "draining: ..." and what it still holds.
-std::string DrainText(const State& s, const Member& server);
 
 }  // namespace atl::coord
 

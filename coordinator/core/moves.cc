@@ -328,26 +328,6 @@ void OnSlotsDropped(State& s, Job& job, const NodeId& server, const std::set<Slo
   TellCopies(s, job);
 }
 
-absl::Status SetDraining(State& s, const NodeId& name, bool drain) {
-  Member* server = s.FindMember(MemberKind::kServer, name);
-  if (server == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("there is no parameter server ", CleanText(name, 100), ": see atoll status"));
-  }
-  if (server->record.draining == drain) return absl::OkStatus();
-  server->record.draining = drain;
-  s.dirty_members.insert({MemberKind::kServer, name});
-  for (auto& [number, job] : s.jobs) {
-    job.moving.plan_again_at = s.now;
-    s.Touch(job);
-  }
-  s.Log(
-      "", Severity::kInfo,
-      absl::StrCat("parameter server ", name,
-                   drain ? " is drained: its shards go to other servers" : " takes shards again"));
-  return absl::OkStatus();
-}
-
 namespace {
 
 // What another server had received whole before is not lost: it takes over with the rest.

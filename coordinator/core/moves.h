@@ -10,8 +10,6 @@
 
 namespace atl::coord {
 
-// `atoll drain`: the server's shards go to others, until `drain` is false again.
-absl::Status SetDraining(State& s, const NodeId& name, bool drain);
 // `atoll refill`: the job's shards on this server are lost; they are filled from an island.
 absl::Status RefillShards(State& s, Job& job, const NodeId& server);
 

@@ -61,7 +61,8 @@ class References {
 };
 
 bool MayBeForgotten(const State& s, const Member& member) {
-  return !member.attached && !member.reattach_by && !member.record.draining &&
+  const bool kept = member.record.draining && member.record.kind == MemberKind::kServer;
+  return !member.attached && !member.reattach_by && !kept &&
          s.now >= member.detached_at + kNameHeld;
 }
 
@@ -86,6 +87,7 @@ bool MakeRoomForName(State& s) {
     s.SetCandidate(member->second, "");
     s.SetFollowing(member->second, std::nullopt);
     s.dirty_members.erase(key);
+    if (key.first == MemberKind::kWorker) s.drained_workers.erase(key.second);
     s.members.erase(member);
   }
   return !old.empty();

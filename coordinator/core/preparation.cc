@@ -271,7 +271,7 @@ Instant PreparingDeadline(const State& s, const Job& job) {
 namespace {
 
 bool IsIdle(State& s, const MemberKey& key, const Member& member, const Job& job) {
-  return key.first == MemberKind::kWorker && member.attached && !member.leaving &&
+  return key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
          member.candidate_for.empty() && !member.refused.contains(job.id()) &&
          s.PlaceOf(key.second).job == nullptr;
 }
@@ -316,7 +316,7 @@ void Schedule(State& s) {
       const int64_t possible =
           std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
             return entry.first.first == MemberKind::kWorker && entry.second.attached &&
-                   !entry.second.leaving && !entry.second.refused.contains(job.id());
+                   !entry.second.leaves() && !entry.second.refused.contains(job.id());
           });
       if (possible < needed || !no_servers.empty()) continue;
       for (auto later = s.jobs.upper_bound(number); later != s.jobs.end(); ++later) {

@@ -47,7 +47,7 @@ struct MemberRecord {
   // Of a worker whose operator names no site: found by measuring, and how; empty: not yet.
   std::string site;
   std::string site_source;
-  bool draining = false;  // a parameter server that is to hold no shards
+  bool draining = false;  // is to hold no shards; to have no work
 
   bool operator==(const MemberRecord&) const = default;
 };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "coordinator/core/drain.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/members.h"
@@ -61,7 +62,7 @@ bool Advance(State& s, Job& job) {
   bool advanced = false;
   for (int turn = 0;; ++turn) {
     ATOLL_CHECK(turn < kMostTurns, "job ", job.id(), " does not settle");
-    if (AdvanceJob(s, job)) {
+    if (AdvanceDrains(s, job) || AdvanceJob(s, job)) {
       advanced = true;
     } else if (!AdvanceRound(s, job)) {
       return advanced;

@@ -46,7 +46,7 @@ struct Member {
   std::string peer_endpoint;                 // empty: it can share an island with nobody
   std::string peer_public_key;
   std::string site;                      // as its operator says
-  bool leaving = false;                  // serves on until its state has moved
+  bool leaving = false;                  // it ends; serves on until its state has moved
   JobId candidate_for;                   // asked to prepare this job; see State::SetCandidate
   Instant asked_at{};                    // PrepareJob, first
   Instant ask_again_at{};                // PrepareJob, again
@@ -61,6 +61,9 @@ struct Member {
   ServerHeartbeat load;
   std::string server_site;  // as its operator says
   Instant attached_at{};
+
+  // A worker that is to have no work: it ends, or is drained.
+  bool leaves() const { return leaving || record.draining; }
 };
 
 // What is known of one parameter server's part in one job. Not stored: servers say it.
@@ -345,6 +348,7 @@ struct State {
   std::map<NodeId, std::pair<int64_t, IslandId>> places;  // job's number; see PlaceOf
   std::map<std::pair<JobId, IslandId>, std::set<NodeId>> followed;
   std::set<NodeId> candidates;  // workers with a candidate_for
+  std::set<NodeId> drained_workers;
   // When what follows from changes of members is looked for at the latest; see settle.h.
   Instant settle_by = kNever;
   Instant member_deadline{};

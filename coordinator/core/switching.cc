@@ -115,7 +115,7 @@ bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const
 
 const IslandMember* HeirOf(const State& s, const Job& job, const IslandRecord& island) {
   const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
-  if (leader == nullptr || !leader->leaving || !island.takes_over_from.empty()) return nullptr;
+  if (leader == nullptr || !leader->leaves() || !island.takes_over_from.empty()) return nullptr;
   auto found = job.plans.find(island.island);
   if (found == job.plans.end() || Stepping(s, job, island).empty() ||
       !IsSetUp(s, job, island, found->second)) {

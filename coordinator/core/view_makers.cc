@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/copies.h"
+#include "coordinator/core/drain.h"
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
@@ -146,6 +147,7 @@ MemberView ViewOf(const State& s, const Member& member, Instant now) {
   view.progress = member.progress;
   view.measuring = member.measuring;
   view.endpoint = member.endpoint;
+  view.public_key = member.public_key;
   view.memory_bytes = member.memory_bytes;
   view.draining = DrainText(s, member);
   view.load = member.load;

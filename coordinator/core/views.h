@@ -34,9 +34,10 @@ struct MemberView {
   std::optional<IslandProgress> progress;
   // Parameter servers.
   std::string endpoint;
+  std::string public_key;  // of the tensor link; empty: plaintext
   int64_t memory_bytes = 0;
   ServerHeartbeat load;
-  std::string draining;  // what it still holds; empty: it is not draining
+  std::string draining;  // what it still has; empty: it is not drained
 };
 
 // A job that members hold and the coordinator does not know.

@@ -23,23 +23,25 @@ function JobCard({ job }) {
 const HOLDS = { worker: (m) => (m.job ? <a href={`#/jobs/${m.job}`}>{m.job}</a> : 'idle'),
   paramserver: (m) => `${bytes(m.load?.parameter_bytes)} + ${bytes(m.load?.staged_bytes)} staged` };
 
-// Moves a server's shards to the others, for those who may.
-function Drain({ server }) {
+// Moves what a member has to others, for those who may.
+const DRAINS = { worker: 'It leaves its island and gets no work.', paramserver: 'Its shards move to other servers.' };
+
+function Drain({ member }) {
   const [busy, setBusy] = useState(false), [error, setError] = useState(null);
   const run = (undo) => {
-    if (!undo && !confirm(`Drain ${server.name}? Its shards move to other servers.`)) return;
+    if (!undo && !confirm(`Drain ${member.name}? ${DRAINS[member.kind]}`)) return;
     setBusy(true);
-    act('drain', { server: server.name, undo: undo ? 1 : undefined }).then(() => setError(null), setError).finally(() => setBusy(false));
+    act('drain', { server: `${member.kind}/${member.name}`, undo: undo ? 1 : undefined }).then(() => setError(null), setError).finally(() => setBusy(false));
   };
   return (
     <>
-      {server.draining ? <button class="act" disabled={busy} onClick={() => run(true)} aria-label="Undo drain">Undo</button>
+      {member.draining ? <button class="act" disabled={busy} onClick={() => run(true)} aria-label="Undo drain">Undo</button>
         : <button class="act" disabled={busy} onClick={() => run(false)}>Drain</button>}
       <Problem error={error} />
     </>
   );
 }
-const ACTIONS = { title: 'actions', cell: (m) => (m.kind === 'paramserver' ? <Drain server={m} /> : '') };
+const ACTIONS = { title: 'actions', cell: (m) => <Drain member={m} /> };
 
 const MEMBERS = [
   { title: 'kind', cell: (m) => m.kind, sort: (m) => m.kind },

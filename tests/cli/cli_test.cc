@@ -1,5 +1,6 @@
 // What a person sees of the `atoll` command: its outputs and exit codes.
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <fstream>
@@ -227,13 +228,18 @@ TEST_CASE("doctor_finds_the_version_of_a_coordinator_that_it_reaches") {
   const Outcome doctor = desk.Run({"doctor", "--json"});
   REQUIRE(doctor.code >= 0);
   int versions = 0;
-  for (const nlohmann::json& finding : nlohmann::json::parse(doctor.out)) {
+  const auto findings = nlohmann::json::parse(doctor.out);
+  for (const nlohmann::json& finding : findings) {
     if (finding["check"] != "version") continue;
     ++versions;
     CHECK(finding["level"] == "ok");
     CHECK(finding["found"] == kSoftwareVersion);
   }
   CHECK(versions == 1);
+  const auto clock = std::find_if(findings.begin(), findings.end(),
+                                  [](const nlohmann::json& f) { return f["check"] == "clock"; });
+  REQUIRE(clock != findings.end());
+  CHECK((*clock)["level"] == "ok");
 }
 
 TEST_CASE("status on a pipe is text or JSON lines without escape codes, again and again") {

@@ -111,12 +111,14 @@ const phases = {
     const page = await open();
     page.on('dialog', (dialog) => dialog.accept());
     await go(page, 'overview');
-    const server = page.locator('[aria-labelledby=members] tr', { hasText: 'ps1' });
-    await server.getByRole('button', { name: 'Drain', exact: true }).click();
-    await server.locator('td', { hasText: /^(draining|drained): / }).waitFor();
-    await page.screenshot({ path: join(out, 'overview-draining.png'), fullPage: true });
-    await server.getByRole('button', { name: 'Undo drain' }).click();
-    await server.getByRole('button', { name: 'Drain', exact: true }).waitFor();
+    for (const name of ['ps1', 'w1']) {
+      const member = page.locator('[aria-labelledby=members] tr', { hasText: name });
+      await member.getByRole('button', { name: 'Drain', exact: true }).click();
+      await member.locator('td', { hasText: /^(draining|drained): / }).waitFor();
+      await page.screenshot({ path: join(out, `overview-draining-${name}.png`), fullPage: true });
+      await member.getByRole('button', { name: 'Undo drain' }).click();
+      await member.getByRole('button', { name: 'Drain', exact: true }).waitFor();
+    }
     await go(page, 'job');
     await page.getByRole('button', { name: 'Pause' }).click();
     await page.locator('.title .badge.paused').waitFor();

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """The Debian packages, installed in a clean Debian 12: a job runs, upgrades keep, a purge asks."""
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.realpath(os.path.join(HERE, "../.."))
 sys.path.insert(0, os.path.join(HERE, "../e2e"))
 from story import case, check, main, write_text  # noqa: E402
+from cluster import binary  # noqa: E402
 
 # A Bazel test's PATH has no sbin, where chroot is.
 os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
@@ -72,11 +74,12 @@ class Machine:
     def atoll(self, *arguments):
         return run("ip", "netns", "exec", self.space, "chroot", self.root, "atoll", *arguments)
 
-    def shows(self, text, *arguments):
-        """Whether the command line can be used and shows this."""
-        done = subprocess.run(["ip", "netns", "exec", self.space, "chroot", self.root, "atoll", *arguments],
+    def attached(self, name):
+        """Whether the coordinator answers and has this member."""
+        done = subprocess.run(["ip", "netns", "exec", self.space, "chroot", self.root, "atoll", "status", "--json"],
                               capture_output=True, text=True, check=False)
-        return done.returncode == 0 and text in done.stdout
+        members = json.loads(done.stdout).get("members", []) if done.returncode == 0 else []
+        return any(member["name"] == name and member["attached"] for member in members)
 
     def start(self, daemon):
         """As systemd does: the unit's user, state folder and command."""
@@ -116,7 +119,26 @@ class Machine:
 def build_packages(folder):
     out = os.path.join(folder, "packages")
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
-    return run(os.path.join(ROOT, "deploy/deb/build"), ROOT, out, env=environment).split()[-4:]
+    programs = os.path.dirname(os.path.dirname(binary("atoll")))
+    return run(os.path.join(ROOT, "deploy/deb/build"), programs, out, env=environment).split()[-4:]
+
+
+def upgraded(packages, folder):
+    """The same packages under the next version's number."""
+    newer = []
+    for package in packages:
+        tree = os.path.join(folder, "tree")
+        run("rm", "-rf", tree)
+        run("dpkg-deb", "-R", package, tree)
+        version = run("dpkg-deb", "-f", package, "Version").strip()
+        control = os.path.join(tree, "DEBIAN/control")
+        with open(control, encoding="utf-8") as file:
+            text = file.read()
+        with open(control, "w", encoding="utf-8") as file:
+            file.write(text.replace(version, version + "+1"))
+        newer.append(os.path.join(folder, os.path.basename(package).replace(version, version + "+1")))
+        run("dpkg-deb", "-b", "--root-owner-group", tree, newer[-1])
+    return newer
 
 
 def check_installed(machine):
@@ -133,10 +155,21 @@ def check_installed(machine):
     check(machine.run("dpkg", "--verify") == "", "files differ from their packages")
 
 
+def run_job(story, machine, done):
+    """Starts the daemons, runs a job, and stops them; `done` jobs are done then."""
+    for daemon in DAEMONS:
+        machine.start(daemon)
+    story.wait_until("the worker", lambda: machine.attached("worker-1"), 60)
+    machine.atoll("submit", "--watch", "/srv/job.toml")
+    jobs = json.loads(machine.atoll("ls", "--json"))["jobs"]
+    check([job["state"] for job in jobs] == done * ["JOB_STATE_DONE"], f"{jobs}")
+    machine.stop()
+
+
 @case
 def life_of_the_packages(story):
-    """Installed in a clean system they run a job; a reinstallation keeps state and settings; a purge
-    keeps the state unless it is confirmed"""
+    """Installed in a clean system they run a job; a reinstallation and an upgrade keep state and settings,
+    and the next job runs on them; a purge keeps the state unless it is confirmed"""
     packages = build_packages(story.folder)
     check(len(packages) == 4, f"{packages}")
     machine = Machine(story.folder)
@@ -150,17 +183,23 @@ def life_of_the_packages(story):
 
         write_text(machine.path("/srv/text.txt"))
         machine.write("/srv/job.toml", JOB)
-        for daemon in DAEMONS:
-            machine.start(daemon)
-        story.wait_until("the coordinator", lambda: machine.shows("worker-1", "status"), 60)
-        machine.atoll("submit", "--watch", "/srv/job.toml")
-        check("done" in machine.atoll("ls"), "the job is not done")
-        machine.stop()
+        run_job(story, machine, 1)
 
         states = {daemon: machine.digest(f"/var/lib/atoll-{daemon}") for daemon in DAEMONS}
         machine.write("/etc/atoll/worker.env", machine.read("/etc/atoll/worker.env") + "# mine\n")
         machine.run(*install, "--reinstall", *files)
         check(machine.read("/etc/atoll/worker.env").endswith("# mine\n"), "settings are lost")
+        newer = upgraded(packages, story.folder)
+        for package in newer:
+            run("cp", package, machine.path("/tmp"))
+        machine.run(*install, *["/tmp/" + os.path.basename(package) for package in newer])
+        versions = {machine.run("dpkg-query", "-W", "-f=${Version}", f"atoll-{daemon}") for daemon in DAEMONS}
+        check(len(versions) == 1 and versions.pop().endswith("+1"), f"not upgraded: {versions}")
+        check(machine.read("/etc/atoll/worker.env").endswith("# mine\n"), "an upgrade loses settings")
+        for daemon in DAEMONS:
+            check(machine.digest(f"/var/lib/atoll-{daemon}") == states[daemon], f"upgraded {daemon} lost state")
+        run_job(story, machine, 2)  # the first one is still known
+        states = {daemon: machine.digest(f"/var/lib/atoll-{daemon}") for daemon in DAEMONS}
         machine.run("apt-get", "purge", "-qq", "atoll-worker", "atoll-coordinator")
         for daemon in DAEMONS:
             check(machine.digest(f"/var/lib/atoll-{daemon}") == states[daemon], f"{daemon} lost state")

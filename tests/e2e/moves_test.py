@@ -125,6 +125,52 @@ def leader_and_follower_leave(story):
 
 
 @case
+def leader_and_follower_are_drained(story):
+    """The leader, then a follower are drained: others take over, no step is made again, each is said to
+    be idle while it stays attached, and the leader works again after --undo"""
+    story.starts(workers=4, servers=1)
+    job = story.submits(**TOGETHER, layout__replicas=1, layout__stages=2)
+    story.reaches(job, 2)
+    before = trains_with(story, job, lambda seen: len(with_part(seen)) == 2, "two stages")
+    leader = before["worker"]
+    drained = story.json("drain", leader, "--wait", "--timeout", str(LIMIT_S))
+    check("can be stopped" in drained["state"], f"{drained}")
+    after = trains_with(story, job, lambda seen: len(with_part(seen)) == 2, "two stages again")
+    check(after["generation"] == before["generation"], "the generation changed")
+    check(leader not in {w["worker"] for w in after["workers"]}, f"{leader} is still there")
+    follower = next(w["worker"] for w in after["workers"] if w["in_plan"] and not w["leads"])
+    story.atoll("drain", f"worker/{follower}", "--wait", "--timeout", str(LIMIT_S))
+    trains_with(story, job, lambda seen: follower not in with_part(seen) and len(with_part(seen)) == 2,
+                f"a plan without {follower}")
+    goes_on(story, job)
+    for name in (leader, follower):
+        member = story.member(name)
+        check(member["attached"] and not member.get("job"), f"{member}")
+    cost_nothing(story, job)
+    check(story.daemons[follower].stop() == 0, f"{follower}'s exit code")
+    story.atoll("drain", leader, "--undo")
+    story.wait_until(f"{leader} to work again", lambda: story.member(leader).get("job") == job, LIMIT_S)
+
+
+@case
+def worker_alone_in_its_island_is_drained(story):
+    """A worker alone in its island is drained: it trains on the data that it has leased, its contribution
+    counts, and the job ends with every token counted once"""
+    story.starts(workers=2, servers=1, step_ms=20)
+    job = story.submits(outer__min_islands=1)
+    before = story.reaches(job, 2)
+    name = before["islands"][0]["worker"]
+    code, _, error = story.atoll("drain", "nobody", check=False)
+    check(code == 1 and "nobody" in error, f"{code}: {error}")
+    story.atoll("drain", name, "--wait", "--timeout", str(LIMIT_S))
+    seen = story.job(job)["islands"][0]
+    check(seen["steps_redone"] == 0, f"steps were lost: {seen}")
+    check(not story.member(name).get("job"), f"{story.member(name)}")
+    check(story.daemons[name].stop() == 0, f"{name}'s exit code")
+    story.finishes(job, before["decisions"])
+
+
+@case
 def two_followers_leave(story):
     """Two followers end on SIGTERM at once: both lend what they hold, and no step is made again"""
     story.starts(workers=4, servers=1)

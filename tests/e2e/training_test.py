@@ -243,5 +243,28 @@ def the_command_line(story):
             check(done.returncode == 2 and done.stderr, f"{daemon} {flags}: {done}")
 
 
+@case
+def doctor_measures_the_link_to_a_parameter_server(story):
+    """atoll doctor: the coordinator's clock, and the bandwidth of the tensor link to a parameter server;
+    a server that is frozen has a finding with a remedy"""
+    story.starts(workers=0, servers=1)
+
+    def findings():
+        code, out, _ = story.atoll("doctor", "--json", "--state-dir", story.folder, check=False)
+        found = {f["check"]: f for f in parse_json(out)}
+        check(code == any(f["level"] == "problem" for f in found.values()), f"{code}: {found}")
+        for finding in found.values():
+            check((finding["level"] == "ok") == (finding["remedy"] == ""), f"{finding}")
+        return found
+    found = findings()
+    check(found["clock"]["level"] == "ok", f"{found['clock']}")
+    link = next(f for name, f in found.items() if name.startswith("bandwidth to "))
+    check("Mbit/s" in link["found"], f"{link}")
+    story.daemons["ps1"].freeze()
+    link = next(f for name, f in findings().items() if name.startswith("bandwidth to "))
+    check(link["level"] == "problem", f"{link}")
+    story.daemons["ps1"].thaw()
+
+
 if __name__ == "__main__":
     main("training")

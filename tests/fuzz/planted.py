@@ -36,8 +36,8 @@ PLANTED = {
         "const bool fits =\n"),
     "profile_json": (
         "coordinator/plan_io/profile_file.cc",
-        "if (l < 0 || l >= static_cast<int>(model->layers.size()) || memory",
-        "if (l < 0 || memory"),
+        "if (memory.layer() < 0 || memory.layer() >= layers) {",
+        "if (memory.layer() < 0) {"),
     "chat_json": (
         "worker/data/chat.cc",
         "if (object.is_discarded()) return bad(\"is not JSON; is data.format right?\");\n"
@@ -84,6 +84,10 @@ PLANTED = {
         "worker/data/images.cc",
         "if (bytes.empty() || std::ssize(bytes) % record != 0) {",
         "if (bytes.empty()) {"),
+    "image_file": (
+        "worker/data/image_codec.cc",
+        "    ATOLL_RETURN_IF_ERROR(CheckSize(codec_.image_width, codec_.image_height));\n",
+        ""),
     "log_record": (
         "paramserver/storage/codec.cc",
         "    if (size > left_.size()) return Fail();\n",

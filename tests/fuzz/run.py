@@ -3,10 +3,14 @@
 
 Prints executions and coverage of each and ends with 0 where nothing crashed. With --planted a bug is
 put into each decoder, in a copy of the tree; it then ends with 0 where every one of them was found.
-Inputs that were of use stay in .dev/fuzz/corpus and are where the next run begins.
+Inputs that were of use stay in .dev/fuzz/corpus and are where the next run begins. Only the programs of
+the named decoders are built. A run that was cut off goes on with --resume, which keeps the results of
+decoders that had their time in the same program; it also keeps a finding.
 """
 import argparse
 import concurrent.futures
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -16,23 +20,46 @@ import time
 
 from planted import PLANTED
 
-PROGRAMS = ["fuzz_wire_decoders", "fuzz_text_decoders", "fuzz_file_decoders"]
+FILES = ["wire_decoders", "text_decoders", "file_decoders"]
+HERE = os.path.dirname(os.path.abspath(__file__))
 STATE = os.path.abspath(".dev/fuzz")
 BAZEL = os.environ.get("BAZEL", "bazel")
 # A decoder that takes so much memory, or so long, for 64 KiB has crashed, too.
 LIMITS = ["-max_len=65536", "-rss_limit_mb=1024", "-malloc_limit_mb=256", "-timeout=10"]
 
 
-def build(folder, name):
-    """Builds the programs of the tree in `folder`; returns where they are."""
+def decoders():
+    """Decoder: the name of the file that registers it."""
+    found = {}
+    for name in FILES:
+        with open(os.path.join(HERE, name + ".cc"), encoding="utf-8") as source:
+            found.update(dict.fromkeys(re.findall(r'^const Registration \w+\(\{"(\w+)"', source.read(), re.M),
+                                       name))
+    return found
+
+
+def stale_plants():
+    """What is wrong with planted.py, a line each."""
+    wrong = [f"{name} is not both a decoder and planted" for name in sorted(set(PLANTED) ^ set(decoders()))]
+    for decoder, (file, there, _) in PLANTED.items():
+        with open(os.path.join(HERE, "../..", file), encoding="utf-8") as source:
+            count = source.read().count(there)
+        if count != 1:
+            wrong.append(f"{decoder}: {file} has the text {count} times, not once")
+    return wrong
+
+
+def build(folder, name, files):
+    """Builds these programs of the tree in `folder`; returns where each is."""
+    programs = ["fuzz_" + file for file in files]
     base = os.path.join(STATE, "bazel-" + name)
     command = [BAZEL, "--output_base=" + base, "build", "--config=fuzz", "--keep_going", "--symlink_prefix=/",
                "--disk_cache=" + os.path.join(STATE, "cache")]
-    subprocess.run(command + ["//tests/fuzz:" + program for program in PROGRAMS], cwd=folder, check=True)
+    subprocess.run(command + ["//tests/fuzz:" + program for program in programs], cwd=folder, check=True)
     where = subprocess.run([BAZEL, "--output_base=" + base, "info", "--config=fuzz", "bazel-bin"], cwd=folder,
                            check=True, capture_output=True, text=True).stdout.strip()
     subprocess.run([BAZEL, "--output_base=" + base, "shutdown"], cwd=folder, check=True)
-    return [os.path.join(where, "tests/fuzz", program) for program in PROGRAMS]
+    return {file: os.path.join(where, "tests/fuzz", "fuzz_" + file) for file in files}
 
 
 def tree_with_bugs():
@@ -44,12 +71,10 @@ def tree_with_bugs():
     for file in filter(os.path.isfile, files):
         os.makedirs(os.path.dirname(os.path.join(copy, file)), exist_ok=True)
         shutil.copy2(file, os.path.join(copy, file))
-    for decoder, (file, there, instead) in PLANTED.items():
+    for file, there, instead in PLANTED.values():
         path = os.path.join(copy, file)
         with open(path, encoding="utf-8") as source:
             text = source.read()
-        if text.count(there) != 1:
-            sys.exit(f"tests/fuzz/planted.py: {decoder}: {file} has the text {text.count(there)} times, not once")
         with open(path, "w", encoding="utf-8") as source:
             source.write(text.replace(there, instead))
     return copy
@@ -75,37 +100,90 @@ def fuzz(program, decoder, folder, seconds):
             finding.group(0).strip() if finding else "")
 
 
+class Results:
+    """What decoders have shown so far, on the disk after each: a later run goes on from there."""
+
+    def __init__(self, folder, keep):
+        self.path = os.path.join(folder, "results.json")
+        self.found = {}
+        if keep and os.path.exists(self.path):
+            with open(self.path, encoding="utf-8") as file:
+                self.found = json.load(file)
+
+    def done(self, decoder, program, seconds):
+        """The decoder's result in this very program, if it had its time or a finding; else None."""
+        known = self.found.get(decoder)
+        had = known and known["program"] == program and (known["crashed"] or known["asked_s"] >= seconds)
+        return known if had else None
+
+    def add(self, decoder, result):
+        self.found[decoder] = result
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        with open(self.path + ".new", "w", encoding="utf-8") as file:
+            json.dump(self.found, file, indent=1, sort_keys=True)
+        os.replace(self.path + ".new", self.path)
+
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def run_all(chosen, programs, folder, arguments):
+    """Runs the decoders, as many at a time as there are cores; returns how many were not as they should be."""
+    results = Results(folder, arguments.resume)
+    where, wrong = decoders(), 0
+    digests = {file: digest(program) for file, program in programs.items()}
+
+    def result_of(name):
+        known = results.done(name, digests[where[name]], arguments.seconds)
+        if known:
+            return known
+        crashed, executions, coverage, seconds, finding = fuzz(programs[where[name]], name, folder,
+                                                               arguments.seconds)
+        return {"program": digests[where[name]], "asked_s": arguments.seconds, "crashed": crashed,
+                "executions": executions, "coverage": coverage, "seconds": seconds, "finding": finding}
+
+    print(f"{'decoder':<20}{'executions':>12}{'coverage':>10}{'seconds':>9}  result", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for name, found in zip(chosen, pool.map(result_of, chosen)):
+            results.add(name, found)
+            wrong += found["crashed"] != arguments.planted
+            text = ("found: " if arguments.planted else "CRASHED: ") + found["finding"] if found["crashed"] else (
+                "NOT FOUND" if arguments.planted else "no crash")
+            print(f"{name:<20}{found['executions']:>12,}{found['coverage']:>10,}{found['seconds']:>9.1f}  "
+                  f"{text[:150]}", flush=True)
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./dev fuzz", description=__doc__.splitlines()[0])
-    parser.add_argument("decoders", nargs="*", help="only these")
+    parser.add_argument("decoders", nargs="*", help="only these, or those of a file: " + ", ".join(FILES))
     parser.add_argument("--seconds", type=int, default=60, help="for each decoder (60)")
     parser.add_argument("--planted", action="store_true", help="with a bug in each decoder, which must be found")
+    parser.add_argument("--resume", action="store_true", help="keep the results of a run that was cut off")
+    parser.add_argument("--check-planted", action="store_true", help="only that planted.py fits the sources")
     arguments = parser.parse_args()
-    folder = STATE if not arguments.planted else os.path.join(STATE, "of-planted")
-    if arguments.planted:
-        shutil.rmtree(folder, ignore_errors=True)  # nothing is known from other runs
-    programs = build(tree_with_bugs() if arguments.planted else os.getcwd(),
-                     "planted" if arguments.planted else "plain")
-    where = {}
-    for program in programs:
-        listed = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
-        where.update(dict.fromkeys(listed, program))
-        subprocess.run([program, "--seeds=" + os.path.join(folder, "seeds")], check=True)
-    if set(where) != set(PLANTED):
-        sys.exit(f"tests/fuzz/planted.py and the decoders differ: {sorted(set(where) ^ set(PLANTED))}")
-    unknown = set(arguments.decoders) - set(where)
+    stale = stale_plants()
+    if stale:
+        sys.exit("tests/fuzz/planted.py: " + "; ".join(stale))
+    if arguments.check_planted:
+        return 0
+    where = decoders()
+    chosen = sorted(name for name, file in where.items()
+                    if not arguments.decoders or {name, file} & set(arguments.decoders))
+    unknown = set(arguments.decoders) - set(where) - set(FILES)
     if unknown:
         sys.exit(f"no decoder {', '.join(sorted(unknown))}; there are {', '.join(sorted(where))}")
-    chosen = arguments.decoders or sorted(where)
-    print(f"{'decoder':<20}{'executions':>12}{'coverage':>10}{'seconds':>9}  result", flush=True)
-    wrong = 0
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        runs = pool.map(lambda name: fuzz(where[name], name, folder, arguments.seconds), chosen)
-        for name, (crashed, executions, coverage, seconds, finding) in zip(chosen, runs):
-            wrong += crashed != arguments.planted
-            text = ("found: " if arguments.planted else "CRASHED: ") + finding if crashed else (
-                "NOT FOUND" if arguments.planted else "no crash")
-            print(f"{name:<20}{executions:>12,}{coverage:>10,}{seconds:>9.1f}  {text[:150]}", flush=True)
+    folder = STATE if not arguments.planted else os.path.join(STATE, "of-planted")
+    if arguments.planted and not arguments.resume:
+        shutil.rmtree(folder, ignore_errors=True)  # nothing is known from other runs
+    files = sorted({where[name] for name in chosen})
+    programs = build(tree_with_bugs() if arguments.planted else os.getcwd(),
+                     "planted" if arguments.planted else "plain", files)
+    for program in programs.values():
+        subprocess.run([program, "--seeds=" + os.path.join(folder, "seeds")], check=True)
+    wrong = run_all(chosen, programs, folder, arguments)
     if arguments.planted:
         print(f"{len(chosen) - wrong} of {len(chosen)} planted bugs found")
     else:

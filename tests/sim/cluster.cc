@@ -375,7 +375,7 @@ void Cluster::DrainSomeServer() {
       !coordinator.alive() || coordinator.mistaken()) {
     return;
   }
-  const auto replies = coordinator.Deliver(DrainServer{8, name, true});
+  const auto replies = coordinator.Deliver(DrainMember{8, name, true});
   if (replies.empty() || !replies[0].status.ok()) return;
   world_.Trace(absl::StrCat(name, " is drained by a person"));
   drained_.insert(name);
@@ -385,7 +385,7 @@ void Cluster::DrainSomeServer() {
 void Cluster::Undrain(const NodeId& server) {
   CoordinatorNode& coordinator = world_.coordinator();
   const bool there = coordinator.alive() && !coordinator.mistaken();
-  if (there && !coordinator.Deliver(DrainServer{9, server, false}).empty()) {
+  if (there && !coordinator.Deliver(DrainMember{9, server, false}).empty()) {
     drained_.erase(server);
     return;
   }

@@ -78,6 +78,7 @@ std::optional<CoordinatorEvent> EventOf(const Command& command) {
     return ControlJob{1, command.words.at(1), control->second, command.Has("force"),
                       command.Text("server")};
   }
+  if (verb == "drain") return DrainMember{1, command.words.at(1), !command.Has("undo")};
   if (verb == "sites") {
     SitesFound found;
     for (const auto& [worker, site] : command.arguments) {

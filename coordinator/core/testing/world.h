@@ -19,7 +19,7 @@
 //          [steps-min=N] [adaptive-grace] [validate=] [clip=] [copies=2] [island=site|all|auto]
 //          [per-island=N] [sites=oslo,rome] [set=NAME]    sequences are of 10 tokens; sites have
 //                                           data of their own; a validation set
-//   pause | resume | cancel | remove | adopt JOB;  refill JOB server=ps-0
+//   pause | resume | cancel | remove | adopt JOB;  refill JOB server=ps-0;  drain MEMBER [undo]
 //   wait SECONDS                             heartbeats of all that are neither dead nor silent
 //   worker a beats [measuring=TEXT]          a heartbeat: under a new order, it has stopped
 //   worker a pulls ps-0=BYTES_PER_S ps-1=...     so fast, by its heartbeats from now on

@@ -1,0 +1,48 @@
+#include "cli/doctor_links.h"
+
+#include <catch2/catch.hpp>
+
+namespace atl::cli {
+namespace {
+
+TEST_CASE("clock_that_differs_by_no_more_than_the_call_took_is_right") {
+  CHECK(CheckClock(3, 5).level == Level::kOk);
+  CHECK(CheckClock(-1500, 800).level == Level::kOk);
+}
+
+TEST_CASE("clock_that_is_wrong_is_a_warning_and_then_a_problem") {
+  for (const int sign : {-1, 1}) {
+    const Finding seconds = CheckClock(sign * 5'000, 10);
+    CHECK(seconds.level == Level::kWarning);
+    CHECK_FALSE(seconds.remedy.empty());
+    CHECK(CheckClock(sign * 3'600'000.0, 10).level == Level::kProblem);
+  }
+}
+
+TEST_CASE("slow_link_to_a_site_is_a_warning_and_one_that_carries_nothing_a_problem") {
+  CHECK(RatesFinding("site oslo", LinkRates{1e9, 1e9}).level == Level::kOk);
+  CHECK(RatesFinding("site oslo", LinkRates{1e9, 1e6}).level == Level::kWarning);
+  CHECK(RatesFinding("site oslo", LinkRates{1e6, 1e9}).level == Level::kWarning);
+  const Finding lost = RatesFinding("site oslo", absl::DeadlineExceededError("no answer"));
+  CHECK(lost.level == Level::kProblem);
+  CHECK_FALSE(lost.remedy.empty());
+  CHECK(RatesFinding("site oslo", absl::UnauthenticatedError("its key")).level == Level::kWarning);
+}
+
+TEST_CASE("site_without_a_server_is_measured_by_the_way_to_a_worker") {
+  v1::ClusterStatus status;
+  v1::Member* worker = status.add_members();
+  worker->set_kind("worker");
+  worker->set_name("w1");
+  worker->set_site("oslo");
+  worker->set_attached(true);
+  worker->set_peer_endpoint("tcp://127.0.0.1:1");
+  const std::vector<Finding> findings = CheckSites(Global(), status);
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].level == Level::kProblem);  // nothing listens there
+  worker->set_attached(false);
+  CHECK(CheckSites(Global(), status).empty());
+}
+
+}  // namespace
+}  // namespace atl::cli

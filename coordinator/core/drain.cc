@@ -1,0 +1,135 @@
+#include "coordinator/core/drain.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "coordinator/core/copies.h"
+#include "coordinator/core/roster.h"
+
+namespace atl::coord {
+namespace {
+
+absl::StatusOr<Member*> FindNamed(State& s, const std::string& name) {
+  absl::string_view rest = name;
+  const bool worker_only = absl::ConsumePrefix(&rest, "worker/");
+  const bool server_only = !worker_only && absl::ConsumePrefix(&rest, "paramserver/");
+  const NodeId id(rest);
+  Member* worker = server_only ? nullptr : s.FindMember(MemberKind::kWorker, id);
+  Member* server = worker_only ? nullptr : s.FindMember(MemberKind::kServer, id);
+  if (worker != nullptr && server != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("both a worker and a parameter server have the ",
+                                                   "name ", id, ": write worker/", id,
+                                                   " or paramserver/", id));
+  }
+  if (worker == nullptr && server == nullptr) {
+    const char* kind = worker_only   ? "worker"
+                       : server_only ? "parameter server"
+                                     : "worker or parameter server";
+    return absl::NotFoundError(absl::StrCat(
+        "there is no ", kind, " ", CleanText(std::string(rest), 100), ": see atoll status"));
+  }
+  return worker != nullptr ? worker : server;
+}
+
+void DrainWorker(State& s, Member& worker) {
+  if (!worker.record.draining) {
+    s.drained_workers.erase(worker.record.name);
+    return;
+  }
+  s.drained_workers.insert(worker.record.name);
+  s.SetCandidate(worker, "");
+}
+
+// Data that its island has leased, a contribution of it that is not decided, or steps that it has
+// not said to be pushed.
+bool HasWork(const Job& job, const IslandRecord& island, const Member& leader) {
+  if (job.progress.state == JobState::kPaused) return false;
+  if (job.ledger.Leased(island.island) > 0) return true;
+  if (leader.progress && leader.progress->unpushed_steps > 0) return true;
+  return std::any_of(job.contributions.begin(), job.contributions.end(), [&](const auto& entry) {
+    return entry.first.island == island.island && entry.first.generation == island.generation &&
+           !entry.second.dropped;
+  });
+}
+
+std::string ServerText(const State& s, const NodeId& name) {
+  std::string jobs;
+  for (const auto& [number, job] : s.jobs) {
+    if (!HoldsShards(job.record, name) && !IsReleasing(job.record, name)) continue;
+    absl::StrAppend(&jobs, jobs.empty() ? "" : ", ", job.id(),
+                    job.ended() ? " (ended: export it, then atoll rm)" : "");
+  }
+  return jobs.empty() ? "drained: it holds nothing and can be stopped"
+                      : absl::StrCat("draining: it still holds shards of ", jobs);
+}
+
+std::string WorkerText(const State& s, const Member& worker) {
+  const State::Place place = const_cast<State&>(s).PlaceOf(worker.record.name);
+  if (place.job != nullptr && place.leads) {
+    const bool alone = place.job->islands.at(place.island).followers.empty();
+    return absl::StrCat("draining: ",
+                        alone ? "it trains on the data that it has leased of "
+                              : "another worker is to lead its island of ",
+                        place.job->id());
+  }
+  if (place.job != nullptr || worker.following) {
+    return absl::StrCat("draining: it still serves an island of ",
+                        place.job != nullptr ? place.job->id() : worker.following->job);
+  }
+  if (worker.progress) return absl::StrCat("draining: it is to stop ", worker.progress->job);
+  return "drained: it runs nothing and can be stopped";
+}
+
+}  // namespace
+
+absl::Status SetDraining(State& s, const std::string& name, bool drain) {
+  const absl::StatusOr<Member*> found = FindNamed(s, name);
+  if (!found.ok()) return found.status();
+  Member& member = **found;
+  MemberRecord& record = member.record;
+  if (record.draining == drain) return absl::OkStatus();
+  record.draining = drain;
+  s.dirty_members.insert({record.kind, record.name});
+  const bool worker = record.kind == MemberKind::kWorker;
+  if (worker) DrainWorker(s, member);
+  for (auto& [number, job] : s.jobs) {
+    if (!worker) job.moving.plan_again_at = s.now;
+    s.Touch(job);
+  }
+  s.Log("", Severity::kInfo,
+        absl::StrCat(worker ? "worker " : "parameter server ", record.name,
+                     drain    ? worker ? " is drained: it leaves its island and gets no work"
+                                       : " is drained: its shards go to other servers"
+                     : worker ? " gets work again"
+                              : " takes shards again"));
+  return absl::OkStatus();
+}
+
+bool AdvanceDrains(State& s, Job& job) {
+  if (!job.active() || job.stale()) return false;
+  bool changed = false;
+  for (const NodeId& name : s.drained_workers) {
+    const State::Place place = s.PlaceOf(name);
+    const Member& worker = *s.FindMember(MemberKind::kWorker, name);
+    if (place.job != &job || !worker.attached) continue;
+    const IslandRecord& island = job.islands.at(place.island);
+    if (place.leads && (!island.followers.empty() || HasWork(job, island, worker))) continue;
+    s.Touch(job, place.island);
+    LoseWorker(s, place, name, "it is drained");
+    changed = true;
+  }
+  return changed;
+}
+
+bool IsRunningOut(const State& s, const IslandRecord& island) {
+  return island.followers.empty() && s.drained_workers.contains(island.worker);
+}
+
+std::string DrainText(const State& s, const Member& member) {
+  if (!member.record.draining) return "";
+  return member.record.kind == MemberKind::kWorker ? WorkerText(s, member)
+                                                   : ServerText(s, member.record.name);
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,30 @@
+// `atoll drain`: a member finishes or passes on what it has and gets nothing new until an operator
+// undoes that. A parameter server's shards move to others (moves.h). A worker leaves its island as
+// one that ends does (roster.h), but stays attached: a leader hands over, a follower's layers move,
+// and one that is alone first trains on the data that it has leased and pushes the result. The
+// mark is stored with the member. Private to the core.
+
+#ifndef ATOLL_COORDINATOR_CORE_DRAIN_H_
+#define ATOLL_COORDINATOR_CORE_DRAIN_H_
+
+#include <string>
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// `name`: of a worker or parameter server; "worker/NAME" or "paramserver/NAME" where both exist.
+absl::Status SetDraining(State& s, const std::string& name, bool drain);
+
+// Takes drained workers out of the job's islands. True if anything changed.
+bool AdvanceDrains(State& s, Job& job);
+
+// Whether the island gets no more data: its only worker is drained.
+bool IsRunningOut(const State& s, const IslandRecord& island);
+
+// "", "draining: ..." and what the member still has, or "drained: ...".
+std::string DrainText(const State& s, const Member& member);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_DRAIN_H_
