@@ -41,6 +41,33 @@ WorkerNode* World::FindWorker(const NodeId& name) {
   return nullptr;
 }
 
+namespace {
+
+void ChooseOptimizer(uint64_t seed, OuterSpec& outer) {
+  Rng rng(seed, /*stream=*/320);
+  if (!rng.Chance(0.5)) return;
+  outer.optimizer = OuterOptimizers()[rng.Below(OuterOptimizers().size())].name;
+  outer.merge = OuterMerges()[rng.Below(OuterMerges().size())].name;
+  if (!ValidateOuterChoice(outer).ok()) outer.merge = "mean";
+  if (!ValidateOuterChoice(outer).ok()) outer.wait_for_all = false;
+}
+
+void ChooseFragments(uint64_t seed, OuterSpec& outer) {
+  Rng rng(seed, /*stream=*/402);
+  const bool together = !HasSinglePushRounds(outer) && outer.pull_encoding == Encoding::kFloat32;
+  if (together && rng.Chance(0.5)) {
+    outer.fragments = 2 + static_cast<int64_t>(rng.Below(2));  // of three layers
+    outer.steps_per_round = outer.fragments * (1 + static_cast<int64_t>(rng.Below(5)));
+  }
+  if (rng.Chance(0.2)) outer.fragment_blend = 0.25 + 0.75 * rng.Uniform();
+  if (rng.Chance(0.3) && outer.overlap == Overlap::kCarry) {
+    const int64_t most = outer.steps_per_round / outer.fragments;
+    outer.fragment_delay_steps = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(most)));
+  }
+}
+
+}  // namespace
+
 ClusterOptions RandomOptions(uint64_t seed) {
   Rng rng(seed, /*stream=*/77);
   ClusterOptions o;
@@ -81,13 +108,7 @@ ClusterOptions RandomOptions(uint64_t seed) {
                                        Encoding::kTopK};
     spec.outer.push_encoding = kQuantized[types.Below(std::size(kQuantized))];
   }
-  Rng outer(seed, /*stream=*/320);
-  if (outer.Chance(0.5)) {
-    spec.outer.optimizer = OuterOptimizers()[outer.Below(OuterOptimizers().size())].name;
-    spec.outer.merge = OuterMerges()[outer.Below(OuterMerges().size())].name;
-    if (!ValidateOuterChoice(spec.outer).ok()) spec.outer.merge = "mean";
-    if (!ValidateOuterChoice(spec.outer).ok()) spec.outer.wait_for_all = false;
-  }
+  ChooseOptimizer(seed, spec.outer);
   Rng shape(seed, /*stream=*/78);
   if (shape.Chance(0.5)) {
     o.workers = 2 + static_cast<int>(shape.Below(4));
@@ -107,18 +128,7 @@ ClusterOptions RandomOptions(uint64_t seed) {
   if (pulls.Chance(0.3)) {
     o.spec.outer.pull_encoding = pulls.Chance(0.5) ? Encoding::kInt8 : Encoding::kInt4;
   }
-  Rng dealt(seed, /*stream=*/402);
-  const bool together =
-      !HasSinglePushRounds(spec.outer) && spec.outer.pull_encoding == Encoding::kFloat32;
-  if (together && dealt.Chance(0.5)) {
-    spec.outer.fragments = 2 + static_cast<int64_t>(dealt.Below(2));  // of three layers
-    spec.outer.steps_per_round = spec.outer.fragments * (1 + static_cast<int64_t>(dealt.Below(5)));
-  }
-  if (dealt.Chance(0.2)) spec.outer.fragment_blend = 0.25 + 0.75 * dealt.Uniform();
-  if (dealt.Chance(0.3) && spec.outer.overlap == Overlap::kCarry) {
-    spec.outer.fragment_delay_steps = 1 + static_cast<int64_t>(dealt.Below(static_cast<uint64_t>(
-                                              spec.outer.steps_per_round / spec.outer.fragments)));
-  }
+  ChooseFragments(seed, spec.outer);
   const int64_t sequences = 200 + static_cast<int64_t>(rng.Below(1500));
   spec.schedule.train_tokens = sequences * spec.data.sequence_length;
   return o;
