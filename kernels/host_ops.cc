@@ -56,14 +56,21 @@ Plain PlainFrom(const DeltaView& delta, float weight, int64_t begin, int64_t n, 
   return {decoded, Encoding::kFloat32, weight};
 }
 
+// Those n numbers on.
+Plain Behind(const Plain& p, int64_t n) {
+  return {static_cast<const std::byte*>(p.data) + EncodedBytes(p.encoding, n), p.encoding,
+          p.weight};
+}
+
 int64_t TileOf(int64_t block) { return block > kTile ? kTileMax : kTile; }
 
 // What the last pass of AddDeltas does with the sum g of the weighted deltas: Sixteen for elements
-// i to i + 15, One for element i.
+// i to i + 15, One for element i. Prefetch asks for what Sixteen changes.
 struct SgdUpdate {
   float* theta;
   float eta;
 
+  ATOLL_INLINE void Prefetch(int64_t i) const { __builtin_prefetch(theta + i, 1); }
   ATOLL_INLINE void Sixteen(int64_t i, V16 g) const {
     simd::Store(theta + i, simd::Load(theta + i) - g * eta);
   }
@@ -75,6 +82,10 @@ struct NesterovUpdate {
   float* velocity;
   float eta, mu;
 
+  ATOLL_INLINE void Prefetch(int64_t i) const {
+    __builtin_prefetch(theta + i, 1);
+    __builtin_prefetch(velocity + i, 1);
+  }
   ATOLL_INLINE void Sixteen(int64_t i, V16 g) const {
     const V16 v = simd::Load(velocity + i) * mu + g;
     simd::Store(velocity + i, v);
@@ -92,6 +103,11 @@ struct AdamUpdate {
   float* second;
   float beta1, beta2, step, rsqrt2, epsilon;  // step: eta / (1 - beta1^t)
 
+  ATOLL_INLINE void Prefetch(int64_t i) const {
+    __builtin_prefetch(theta + i, 1);
+    __builtin_prefetch(first + i, 1);
+    __builtin_prefetch(second + i, 1);
+  }
   ATOLL_INLINE void Sixteen(int64_t i, V16 g) const {
     const V16 m = simd::Load(first + i) * beta1 + g * (1 - beta1);
     const V16 v = simd::Load(second + i) * beta2 + g * g * (1 - beta2);
@@ -113,6 +129,11 @@ struct DelayedUpdate {
   float eta, mu, share;
   bool last;  // of the pushes that the momentum moves after
 
+  ATOLL_INLINE void Prefetch(int64_t i) const {
+    __builtin_prefetch(theta + i, 1);
+    __builtin_prefetch(momentum + i, 1);
+    __builtin_prefetch(sum + i, 1);
+  }
   ATOLL_INLINE void Sixteen(int64_t i, V16 g) const {
     const V16 part = g * share;
     V16 all = simd::Load(sum + i) + part;
@@ -233,35 +254,93 @@ ATOLL_KERNEL(RunPass,
   AddPass(update, deltas, count, g_before, g_after, begin, n);
 }
 
-// n numbers in double, n a multiple of kLanes.
-ATOLL_KERNEL(ToDoubles, (const Plain& from, double* to, int64_t n), (from, to, n)) {
+// Numbers i to i + 7 in double.
+ATOLL_INLINE D8 LoadDoubles(const Plain& from, bool all_f32, int64_t i) {
+  F8 numbers;
+  if (all_f32 || from.encoding == Encoding::kFloat32) {
+    std::memcpy(&numbers, static_cast<const float*>(from.data) + i, sizeof(numbers));
+  } else {
+    using H8 = uint16_t __attribute__((vector_size(16)));
+    using U8 = uint32_t __attribute__((vector_size(32)));
+    H8 half;
+    std::memcpy(&half, static_cast<const Bfloat16*>(from.data) + i, sizeof(half));
+    numbers = (F8)(__builtin_convertvector(half, U8) << 16);
+  }
+  return __builtin_convertvector(numbers, D8);
+}
+
+// Adds the dot products of rows and columns over n numbers, a multiple of kLanes, to
+// sums[row * kColumns + column]; of a triangle, whose columns are the rows, those with column >=
+// row. Each product has accumulators of its own, so that its bits do not depend on the others.
+template <int kRows, int kColumns, bool kTriangle>
+ATOLL_INLINE void AddDots(const Plain* rows, const Plain* columns, bool all_f32, int64_t n,
+                          double* sums) {
+  D8 parts[2][kRows][kColumns] = {};
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 v = LoadSixteen(from.data, from.encoding, i);
-    F8 halves[2];
-    std::memcpy(halves, &v, sizeof(v));
-    const D8 low = __builtin_convertvector(halves[0], D8);
-    const D8 high = __builtin_convertvector(halves[1], D8);
-    std::memcpy(to + i, &low, sizeof(low));
-    std::memcpy(to + i + kLanes / 2, &high, sizeof(high));
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      D8 a[kRows], b[kColumns];
+      const int64_t at = i + half * kLanes / 2;
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) a[r] = LoadDoubles(rows[r], all_f32, at);
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) {
+        b[c] = kTriangle ? a[c] : LoadDoubles(columns[c], all_f32, at);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+        for (int c = kTriangle ? r : 0; c < kColumns; ++c) parts[half][r][c] += a[r] * b[c];
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = kTriangle ? r : 0; c < kColumns; ++c) {
+      double total = 0;
+      for (int lane = 0; lane < 8; ++lane) total += parts[0][r][c][lane] + parts[1][r][c][lane];
+      sums[r * kColumns + c] += total;
+    }
   }
 }
 
-ATOLL_INLINE D8 LoadDoubles(const double* p) {
-  D8 v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
+// Products that AVX-512 has registers for: of four deltas among each other, of two with four.
+constexpr int64_t kTriangleMost = 4, kRowsMost = 2, kColumnsMost = 4;
+
+ATOLL_INLINE void AddTriangle(const Plain* rows, int64_t count, bool all_f32, int64_t n,
+                              double* sums) {
+  switch (count) {
+    case 1:
+      return AddDots<1, 1, true>(rows, rows, all_f32, n, sums);
+    case 2:
+      return AddDots<2, 2, true>(rows, rows, all_f32, n, sums);
+    case 3:
+      return AddDots<3, 3, true>(rows, rows, all_f32, n, sums);
+    default:
+      return AddDots<4, 4, true>(rows, rows, all_f32, n, sums);
+  }
+}
+ATOLL_INLINE void AddRectangle(const Plain* rows, int64_t row_count, const Plain* columns,
+                               int64_t column_count, bool all_f32, int64_t n, double* sums) {
+  if (row_count == 2) {
+    return column_count == 4 ? AddDots<2, 4, false>(rows, columns, all_f32, n, sums)
+                             : AddDots<2, 1, false>(rows, columns, all_f32, n, sums);
+  }
+  return column_count == 4 ? AddDots<1, 4, false>(rows, columns, all_f32, n, sums)
+                           : AddDots<1, 1, false>(rows, columns, all_f32, n, sums);
 }
 
-// Adds dot(a, b) over n elements, a multiple of kLanes, to *sum.
-ATOLL_KERNEL(DotBlock, (const double* a, const double* b, int64_t n, double* sum), (a, b, n, sum)) {
-  D8 sums[2] = {};
-  for (int64_t i = 0; i < n; i += kLanes) {
-    sums[0] += LoadDoubles(a + i) * LoadDoubles(b + i);
-    sums[1] += LoadDoubles(a + i + kLanes / 2) * LoadDoubles(b + i + kLanes / 2);
-  }
-  double total = 0;
-  for (int lane = 0; lane < 8; ++lane) total += sums[0][lane] + sums[1][lane];
-  *sum += total;
+ATOLL_KERNEL(TriangleOfDots,
+             (const Plain* rows, int64_t count, bool all_f32, int64_t n, double* sums),
+             (rows, count, all_f32, n, sums)) {
+  return all_f32 ? AddTriangle(rows, count, true, n, sums)
+                 : AddTriangle(rows, count, false, n, sums);
+}
+ATOLL_KERNEL(RectangleOfDots,
+             (const Plain* rows, int64_t row_count, const Plain* columns, int64_t column_count,
+              bool all_f32, int64_t n, double* sums),
+             (rows, row_count, columns, column_count, all_f32, n, sums)) {
+  return all_f32 ? AddRectangle(rows, row_count, columns, column_count, true, n, sums)
+                 : AddRectangle(rows, row_count, columns, column_count, false, n, sums);
 }
 
 ATOLL_KERNEL(ToBfloat16Block, (const float* from, Bfloat16* to, int64_t n), (from, to, n)) {
@@ -296,6 +375,67 @@ struct GramBlock {
   size_t entries() const {
     return is_triangle() ? rows.size() * (rows.size() + 1) / 2 : rows.size() * columns.size();
   }
+  // Row by row; of a triangle from the diagonal on.
+  size_t EntryOf(size_t row, size_t column) const {
+    if (!is_triangle()) return row * columns.size() + column;
+    return row * (2 * rows.size() - row + 1) / 2 + column - row;
+  }
+};
+
+// The block's products of n numbers, at most kTile, of which `plain` has those of the rows, then of
+// the columns.
+class GramPart {
+ public:
+  GramPart(const GramBlock& block, std::span<const Plain> plain, int64_t n)
+      : block_(block), rows_(plain.data()), columns_(plain.data()), n_(n) {
+    if (!block.is_triangle()) columns_ += block.rows.size();
+    for (const Plain& p : plain) all_f32_ = all_f32_ && p.encoding == Encoding::kFloat32;
+  }
+
+  void AddTo(double* sums) const {
+    const auto rows = std::ssize(block_.rows), columns = std::ssize(block_.columns);
+    const bool triangle = block_.is_triangle();
+    const int64_t most = simd::InstructionLevel() >= 4 ? kTriangleMost : 1;
+    for (int64_t row = 0; row < rows; row += most) {
+      const int64_t end = std::min(rows, row + most);
+      if (triangle) Add(row, end, row, end, sums);
+      for (int64_t r = row; r < end; r += kRowsMost) {
+        for (int64_t c = triangle ? end : 0; c < columns;) {
+          const int64_t width = columns - c >= kColumnsMost ? kColumnsMost : 1;
+          Add(r, std::min(end, r + kRowsMost), c, c + width, sums);
+          c += width;
+        }
+      }
+    }
+  }
+
+ private:
+  void Add(int64_t row, int64_t row_end, int64_t column, int64_t column_end, double* sums) const {
+    const int64_t whole = n_ / kLanes * kLanes, width = column_end - column;
+    const bool diagonal = block_.is_triangle() && row == column;
+    double dots[kTriangleMost * kTriangleMost] = {};
+    if (diagonal) {
+      TriangleOfDots(rows_ + row, row_end - row, all_f32_, whole, dots);
+    } else {
+      RectangleOfDots(rows_ + row, row_end - row, columns_ + column, width, all_f32_, whole, dots);
+    }
+    for (int64_t r = row; r < row_end; ++r) {
+      for (int64_t c = diagonal ? r : column; c < column_end; ++c) {
+        double& sum = sums[block_.EntryOf(static_cast<size_t>(r), static_cast<size_t>(c))];
+        sum += dots[(r - row) * width + c - column];
+        for (int64_t i = whole; i < n_; ++i) {
+          sum += static_cast<double>(LoadOne(rows_[r].data, rows_[r].encoding, i)) *
+                 LoadOne(columns_[c].data, columns_[c].encoding, i);
+        }
+      }
+    }
+  }
+
+  const GramBlock& block_;
+  const Plain* rows_;
+  const Plain* columns_;
+  const int64_t n_;
+  bool all_f32_ = true;
 };
 
 // The block's products of elements [begin, end), row by row, into `sums`.
@@ -304,39 +444,40 @@ void GramTask(const GramBlock& block, int64_t begin, int64_t end, double* sums) 
   if (!block.is_triangle()) {
     deltas.insert(deltas.end(), block.columns.begin(), block.columns.end());
   }
-  const auto k = std::ssize(deltas), rows = std::ssize(block.rows);
-  const int64_t first_column = block.is_triangle() ? 0 : rows;
   int64_t codec_block = 1;
   for (const DeltaView& delta : deltas) {
     codec_block = std::max(codec_block, InfoOf(delta.encoding).block);
   }
-  const int64_t tile_size = TileOf(codec_block);
-  std::vector<float> decoded(tile_size);
-  std::vector<double> numbers(k * tile_size);  // every delta is decoded and widened once
   // Tile by tile, so that the tiles of all deltas serve all their products from the cache.
+  const int64_t tile_size = TileOf(codec_block);
+  std::vector<float> decoded(codec_block > 1 ? deltas.size() * tile_size : 0);
+  std::vector<Plain> plain(deltas.size());
   for (int64_t tile = begin; tile < end; tile += tile_size) {
-    const int64_t n = std::min(tile_size, end - tile), whole = n / kLanes * kLanes;
-    for (int64_t d = 0; d < k; ++d) {
-      const Plain plain = PlainFrom(deltas[d], 1, tile, n, decoded.data());
-      double* const to = numbers.data() + d * tile_size;
-      ToDoubles(plain, to, whole);
-      for (int64_t i = whole; i < n; ++i) to[i] = LoadOne(plain.data, plain.encoding, i);
+    const int64_t n = std::min(tile_size, end - tile);
+    for (size_t d = 0; d < deltas.size(); ++d) {
+      float* const to = codec_block > 1 ? decoded.data() + d * tile_size : nullptr;
+      plain[d] = PlainFrom(deltas[d], 1, tile, n, to);
     }
     // Of any encoding the same partial sums.
     for (int64_t part = 0; part < n; part += kTile) {
-      const int64_t part_end = std::min(n, part + kTile);
-      const int64_t vectors = (part_end - part) / kLanes * kLanes;
-      double* sum = sums;
-      for (int64_t i = 0; i < rows; ++i) {
-        for (int64_t j = block.is_triangle() ? i : first_column; j < k; ++j, ++sum) {
-          const double* const a = numbers.data() + i * tile_size;
-          const double* const b = numbers.data() + j * tile_size;
-          DotBlock(a + part, b + part, vectors, sum);
-          for (int64_t e = part + vectors; e < part_end; ++e) *sum += a[e] * b[e];
-        }
-      }
+      GramPart(block, plain, std::min(kTile, n - part)).AddTo(sums);
+      for (Plain& p : plain) p = Behind(p, kTile);
     }
   }
+}
+
+// PlainFrom of delta `d` of `count`, whose decoding asks for what the update changes kTile elements
+// later, up to `end`: neither waits for the other.
+template <class Update>
+Plain DecodeBeside(const Update& update, const WeightedDelta& from, int64_t d, int64_t count,
+                   int64_t begin, int64_t n, int64_t end, float* decoded) {
+  if (IsQuantized(from.delta.encoding)) {
+    const int64_t next = begin + kTile, last = std::min(end, next + (d + 1) * n / count);
+    for (int64_t i = next + d * n / count / kLanes * kLanes; i < last; i += kLanes) {
+      update.Prefetch(i);
+    }
+  }
+  return PlainFrom(from.delta, from.weight, begin, n, decoded);
 }
 
 // The step on elements [begin, end). Up to kSideBySide deltas are summed in registers; the sum of
@@ -347,7 +488,7 @@ void StepTask(const Update& update, std::span<const WeightedDelta> deltas, int64
   const int64_t k = static_cast<int64_t>(deltas.size());
   int64_t block = 1;
   for (const WeightedDelta& d : deltas) block = std::max(block, InfoOf(d.delta.encoding).block);
-  const int64_t tile_size = block == 1 && k <= kSideBySide ? end - begin : TileOf(block);
+  const int64_t tile_size = block > 1 ? block : k > kSideBySide ? kTile : end - begin;
   float decoded[kSideBySide][kTileMax], sum[kTileMax];
   for (int64_t tile = begin; tile < end; tile += tile_size) {
     const int64_t n = std::min(tile_size, end - tile), whole = n / kLanes * kLanes;
@@ -357,7 +498,7 @@ void StepTask(const Update& update, std::span<const WeightedDelta> deltas, int64
       Plain plain[kSideBySide];
       for (int64_t d = 0; d < count; ++d) {
         const WeightedDelta& from = deltas[first + d];
-        plain[d] = PlainFrom(from.delta, from.weight, tile, n, decoded[d]);
+        plain[d] = DecodeBeside(update, from, d, count, tile, n, end, decoded[d]);
         for (int64_t i = whole; i < n; ++i) {
           rest[i - whole] += from.weight * LoadOne(plain[d].data, plain[d].encoding, i);
         }

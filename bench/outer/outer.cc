@@ -2,8 +2,9 @@
 // server, against loops that do nothing but move the same bytes. The step reads the parameters, the
 // optimizer's slots and k deltas, and writes all but the last; a merge's Gram matrix reads k
 // deltas; encoding reads a delta and a residual, and writes the residual and codes; decoding reads
-// codes and writes numbers.
+// codes and writes numbers. With arguments: the figures whose names begin with one of them.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -197,11 +198,14 @@ double MeasureMerge(int threads, Encoding encoding) {
   return result.speed;
 }
 
-void Run() {
+void Run(std::span<char*> names) {
   std::printf("Outer step on %lld M parameters, GB/s of bytes that must move\n",
               static_cast<long long>(kParameters >> 20));
   std::printf("threads  deltas    plain loop  outer step  ratio\n");
-  const auto figure = [](const std::string& name, double goal, const auto& measure) {
+  const auto figure = [&](const std::string& name, double goal, const auto& measure) {
+    const bool wanted =
+        std::any_of(names.begin(), names.end(), [&](const char* n) { return name.starts_with(n); });
+    if (!names.empty() && !wanted) return;
     double least = 1e9;
     for (int threads : {1, 2}) least = std::min(least, measure(threads));
     PrintFigureAtLeast("outer." + name + "_vs_bandwidth", least, "ratio", goal);
@@ -232,4 +236,4 @@ void Run() {
 }  // namespace
 }  // namespace atl::bench
 
-int main() { atl::bench::Run(); }
+int main(int argc, char** argv) { atl::bench::Run(std::span(argv, argc).subspan(1)); }

@@ -6,7 +6,8 @@
 //   kBits: 4 or 8.  kLargest: the largest |code * scale| / scale.
 //   ATOLL_INLINE static void Encode(V16 value, float scale, float inverse, char* codes, V16* sent):
 //     16 codes to `codes`, and what they decode to. inverse = kLargest / largest |value|, or 0.
-//   ATOLL_INLINE static V16 Decode(B16 codes, float scale)
+//   ATOLL_INLINE static V64 Decode(B64 codes, float scale), of 8 bits;
+//   ATOLL_INLINE static V16 Numbers(float scale), of 4 bits: what codes 0 to 15 decode to
 //   static int EncodeOne(float value, float inverse);  static float DecodeOne(int code, float
 //   scale)
 // and a code that is zero, kZero, of numbers that are not there.
@@ -24,23 +25,31 @@
 
 namespace atl::blocks {
 
+using simd::F8;
+using simd::I16;
 using simd::kLanes;
 using simd::U16;
 using simd::V16;
 using B16 = int8_t __attribute__((vector_size(16)));
-using U8x16 = uint8_t __attribute__((vector_size(16)));
+using B64 = int8_t __attribute__((vector_size(64)));
+using V64 = float __attribute__((vector_size(256)));
 using B8 = uint8_t __attribute__((vector_size(8)));
 using S8 = uint16_t __attribute__((vector_size(16)));
 using S16 = int16_t __attribute__((vector_size(32)));
 
-// By way of 16 bits: in one step GCC 12 converts number by number.
-ATOLL_INLINE simd::I16 Widen(B16 bytes) {
-  return __builtin_convertvector(__builtin_convertvector(bytes, S16), simd::I16);
+inline constexpr I16 kIota = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+// By way of 16 bits: in one step GCC 12 converts number by number. 64 at once become whole
+// registers; 16 would be put together from halves.
+ATOLL_INLINE V64 Widen(B64 bytes) {
+  using S64 = int16_t __attribute__((vector_size(128)));
+  using I64 = int32_t __attribute__((vector_size(256)));
+  return __builtin_convertvector(__builtin_convertvector(__builtin_convertvector(bytes, S64), I64),
+                                 V64);
 }
-ATOLL_INLINE B16 Narrow(simd::I16 numbers) {
+ATOLL_INLINE B16 Narrow(I16 numbers) {
   return __builtin_convertvector(__builtin_convertvector(numbers, S16), B16);
 }
-
 inline constexpr float kFloatMax = std::numeric_limits<float>::max();
 
 template <class Code>
@@ -52,22 +61,12 @@ ATOLL_INLINE float ScaleOf(const void* block) {
   return scale;
 }
 
-// 16 codes of 4 bits each: the low halves of 16 bytes, and back.
+// 16 codes of 4 bits each: the low halves of 16 bytes.
 ATOLL_INLINE void StoreHalves(char* codes, B16 bytes) {
   S8 apart;
   std::memcpy(&apart, &bytes, sizeof(apart));
   const B8 pairs = __builtin_convertvector((apart & 15) | (apart >> 4 & 0xf0), B8);
   std::memcpy(codes, &pairs, sizeof(pairs));
-}
-// 32 codes of 4 bits each.
-ATOLL_INLINE void LoadHalves(const char* codes, B16* first, B16* second) {
-  B16 pairs;
-  std::memcpy(&pairs, codes, sizeof(pairs));
-  const B16 low = pairs & 15, high = (B16)((U8x16)pairs >> 4);
-  *first =
-      __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  *second = __builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30,
-                                    15, 31);
 }
 
 // Of the largest size in a block, whose bits order as the sizes do and are beyond kInfinity where
@@ -132,16 +131,23 @@ ATOLL_INLINE void DecodeBlocks(const char* bytes, float* out, int64_t blocks) {
     const char* const block = bytes + b * kBlockBytes<Code>;
     const float scale = ScaleOf(block);
     float* const to = out + b * kQuantBlock;
-    for (int64_t i = 0; i < kQuantBlock; i += 2 * kLanes) {
-      B16 first, second;
-      if constexpr (Code::kBits == 8) {
-        std::memcpy(&first, block + 4 + i, sizeof(first));
-        std::memcpy(&second, block + 4 + i + kLanes, sizeof(second));
-      } else {
-        LoadHalves(block + 4 + i / 2, &first, &second);
+    if constexpr (Code::kBits == 8) {
+      for (int64_t i = 0; i < kQuantBlock; i += 64) {
+        B64 codes;
+        std::memcpy(&codes, block + 4 + i, sizeof(codes));
+        const V64 numbers = Code::Decode(codes, scale);
+        std::memcpy(to + i, &numbers, sizeof(numbers));
       }
-      simd::Store(to + i, Code::Decode(first, scale));
-      simd::Store(to + i + kLanes, Code::Decode(second, scale));
+    } else {
+      const V16 numbers = Code::Numbers(scale);
+      const F8 low = __builtin_shufflevector(numbers, numbers, 0, 1, 2, 3, 4, 5, 6, 7);
+      const F8 high = __builtin_shufflevector(numbers, numbers, 8, 9, 10, 11, 12, 13, 14, 15);
+      for (int64_t i = 0; i < kQuantBlock; i += 8) {
+        uint32_t codes;
+        std::memcpy(&codes, block + 4 + i / 2, sizeof(codes));
+        const F8 found = simd::Lookup(low, high, codes);
+        std::memcpy(to + i, &found, sizeof(found));
+      }
     }
   }
 }

@@ -32,9 +32,8 @@ struct E3m0 {
     blocks::StoreHalves(codes, blocks::Narrow(level | (I16)(sign >> 28)));
     *sent = Number(level, sign, scale);
   }
-  ATOLL_INLINE static V16 Decode(blocks::B16 codes, float scale) {
-    const I16 code = blocks::Widen(codes);
-    return Number(code & 7, (U16)(code & 8) << 28, scale);
+  ATOLL_INLINE static V16 Numbers(float scale) {
+    return Number(blocks::kIota & 7, (U16)(blocks::kIota & 8) << 28, scale);
   }
   static int EncodeOne(float value, float inverse) {
     const float ratio = std::abs(value) * inverse * kRootOfTwo;

@@ -24,8 +24,8 @@ struct Eight {
     std::memcpy(codes, &bytes, sizeof(bytes));
     *sent = (shifted - simd::Splat(kMagic)) * scale;
   }
-  ATOLL_INLINE static V16 Decode(blocks::B16 codes, float scale) {
-    return __builtin_convertvector(blocks::Widen(codes), V16) * scale;
+  ATOLL_INLINE static blocks::V64 Decode(blocks::B64 codes, float scale) {
+    return blocks::Widen(codes) * scale;
   }
   static int EncodeOne(float value, float inverse) {
     return static_cast<int>(std::nearbyint(value * inverse)) & 255;
@@ -44,8 +44,8 @@ struct Four {
     blocks::StoreHalves(codes, blocks::Narrow((I16)shifted + 8));
     *sent = (shifted - simd::Splat(kMagic)) * scale;
   }
-  ATOLL_INLINE static V16 Decode(blocks::B16 codes, float scale) {
-    return __builtin_convertvector(blocks::Widen(codes) - 8, V16) * scale;
+  ATOLL_INLINE static V16 Numbers(float scale) {
+    return __builtin_convertvector(blocks::kIota - 8, V16) * scale;
   }
   static int EncodeOne(float value, float inverse) {
     return static_cast<int>(std::nearbyint(value * inverse)) + 8;
