@@ -1,7 +1,8 @@
 // toml++ without exceptions. Every file that parses TOML includes this instead of toml++/toml.h.
 //
-// Debian 12's toml++ 3.3 reaches __builtin_unreachable() for a character from U+00A1 to U+0499 where
-// white space may stand: is_non_ascii_horizontal_whitespace() lacks a case. Here it returns false.
+// Debian 12's toml++ 3.3 reaches __builtin_unreachable() for a character from U+00A1 to U+0499
+// where white space may stand: is_non_ascii_horizontal_whitespace() lacks a case. Here it returns
+// false.
 
 #ifndef ATOLL_COMMON_TOML_H_
 #define ATOLL_COMMON_TOML_H_

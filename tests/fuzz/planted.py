@@ -50,8 +50,8 @@ PLANTED = {
         ""),
     "sentencepiece": (
         "common/tokenizer/sentencepiece.cc",
-        "!tokenizer::IsWellFormed(piece.piece())) {",
-        "false) {"),
+        "!tokenizer::IsWellFormed(",
+        "false && tokenizer::IsWellFormed("),
     "join_token": (
         "common/trust/token.cc",
         "bytes.size() != kBytes + kCheckBytes ||",
