@@ -152,6 +152,11 @@ validation_path = "v.txt"
 
 TEST_CASE("the error for text that is not TOML has its place") {
   REQUIRE(Complaint("name = \"x\"\n[model\n").find("/jobs/job.toml:2: not TOML: ") == 0);
+  // A character of Latin or Cyrillic where white space may stand.
+  for (const char* letter : {"\xc3\x99", "\xd0\x96"}) {
+    const std::string text = std::string("name = \"x\"\nname ") + letter + " = 1\n";
+    REQUIRE(Complaint(text).find("/jobs/job.toml:2: not TOML: ") == 0);
+  }
 }
 
 TEST_CASE("a missing file is an error with its name") {

@@ -4,9 +4,6 @@
 #include <cstdlib>
 #include <set>
 
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/nearest.h"
+#include "common/toml.h"
 
 namespace atl {
 namespace {

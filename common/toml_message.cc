@@ -6,13 +6,11 @@
 #include <sstream>
 #include <vector>
 
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/nearest.h"
+#include "common/toml.h"
 
 namespace atl {
 namespace {

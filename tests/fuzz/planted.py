@@ -36,8 +36,8 @@ PLANTED = {
         "const bool fits =\n"),
     "profile_json": (
         "coordinator/plan_io/profile_file.cc",
-        "if (memory.layer() < 0 || memory.layer() >= layers) {",
-        "if (memory.layer() < 0) {"),
+        "if (time.layer() < 0 || time.layer() >= layers) {",
+        "if (time.layer() < 0) {"),
     "chat_json": (
         "worker/data/chat.cc",
         "if (object.is_discarded()) return bad(\"is not JSON; is data.format right?\");\n"
@@ -50,12 +50,12 @@ PLANTED = {
         ""),
     "sentencepiece": (
         "common/tokenizer/sentencepiece.cc",
-        "trainer.unk_id() < 0 || trainer.unk_id() >= model.pieces_size()",
-        "trainer.unk_id() < 0"),
+        "!tokenizer::IsWellFormed(",
+        "false && tokenizer::IsWellFormed("),
     "join_token": (
         "common/trust/token.cc",
-        "at == absl::string_view::npos || at + 1 == text.size()",
-        "at + 1 == text.size()"),
+        "bytes.size() != kBytes + kCheckBytes ||",
+        ""),
     "s3_xml": (
         "common/object_store/xml.cc",
         "if (close == std::string_view::npos) break;\n    found.push_back(xml.substr(open + 1, close - open - 1));",

@@ -187,6 +187,7 @@ std::vector<std::string> SentencePieceSeeds() {
           sentencepiece::Model::Piece::NORMAL);
     }
     model.mutable_trainer_spec()->set_model_type(type);
+    model.mutable_trainer_spec()->set_unk_id(0);  // written out, so that it is changed
     seeds.push_back(model.SerializeAsString());
   }
   return seeds;

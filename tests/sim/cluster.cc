@@ -232,7 +232,7 @@ void Cluster::ScheduleFaults() {
   Repeat(o.isolate_every, [this] { IsolateSomebody(); });
   Repeat(o.pause_every, [this] { PauseForAWhile(); });
   Repeat(o.change_every, [this] { ChangeSomeProfile(); });
-  Repeat(o.drain_every, [this] { DrainSomeServer(); });
+  Repeat(o.drain_every, [this] { DrainSomeMember(); });
   world_.timeline.After(o.faults_until, [this] {
     world_.Trace("the faults stop");
     world_.network.SetFaults(NetworkFaults{});
@@ -377,12 +377,16 @@ void Cluster::Refill(ServerNode& node, int tries, size_t refilled) {
   });
 }
 
-// Never all at once.
-void Cluster::DrainSomeServer() {
-  const NodeId name = world_.servers[world_.rng.Below(world_.servers.size())]->name();
+// Never all servers at once.
+void Cluster::DrainSomeMember() {
+  const bool worker = world_.rng.Chance(0.5);
+  const NodeId name = worker ? world_.workers[world_.rng.Below(world_.workers.size())]->name()
+                             : world_.servers[world_.rng.Below(world_.servers.size())]->name();
   CoordinatorNode& coordinator = world_.coordinator();
-  if (drained_.size() + 1 >= world_.servers.size() || drained_.contains(name) || !Placed() ||
-      !coordinator.alive() || coordinator.mistaken()) {
+  const auto servers = std::ranges::count_if(
+      world_.servers, [&](const auto& node) { return drained_.contains(node->name()); });
+  if ((!worker && servers + 1 >= std::ssize(world_.servers)) || drained_.contains(name) ||
+      !Placed() || !coordinator.alive() || coordinator.mistaken()) {
     return;
   }
   const auto replies = coordinator.Deliver(DrainMember{8, name, true});
@@ -392,14 +396,14 @@ void Cluster::DrainSomeServer() {
   world_.timeline.After(seconds(2) + world_.UpTo(seconds(20)), [this, name] { Undrain(name); });
 }
 
-void Cluster::Undrain(const NodeId& server) {
+void Cluster::Undrain(const NodeId& member) {
   CoordinatorNode& coordinator = world_.coordinator();
   const bool there = coordinator.alive() && !coordinator.mistaken();
-  if (there && !coordinator.Deliver(DrainMember{9, server, false}).empty()) {
-    drained_.erase(server);
+  if (there && !coordinator.Deliver(DrainMember{9, member, false}).empty()) {
+    drained_.erase(member);
     return;
   }
-  world_.timeline.After(seconds(1), [this, server] { Undrain(server); });
+  world_.timeline.After(seconds(1), [this, member] { Undrain(member); });
 }
 
 bool Cluster::Placed() const {

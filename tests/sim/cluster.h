@@ -47,7 +47,7 @@ struct ClusterOptions {
   Duration back_up_every = std::chrono::seconds(8);
   bool moves = false;                 // shards move by themselves
   int late_servers = 0;               // more servers, that start while the job runs
-  Duration drain_every{0};            // mean: a server is drained for a while
+  Duration drain_every{0};            // mean: a member is drained for a while
   double away_long = 0;               // of a server's crashes: others' copies are used meanwhile
   double disk_lost = 0;               // of a server's crashes: its folder is lost, and refilled
   double folder_away = 0.15;          // of a server's crashes: it runs without its folder a while
@@ -154,8 +154,8 @@ class Cluster {
   void Refill(ServerNode& node, int tries, size_t refilled);
   void AwaitCopies(ServerNode& node, int64_t dropped);
   void Found(ServerNode& node);
-  void DrainSomeServer();
-  void Undrain(const NodeId& server);
+  void DrainSomeMember();
+  void Undrain(const NodeId& member);
   void BreakSomeConnection();
   void IsolateSomebody();
   void PauseForAWhile();
