@@ -319,6 +319,9 @@ bool AdvanceWindow(State& s, Job& job) {
   collecting.version = job.progress.version + 1;
   collecting.contributions = InTurn(job);
   if (collecting.contributions.empty()) {
+    // Without statistics nothing else waits for servers that are about to take shards over; what
+    // they receive is of this version.
+    if (!TakenOver(job)) return opened || stalls;
     PassTurn(s, job, why);  // the window stays open: the turn of what is complete comes
     return true;
   }

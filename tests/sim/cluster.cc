@@ -57,7 +57,7 @@ void ChooseFragments(uint64_t seed, OuterSpec& outer) {
   const bool together = !HasSinglePushRounds(outer) && outer.pull_encoding == Encoding::kFloat32;
   if (together && rng.Chance(0.5)) {
     outer.fragments = 2 + static_cast<int64_t>(rng.Below(2));  // of three layers
-    outer.steps_per_round = outer.fragments * (1 + static_cast<int64_t>(rng.Below(5)));
+    outer.steps_per_round = outer.fragments * (2 + static_cast<int64_t>(rng.Below(12)));
   }
   if (rng.Chance(0.2)) outer.fragment_blend = 0.25 + 0.75 * rng.Uniform();
   if (rng.Chance(0.3) && outer.overlap == Overlap::kCarry) {
