@@ -425,9 +425,11 @@ void Cluster::CrashCoordinator() {
     const bool lost = Placed() && node.has_backup() && world_.rng.Chance(world_.options.lost_store);
     const Loss loss = static_cast<Loss>(world_.rng.Below(3));
     world_.timeline.After(world_.UpTo(seconds(world_.rng.Chance(0.5) ? 1 : 15)),
-                          [&node, restart, lost, loss] {
+                          [this, &node, restart, lost, loss] {
                             if (!lost || node.alive()) return restart();
                             node.StartAfter(loss);
+                            // The copy may know of drains that have been ended since.
+                            for (const auto& worker : world_.workers) Undrain(worker->name());
                           });
     return;
   }
