@@ -114,10 +114,9 @@ class Relay {
 // Slow enough for cuts to fall in the middle.
 struct RelayedLink : TestLink {
   RelayedLink()
-      : TestLink({.push_window_chunks = kWindowChunks},
-                 {.chunk_bytes = kChunkBytes,
-                  .pull_window_chunks = kWindowChunks,
-                  .bandwidth_limit_bytes_per_s = 2e6}),
+      : TestLink({.push_window_chunks = kWindowChunks}, {.chunk_bytes = kChunkBytes,
+                                                         .pull_window_chunks = kWindowChunks,
+                                                         .bandwidth_limit_bytes_per_s = 2e6}),
         relay(std::stoi(address.endpoint.substr(address.endpoint.rfind(':') + 1))) {
     address.endpoint = relay.endpoint();
   }

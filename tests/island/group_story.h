@@ -26,7 +26,7 @@
 #include "worker/island/follower.h"
 #include "worker/island/group_trainer.h"
 #include "worker/island/member.h"
-#include "worker/runtime/model_trainer.h"
+#include "worker/runtime/testing/model_trainer.h"
 
 namespace atl::worker {
 
@@ -343,7 +343,7 @@ struct Alone {
     REQUIRE(trainer->InitialWeights().ok());
   }
   double Step(int64_t step) { return trainer->Step(Batch(step), RateOf(step))->loss; }
-  std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<ModelTrainer> trainer;
 };
 
 inline IslandLayout Pipeline(const std::string& name, std::vector<int32_t> stages, int workers) {

@@ -222,15 +222,15 @@ TEST_CASE("a worker alone whose data cannot be read for a while goes on where it
     REQUIRE(taken->kept);
     REQUIRE_FALSE(taken->step_taken);
   }
-  // Parameters that are exchanged meanwhile are not forgotten.
-  std::vector<float> ours(static_cast<size_t>(worker.layers[1].elements)), now(ours.size());
-  REQUIRE(alone.trainer->GetParameters(1, ours).ok());
-  ours[0] += 1;
-  REQUIRE(worker.trainer->SetParameters(1, ours).ok());
-  REQUIRE(alone.trainer->SetParameters(1, ours).ok());
+  // A version that is adopted meanwhile is not forgotten.
+  LayerBuffers& pulled = *worker.member->outer()->pulled();
+  for (size_t l = 0; l < pulled.size(); ++l) {
+    REQUIRE(alone.trainer->GetParameters(static_cast<int>(l), pulled[l]).ok());
+    pulled[l][0] += 1;
+    REQUIRE(alone.trainer->SetParameters(static_cast<int>(l), pulled[l]).ok());
+  }
+  REQUIRE(worker.trainer->AdoptPulled({0, AdoptMode::kReplace}).ToString() == "OK");
   std::ofstream(world.spec.data.path, std::ios::trunc) << text.rdbuf();
-  REQUIRE(worker.trainer->GetParameters(1, now).ToString() == "OK");
-  REQUIRE(now == ours);
   for (int64_t step = 1; step < 4; ++step) {
     REQUIRE(worker.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   }

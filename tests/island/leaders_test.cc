@@ -14,7 +14,8 @@ LayerBuffers ReadOuter(TestWorker& worker, OuterKind kind) {
   LayerBuffers all;
   for (size_t l = 0; l < worker.layers.size(); ++l) {
     all.emplace_back(static_cast<size_t>(worker.layers[l].elements));
-    const absl::Status read = worker.trainer->GatherOuter(kind, static_cast<int>(l), all.back());
+    const absl::Status read =
+        worker.member->ReadOuterLayer(kind, static_cast<int32_t>(l), all.back());
     REQUIRE(read.ToString() == "OK");
   }
   return all;
@@ -130,7 +131,7 @@ TEST_CASE(
   }
   for (size_t l = 0; l < leader.layers.size(); ++l) {
     std::vector<float> base(static_cast<size_t>(leader.layers[l].elements));
-    REQUIRE(leader.trainer->GatherOuter(OuterKind::kBase, static_cast<int>(l), base).ok());
+    REQUIRE(leader.member->ReadOuterLayer(OuterKind::kBase, static_cast<int32_t>(l), base).ok());
     for (size_t i = 0; i < base.size(); ++i) {
       REQUIRE(base[i] == values(static_cast<int32_t>(l), static_cast<int64_t>(i)));
     }

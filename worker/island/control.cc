@@ -139,12 +139,6 @@ absl::Status IslandControl::Settle() {
   return status;
 }
 
-void IslandControl::FailChange(bool state_lost) {
-  change_failed_ = true;
-  if (state_lost) moments_since_ = NewStamp();
-  Fail();
-}
-
 // ------------------------------------------------------------------------------------ work ----
 
 // The step before must have succeeded everywhere, which is heard while this one goes on: no

@@ -113,8 +113,6 @@ class IslandControl {
   int64_t steps() const { return steps_; }                // of the optimizer
   int64_t number() const { return number_; }              // of the newest step or evaluation
   absl::Status Ready() const;
-  // What a worker alone sets by itself has been set in part; with `state_lost` nothing counts.
-  void FailChange(bool state_lost);
 
  private:
   // How long followers have to answer after a failure here.

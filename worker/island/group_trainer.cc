@@ -9,15 +9,6 @@
 #include "worker/core/leases.h"
 
 namespace atl::worker {
-namespace {
-
-std::span<float> Mutable(std::span<const float> values) {
-  return {const_cast<float*>(values.data()), values.size()};  // ShardParts serves both directions
-}
-
-LayerShard WholeLayer(int layer) { return {layer, 0, {1}}; }
-
-}  // namespace
 
 GroupTrainer::GroupTrainer(GroupMember* member, OnBoundaries on_boundaries, OnMemory on_memory,
                            StepTracer::OnTraced on_traced, AwaitFree await_free,
@@ -203,44 +194,6 @@ absl::StatusOr<std::vector<MeanLoss>> GroupTrainer::ValidateBase(int64_t sequenc
   if (control_.failed()) return losses;  // Configure puts the parameters back
   ATOLL_RETURN_IF_ERROR(control_.TakeBaseOut());
   return losses;
-}
-
-// ------------------------------------------------------------------------- of a worker alone ----
-
-absl::Status GroupTrainer::ReadyAlone() const {
-  ATOLL_RETURN_IF_ERROR(control_.Ready());
-  if (control_.alone()) return absl::OkStatus();
-  return absl::FailedPreconditionError("the island's layers belong to its members");
-}
-
-absl::Status GroupTrainer::GetParts(int layer, const ShardParts& out) {
-  ATOLL_RETURN_IF_ERROR(ReadyAlone());
-  const Range all{0, member_->job()->layouts[static_cast<size_t>(layer)].size};
-  return member_->GetShard(member_->name(), WholeLayer(layer), all, out);
-}
-
-absl::Status GroupTrainer::SetParts(int layer, const ShardParts& values, bool state_lost) {
-  ATOLL_RETURN_IF_ERROR(ReadyAlone());
-  const absl::Status status = member_->SetShard(WholeLayer(layer), values);
-  if (!status.ok()) control_.FailChange(state_lost);
-  return status;
-}
-
-absl::Status GroupTrainer::GetParameters(int layer, std::span<float> out) {
-  return GetParts(layer, {out, {}, {}});
-}
-
-absl::Status GroupTrainer::GetMoments(int layer, std::span<float> first, std::span<float> second) {
-  return GetParts(layer, {{}, first, second});
-}
-
-absl::Status GroupTrainer::SetParameters(int layer, std::span<const float> values) {
-  return SetParts(layer, {Mutable(values), {}, {}}, false);
-}
-
-absl::Status GroupTrainer::SetMoments(int layer, std::span<const float> first,
-                                      std::span<const float> second) {
-  return SetParts(layer, {{}, Mutable(first), Mutable(second)}, true);
 }
 
 }  // namespace atl::worker

@@ -65,20 +65,7 @@ class GroupTrainer final : public Trainer {
     return control_.AdoptPulled(command);
   }
   absl::StatusOr<std::vector<MeanLoss>> ValidateBase(int64_t sequences, int sets) override;
-  absl::Status GatherOuter(OuterKind kind, int layer, std::span<float> out) override {
-    return member_->ReadOuterLayer(kind, layer, out);
-  }
-
-  // These are of a worker alone: the layers of an island of several belong to its members.
-  absl::Status GetParameters(int layer, std::span<float> out) override;
-  absl::Status SetParameters(int layer, std::span<const float> values) override;
-  absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) override;
-  absl::Status SetMoments(int layer, std::span<const float> first,
-                          std::span<const float> second) override;
-  int64_t optimizer_steps() const override { return control_.steps(); }
-  absl::Status SetOptimizerSteps(int64_t steps) override {
-    return control_.SetOptimizerSteps(steps);
-  }
+  absl::Status ResetMoments() override { return control_.SetOptimizerSteps(0); }
 
   absl::StatusOr<PlanTaken> Configure(const JobId& job, Generation generation,
                                       const IslandPlan& plan,
@@ -99,6 +86,8 @@ class GroupTrainer final : public Trainer {
   absl::Status Settle() { return control_.Settle(); }
   // What each member's devices hold of the plan.
   const Holdings& holdings() const { return control_.holdings(); }
+  // Steps that the optimizer has taken.
+  int64_t optimizer_steps() const { return control_.steps(); }
   void Interrupt(const std::string& reason) override;
   void ForgetInterrupts() override { control_.ForgetInterrupts(); }
 
@@ -110,9 +99,6 @@ class GroupTrainer final : public Trainer {
   void Lead();  // the member's calls are for the control
   // Whether a plan may need less of a device than everything on one.
   bool PlanMayNeedLess(const JobSpec& spec) const;
-  absl::Status ReadyAlone() const;
-  absl::Status GetParts(int layer, const ShardParts& out);
-  absl::Status SetParts(int layer, const ShardParts& values, bool state_lost);
 
   void Hear(const NodeId& from, const v1::GroupReply& reply);
   void SayBoundaries();

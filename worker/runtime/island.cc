@@ -260,7 +260,7 @@ absl::Status Island::Adopt(const AdoptPulled& command) {
     ATOLL_ASSIGN_OR_RETURN(masked_at_resume_, trainer_->CountMasked(command.consumed));
   }
   ATOLL_RETURN_IF_ERROR(trainer_->AdoptPulled(command));
-  if (command.reset_moments) return trainer_->SetOptimizerSteps(0);
+  if (command.reset_moments) return trainer_->ResetMoments();
   return absl::OkStatus();
 }
 

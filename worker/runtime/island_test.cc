@@ -11,8 +11,8 @@
 #include "common/protocol/learning_rate.h"
 #include "kernels/deltas.h"
 #include "kernels/reference/reference.h"
-#include "worker/runtime/model_trainer.h"
 #include "worker/runtime/testing/island_events.h"
+#include "worker/runtime/testing/model_trainer.h"
 
 namespace atl::worker {
 namespace {
@@ -149,7 +149,7 @@ class Bench {
  private:
   const Folder& folder_;
   const Encoding encoding_;
-  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<ModelTrainer> trainer_;
   IslandEvents events_;
   Island island_;
 };

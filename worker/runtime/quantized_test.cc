@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "kernels/cpu/cpu.h"
-#include "worker/runtime/model_trainer.h"
+#include "worker/runtime/testing/model_trainer.h"
 #include "worker/runtime/testing/rounds.h"
 
 namespace atl::worker {

@@ -2,8 +2,7 @@
 // around it, the shell and tests need not know what computes. A layer's parameters are one flat
 // vector; see common/model/layout.h.
 //
-// Used by one thread at a time, but for Interrupt, GatherOuter and what CaptureDelta and StageCarry
-// return.
+// Used by one thread at a time, but for Interrupt and what CaptureDelta and StageCarry return.
 // Calls block until the work is done. Everything but Prepare, Release and the names REQUIRES a
 // prepared job.
 
@@ -71,10 +70,6 @@ class Trainer {
   // the held-out data (set 0) or of data.validation's set `set` - 1.
   virtual absl::StatusOr<MeanLoss> Validate(int64_t sequences, int set) = 0;
 
-  // One layer's parameters and moments, to and from host memory of exactly the layer's size.
-  virtual absl::Status GetParameters(int layer, std::span<float> out) = 0;
-  virtual absl::Status SetParameters(int layer, std::span<const float> values) = 0;
-
   // ---- Beside steps. What these two return is called once, or destroyed, on any thread: steps may
   // go on meanwhile, no other call may. It returns when all is done, or, between two layers, with
   // ABORTED if it is cancelled. ----
@@ -103,15 +98,8 @@ class Trainer {
   }
   // Losses of theta_base over sets 0 to `sets` - 1; the parameters come back, also if it fails.
   virtual absl::StatusOr<std::vector<MeanLoss>> ValidateBase(int64_t sequences, int sets) = 0;
-  // kBase or kResidual of a whole layer; reading goes on beside steps.
-  virtual absl::Status GatherOuter(OuterKind kind, int layer, std::span<float> out) = 0;
-
-  virtual absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) = 0;
-  virtual absl::Status SetMoments(int layer, std::span<const float> first,
-                                  std::span<const float> second) = 0;
-  // Steps that the moments have seen; with 0 they are zero whatever SetMoments said.
-  virtual int64_t optimizer_steps() const = 0;
-  virtual absl::Status SetOptimizerSteps(int64_t steps) = 0;
+  // The optimizer's state is as before its first step.
+  virtual absl::Status ResetMoments() = 0;
 
   // ---- Trainers of several devices. ----
   // Lays the island out by this plan (number 0: all on the first device), of this generation of the

@@ -1,6 +1,6 @@
 // Outer rounds of real islands without daemons: their trainers on the host, their pushes as they
-// would travel, and the server's arithmetic on what it would decode. For tests and benchmarks of
-// what quantising does to the loss.
+// would travel, and the server's arithmetic on what it would decode: what quantising does to the
+// loss.
 
 #ifndef ATOLL_WORKER_RUNTIME_TESTING_ROUNDS_H_
 #define ATOLL_WORKER_RUNTIME_TESTING_ROUNDS_H_

@@ -1,4 +1,4 @@
-#include "worker/runtime/model_trainer.h"
+#include "worker/runtime/testing/model_trainer.h"
 
 #include <algorithm>
 #include <optional>
@@ -16,14 +16,11 @@
 namespace atl::worker {
 namespace {
 
-class ModelTrainer : public Trainer {
+class RunnerTrainer : public ModelTrainer {
  public:
-  ModelTrainer(std::unique_ptr<Backend> backend, DType compute)
-      : backend_(std::move(backend)), compute_(compute) {}
+  explicit RunnerTrainer(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
 
-  std::string Name() const override {
-    return absl::StrCat(backend_->Name(), compute_ == DType::kBfloat16 ? " bf16" : "");
-  }
+  std::string Name() const override { return backend_->Name(); }
   absl::StatusOr<JobFacts> Prepare(const JobSpec& spec) override;
   void Release() override { job_.reset(); }
   absl::Status InitialWeights() override;
@@ -52,22 +49,11 @@ class ModelTrainer : public Trainer {
     std::fill(second.begin(), second.begin() + kept, 0.0f);
     return ToHost(state.second_moment(), second.subspan(kept));
   }
-  absl::Status SetMoments(int layer, std::span<const float> first,
-                          std::span<const float> second) override {
-    ATOLL_RETURN_IF_ERROR(ToDevice(job_->runner->layer(layer).first_moment(), first));
-    const LayerState& state = job_->runner->layer(layer);
-    const auto kept = static_cast<size_t>(state.second_owned().begin);
-    return ToDevice(state.second_moment(), second.subspan(kept));
-  }
   std::shared_ptr<OuterState> outer() const override { return outer_; }
   absl::StatusOr<Completion> CaptureDelta(const worker::CaptureDelta& command) override;
   absl::Status AdoptPulled(const worker::AdoptPulled& command) override;
   absl::StatusOr<std::vector<MeanLoss>> ValidateBase(int64_t sequences, int sets) override;
-  absl::Status GatherOuter(OuterKind kind, int layer, std::span<float> out) override {
-    return outer_->Read(kind, layer, {0, std::ssize(out)}, out);
-  }
-  int64_t optimizer_steps() const override { return job_->optimizer_steps; }
-  absl::Status SetOptimizerSteps(int64_t steps) override;
+  absl::Status ResetMoments() override;
 
  private:
   struct Job {
@@ -94,18 +80,21 @@ class ModelTrainer : public Trainer {
     return backend_->Synchronize(job_->runner->stream());
   }
 
+  absl::Status ReadOuter(OuterKind kind, int layer, std::span<float> out) {
+    return outer_->Read(kind, layer, {0, std::ssize(out)}, out);
+  }
+
   const std::unique_ptr<Backend> backend_;
-  const DType compute_;
   std::unique_ptr<Job> job_;
   std::shared_ptr<OuterState> outer_;
 };
 
-absl::StatusOr<JobFacts> ModelTrainer::Prepare(const JobSpec& spec) {
+absl::StatusOr<JobFacts> RunnerTrainer::Prepare(const JobSpec& spec) {
   auto job = std::make_unique<Job>();
   job->spec = spec;
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
   ATOLL_ASSIGN_OR_RETURN(job->data, Dataset::Open(spec.data, config.vocab));
-  ATOLL_ASSIGN_OR_RETURN(job->model, Model::Create(config, compute_));
+  ATOLL_ASSIGN_OR_RETURN(job->model, Model::Create(config, DType::kFloat32));
   RunnerOptions options;
   options.micro_batch_rows = spec.inner.micro_batch_sequences > 0 ? spec.inner.micro_batch_sequences
                                                                   : spec.inner.batch_sequences;
@@ -130,7 +119,7 @@ absl::StatusOr<JobFacts> ModelTrainer::Prepare(const JobSpec& spec) {
   return facts;
 }
 
-absl::Status ModelTrainer::InitialWeights() {
+absl::Status RunnerTrainer::InitialWeights() {
   const ModelSpec& spec = job_->spec.model;
   std::vector<LayerLayout> layouts;
   for (const auto& layer : job_->model->layers()) layouts.push_back(layer->layout());
@@ -150,8 +139,8 @@ absl::Status ModelTrainer::InitialWeights() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<MeanLoss> ModelTrainer::Step(const std::vector<PositionRange>& ranges,
-                                            double learning_rate) {
+absl::StatusOr<MeanLoss> RunnerTrainer::Step(const std::vector<PositionRange>& ranges,
+                                             double learning_rate) {
   const int64_t rows = Sequences(ranges);
   job_->tokens.resize(static_cast<size_t>(rows * job_->row()));
   std::span<int32_t> rest = job_->tokens;
@@ -168,7 +157,7 @@ absl::StatusOr<MeanLoss> ModelTrainer::Step(const std::vector<PositionRange>& ra
   return MeanLoss{loss.mean(), loss.tokens};
 }
 
-absl::StatusOr<MeanLoss> ModelTrainer::Validate(int64_t sequences, int set) {
+absl::StatusOr<MeanLoss> RunnerTrainer::Validate(int64_t sequences, int set) {
   const PositionRange places = job_->data->ValidationPlaces(set, sequences);
   const int64_t batch = job_->spec.inner.batch_sequences;
   LossSum sum;
@@ -184,7 +173,7 @@ absl::StatusOr<MeanLoss> ModelTrainer::Validate(int64_t sequences, int set) {
   return MeanLoss{sum.mean(), sum.tokens, sum.accuracy()};
 }
 
-absl::StatusOr<Trainer::Completion> ModelTrainer::CaptureDelta(
+absl::StatusOr<Trainer::Completion> RunnerTrainer::CaptureDelta(
     const worker::CaptureDelta& command) {
   ATOLL_RETURN_IF_ERROR(outer_->CheckShards(command));
   ATOLL_RETURN_IF_ERROR(
@@ -196,14 +185,13 @@ absl::StatusOr<Trainer::Completion> ModelTrainer::CaptureDelta(
   };
 }
 
-absl::Status ModelTrainer::AdoptPulled(const worker::AdoptPulled& command) {
+absl::Status RunnerTrainer::AdoptPulled(const worker::AdoptPulled& command) {
   const bool carry = command.mode == AdoptMode::kCarry;
   std::vector<float> values, theta;
   for (int l = 0; l < job_->layers(); ++l) {
     if (!Concern(command.shards, l)) continue;
     values.resize(static_cast<size_t>(job_->runner->params(l).size()));
-    ATOLL_RETURN_IF_ERROR(
-        GatherOuter(carry ? OuterKind::kAddition : OuterKind::kPulled, l, values));
+    ATOLL_RETURN_IF_ERROR(ReadOuter(carry ? OuterKind::kAddition : OuterKind::kPulled, l, values));
     if (carry) {
       theta.resize(values.size());
       ATOLL_RETURN_IF_ERROR(GetParameters(l, theta));
@@ -215,13 +203,13 @@ absl::Status ModelTrainer::AdoptPulled(const worker::AdoptPulled& command) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<MeanLoss>> ModelTrainer::ValidateBase(int64_t sequences, int sets) {
+absl::StatusOr<std::vector<MeanLoss>> RunnerTrainer::ValidateBase(int64_t sequences, int sets) {
   LayerBuffers theta, base;
   for (int l = 0; l < job_->layers(); ++l) {
     theta.emplace_back(job_->runner->params(l).size());
     base.emplace_back(theta.back().size());
     ATOLL_RETURN_IF_ERROR(GetParameters(l, theta.back()));
-    ATOLL_RETURN_IF_ERROR(GatherOuter(OuterKind::kBase, l, base.back()));
+    ATOLL_RETURN_IF_ERROR(ReadOuter(OuterKind::kBase, l, base.back()));
   }
   for (int l = 0; l < job_->layers(); ++l) ATOLL_RETURN_IF_ERROR(SetParameters(l, base[l]));
   absl::StatusOr<std::vector<MeanLoss>> losses = ValidateSets(sequences, sets);
@@ -229,9 +217,8 @@ absl::StatusOr<std::vector<MeanLoss>> ModelTrainer::ValidateBase(int64_t sequenc
   return losses;
 }
 
-absl::Status ModelTrainer::SetOptimizerSteps(int64_t steps) {
-  job_->optimizer_steps = steps;
-  if (steps > 0) return absl::OkStatus();
+absl::Status RunnerTrainer::ResetMoments() {
+  job_->optimizer_steps = 0;
   for (int l = 0; l < job_->layers(); ++l) {
     const LayerState& state = job_->runner->layer(l);
     for (const Tensor& moment : {state.first_moment(), state.second_moment()}) {
@@ -243,8 +230,8 @@ absl::Status ModelTrainer::SetOptimizerSteps(int64_t steps) {
 
 }  // namespace
 
-std::unique_ptr<Trainer> NewModelTrainer(std::unique_ptr<Backend> backend, DType compute) {
-  return std::make_unique<ModelTrainer>(std::move(backend), compute);
+std::unique_ptr<ModelTrainer> NewModelTrainer(std::unique_ptr<Backend> backend) {
+  return std::make_unique<RunnerTrainer>(std::move(backend));
 }
 
 }  // namespace atl::worker
