@@ -11,6 +11,7 @@ UNKNOWN_TO_CLANG = {"-fno-canonical-system-headers", "-Wunused-but-set-parameter
 
 def main():
     query = [os.environ.get("BAZEL", "bazel"), "aquery", "--output=jsonproto",
+             "--define=units=single",  # an entry for each source
              'mnemonic("CppCompile", //...)']
     actions = json.loads(subprocess.run(query, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
     entries = {}

@@ -1,4 +1,6 @@
-"""atoll_test(): a Catch2 test whose cases are counted one by one."""
+"""atoll_test(): a Catch2 test whose cases are counted one by one.
+atoll_library(): a library whose sources are compiled several at a time.
+"""
 
 # Five times what Bazel gives a test of this size: the machine may be ten times slower than ours.
 _TIMEOUTS = {"small": "moderate", "medium": "long", "large": "eternal"}
@@ -19,5 +21,43 @@ def atoll_test(name, srcs, deps = [], size = "small", data = [], copts = [], **k
             "//third_party/bazel:tsan": ["//third_party:tsan.supp"],
             "//conditions:default": [],
         }),
+        **kwargs
+    )
+
+# Headers and templates are most of what it takes to compile a source of ours. A unit of several of a library's
+# sources parses them once.
+_SOURCES_A_UNIT = 4
+
+def _unit_impl(ctx):
+    lines = ["#include \"%s\"" % source.short_path for source in ctx.files.srcs]
+    ctx.actions.write(ctx.outputs.out, "\n".join(lines) + "\n")
+
+_unit = rule(
+    implementation = _unit_impl,
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cc"]),
+        "out": attr.output(mandatory = True),
+    },
+)
+
+def atoll_library(name, srcs, single = [], textual_hdrs = [], **kwargs):
+    """A cc_library of many sources, compiled in units of a few; one by one with --define=units=single.
+
+    Names in the anonymous namespaces of a unit's sources must differ. Those of `single` are compiled alone."""
+    sources = [source for source in srcs if source.endswith(".cc")]
+    together = [source for source in sources if source not in single]
+    units = list(single)
+    for begin in range(0, len(together), _SOURCES_A_UNIT):
+        unit = "%s_unit_%d" % (name, begin // _SOURCES_A_UNIT)
+        _unit(name = unit, srcs = together[begin:begin + _SOURCES_A_UNIT], out = unit + ".cc")
+        units.append(unit + ".cc")
+    headers = [source for source in srcs if not source.endswith(".cc")]
+    native.cc_library(
+        name = name,
+        srcs = headers + select({
+            "//third_party/bazel:single_sources": sources,
+            "//conditions:default": units,
+        }),
+        textual_hdrs = textual_hdrs + together,
         **kwargs
     )
