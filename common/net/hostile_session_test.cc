@@ -253,6 +253,20 @@ TEST_CASE("a worker whose messages are tampered with is lost, and nothing of the
   }
 }
 
+TEST_CASE("a block of a collective that is tampered with is not delivered, nor are later ones") {
+  for (const NamedSin& sin : Sins()) {
+    INFO(sin.name);
+    Workers workers(Sin(Interceptor::kToServer, 1, sin.commit));
+    for (int i = 0; i < 3; ++i) {  // of one chunk, so they stay where they came
+      workers.a.Say(workers.b, kSum, absl::StrCat(i), std::string(kChunkBytes, 's'));
+    }
+    REQUIRE(absl::StrContains(workers.b.AwaitLost("a"), "protocol"));
+    const bool whole = std::string(sin.name) == "a message repeated" ||
+                       std::string(sin.name) == "a header repeated";
+    REQUIRE(workers.b.heard(kSum) == (whole ? 2 : 1));
+  }
+}
+
 TEST_CASE("answers that are tampered with lose the worker that they come from") {
   std::atomic<bool> tampers = false;
   Workers workers([&](Interceptor::Direction direction, Parts parts) {
