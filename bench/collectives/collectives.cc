@@ -91,7 +91,7 @@ struct Row {
 };
 
 constexpr int kRounds = 15;
-constexpr Duration kRowMax = std::chrono::seconds(40);  // then fewer rounds count, 3 at least
+constexpr Duration kRowMax = std::chrono::seconds(30);  // then fewer rounds count, 3 at least
 constexpr int64_t kPieceBytes = int64_t{512} << 10;     // about those of collectives
 
 Row Measure(int size, int64_t bytes) {
@@ -99,7 +99,7 @@ Row Measure(int size, int64_t bytes) {
   Members plain = worker::testing::NewPeerMembers(size, kTimeout, false);
   Members sealed = worker::testing::NewPeerMembers(size, kTimeout, true);
   std::vector<std::vector<float>> numbers(size, std::vector<float>(bytes / 4));
-  const int calls = static_cast<int>(std::max<int64_t>(1, (8 << 20) / bytes));
+  const int calls = static_cast<int>(std::clamp<int64_t>((8 << 20) / bytes, 1, 200));
   const auto time = [&](Members& members) {
     return SecondsOf([&] { SumAll(members, numbers, calls); }) / calls;
   };

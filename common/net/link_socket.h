@@ -36,7 +36,7 @@ class LinkClient {
   absl::Status ConnectAgain();
 
   // What has happened, one at a time. kUp: the session is there. A connection that fails its
-  // handshake, or whose session has ended, is not made again by itself: see ConnectAgain.
+  // handshake, or whose session has ended, stays down until ConnectAgain.
   std::optional<ConnectionEvent> Next(Instant now, int* descriptor = nullptr);
 
   // REQUIRES: kUp was the last event, but for tests. kSent: it goes when what is before it has
