@@ -1,6 +1,7 @@
-// Push and pull goodput of tensor links, of raw TCP and of gRPC streams; the method is in
-// README.md.
+// Push and pull goodput of tensor links, plain and encrypted, of raw TCP and of gRPC streams; the
+// method is in README.md.
 
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 
 #include "bench/dataplane/peer.h"
 #include "bench/measure.h"
+#include "bench/seal_rate.h"
 #include "common/check.h"
 
 namespace atl::bench {
@@ -28,8 +30,10 @@ struct Way {
 };
 constexpr Way kWays[] = {{MakeTensorServer, MakeTensorClient},
                          {MakeTcpServer, MakeTcpClient},
-                         {MakeGrpcServer, MakeGrpcClient}};
+                         {MakeGrpcServer, MakeGrpcClient},
+                         {MakeSealedServer, MakeSealedClient}};
 constexpr size_t kWayCount = std::size(kWays);
+constexpr size_t kPlain = 0, kTcp = 1, kGrpc = 2, kSealed = 3;
 
 struct Pipe {
   int ends[2];
@@ -112,7 +116,11 @@ class Pair {
 };
 
 using Pairs = std::array<std::unique_ptr<Pair>, kWayCount>;
-using Results = std::array<Pair::Result, kWayCount>;  // of the ways, in one round
+// In one round.
+struct Results {
+  std::array<Pair::Result, kWayCount> ways;
+  double seal_gb_per_s, open_gb_per_s;  // by themselves, on one thread
+};
 
 // Every round has all ways, each time in another order.
 std::vector<Results> RunRounds(const Pairs& pairs, const Load& load, int count) {
@@ -121,8 +129,12 @@ std::vector<Results> RunRounds(const Pairs& pairs, const Load& load, int count) 
     for (size_t turn = 0; turn < kWayCount; ++turn) {
       const size_t way = (turn + round + 1) % kWayCount;
       const Pair::Result result = pairs[way]->Run(load);
-      if (round >= 0) rounds[round][way] = result;
+      if (round >= 0) rounds[round].ways[way] = result;
     }
+    if (round < 0) continue;
+    const SealSeconds alone = TimeSealing(1, kTotalBytes, kChunkBytes);
+    rounds[round].seal_gb_per_s = 1e-9 * kTotalBytes / alone.seal;
+    rounds[round].open_gb_per_s = 1e-9 * kTotalBytes / alone.open;
   }
   return rounds;
 }
@@ -137,7 +149,16 @@ double MedianOf(const std::vector<Results>& rounds, Value value) {
 // The links' goodput over that of another way, within a round.
 double Ratio(const std::vector<Results>& rounds, size_t way) {
   return MedianOf(rounds, [way](const Results& round) {
-    return round[0].goodput_gb_per_s / round[way].goodput_gb_per_s;
+    return round.ways[kPlain].goodput_gb_per_s / round.ways[way].goodput_gb_per_s;
+  });
+}
+
+// Encrypted goodput over what it would be if sending, sealing and opening went one after the other.
+double RatioToParts(const std::vector<Results>& rounds) {
+  return MedianOf(rounds, [](const Results& round) {
+    const double parts = 1 / (1 / round.ways[kPlain].goodput_gb_per_s + 1 / round.seal_gb_per_s +
+                              1 / round.open_gb_per_s);
+    return round.ways[kSealed].goodput_gb_per_s / parts;
   });
 }
 
@@ -145,11 +166,15 @@ void PrintRow(const Load& load, const std::vector<Results>& rounds) {
   std::printf("%8s %9lld", load.encoding == Encoding::kFloat32 ? "fp32" : "bf16",
               static_cast<long long>(load.tensor_bytes() >> 20));
   for (size_t way = 0; way < kWayCount; ++way) {
-    std::printf(" %10.2f", MedianOf(rounds, [way](auto& r) { return r[way].goodput_gb_per_s; }));
+    std::printf(" %10.2f",
+                MedianOf(rounds, [way](auto& r) { return r.ways[way].goodput_gb_per_s; }));
   }
-  std::printf(" %8.2f %8.2f  ", Ratio(rounds, 1), Ratio(rounds, 2));
+  std::printf(" %6.2f %6.2f", MedianOf(rounds, [](auto& r) { return r.seal_gb_per_s; }),
+              MedianOf(rounds, [](auto& r) { return r.open_gb_per_s; }));
+  std::printf(" %8.2f %8.2f %8.2f  ", Ratio(rounds, kTcp), Ratio(rounds, kGrpc),
+              RatioToParts(rounds));
   for (size_t way = 0; way < kWayCount; ++way) {
-    std::printf(" %6.2f", MedianOf(rounds, [way](auto& r) { return r[way].cpu_s_per_gb; }));
+    std::printf(" %6.2f", MedianOf(rounds, [way](auto& r) { return r.ways[way].cpu_s_per_gb; }));
   }
   std::printf("\n");
   std::fflush(stdout);
@@ -162,10 +187,42 @@ void PrintLoad(const char* when) {
               sysconf(_SC_NPROCESSORS_ONLN));
 }
 
+// Encrypted over plain goodput where 1 Gbit/s is what limits: in a network namespace of its own, by
+// a queueing discipline on its loopback device. 0: this system does not allow one.
+double RatioAtOneGigabit() {
+  const Pipe result;
+  const pid_t child = fork();
+  ATOLL_CHECK(child >= 0);
+  if (child == 0) {
+    const bool shaped =
+        (unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0) &&
+        std::system(
+            "ip link set lo up && "
+            "tc qdisc add dev lo root tbf rate 1gbit burst 256kb latency 100ms") == 0;
+    std::vector<double> ratios;
+    if (shaped) {
+      Pair plain(kWays[kPlain]), sealed(kWays[kSealed]);
+      const Load load{Encoding::kFloat32, int64_t{4} << 20, static_cast<int>(kTotalBytes >> 24)};
+      for (int round = -1; round < 5; ++round) {
+        std::fprintf(stderr, "1 Gbit/s: half a minute  \r");
+        const double by_plain = plain.Run(load).goodput_gb_per_s;
+        const double by_sealed = sealed.Run(load).goodput_gb_per_s;
+        if (round >= 0) ratios.push_back(by_sealed / by_plain);
+      }
+    }
+    result.Put(shaped ? Median(ratios) : 0.0);
+    _exit(0);
+  }
+  const double ratio = result.Get<double>();
+  waitpid(child, nullptr, 0);
+  return ratio;
+}
+
 void Run(const Pairs& pairs) {
   PrintLoad("before");
-  std::printf("%8s %9s %10s %10s %10s %8s %8s   CPU s/GB of each\n", "encoding", "tensor MB",
-              "links GB/s", "TCP GB/s", "gRPC GB/s", "vs TCP", "vs gRPC");
+  std::printf("%8s %9s %10s %10s %10s %10s %6s %6s %8s %8s %8s   CPU s/GB of each\n", "encoding",
+              "tensor MB", "links GB/s", "TCP GB/s", "gRPC GB/s", "encrypted", "seal", "open",
+              "vs TCP", "vs gRPC", "vs parts");
   std::vector<Results> stated;  // what the figures are about
   for (Encoding encoding : {Encoding::kFloat32, Encoding::kBfloat16}) {
     for (int megabytes : {1, 4, 16, 64}) {
@@ -173,20 +230,28 @@ void Run(const Pairs& pairs) {
       const Load load{encoding, bytes / BytesPerElement(encoding),
                       static_cast<int>(kTotalBytes / bytes)};
       const bool counts = encoding == Encoding::kFloat32 && megabytes >= 16;
+      std::fprintf(stderr, "%d MB: at most a minute\r", megabytes);
       const std::vector<Results> rounds = RunRounds(pairs, load, counts ? 21 : 7);
       PrintRow(load, rounds);
       if (counts) stated.insert(stated.end(), rounds.begin(), rounds.end());
     }
   }
   PrintLoad("after");
-  PrintFigureAtLeast("dataplane.vs_tcp", Ratio(stated, 1), "x", 0.6);
-  PrintFigureAtLeast("dataplane.vs_grpc", Ratio(stated, 2), "x", 1.74);
+  PrintFigureAtLeast("dataplane.vs_tcp", Ratio(stated, kTcp), "x", 0.6);
+  PrintFigureAtLeast("dataplane.vs_grpc", Ratio(stated, kGrpc), "x", 1.74);
+  PrintFigureAtLeast("dataplane.encrypted_vs_parts", RatioToParts(stated), "x", 0.9);
+  if (const double ratio = RatioAtOneGigabit(); ratio > 0) {
+    PrintFigureAtLeast("dataplane.encrypted_vs_plain_1gbit", ratio, "x", 0.95);
+  } else {
+    std::fprintf(stderr, "no network namespace can be made here: 1 Gbit/s is not measured\n");
+  }
 }
 
 }  // namespace
 }  // namespace atl::bench
 
 int main() {
+  atl::bench::MakeKeys();
   atl::bench::Pairs pairs;
   for (size_t i = 0; i < pairs.size(); ++i) {
     pairs[i] = std::make_unique<atl::bench::Pair>(atl::bench::kWays[i]);

@@ -1,4 +1,4 @@
-// Three ways of moving the same bytes between the same two processes.
+// Ways of moving the same bytes between the same two processes.
 
 #ifndef ATOLL_BENCH_DATAPLANE_PEER_H_
 #define ATOLL_BENCH_DATAPLANE_PEER_H_
@@ -42,6 +42,10 @@ std::unique_ptr<Server> MakeGrpcServer();
 std::unique_ptr<Client> MakeGrpcClient(int port);
 std::unique_ptr<Server> MakeTensorServer();
 std::unique_ptr<Client> MakeTensorClient(int port);
+// With keys. Their keys are made by the first call; make it before processes part.
+void MakeKeys();
+std::unique_ptr<Server> MakeSealedServer();
+std::unique_ptr<Client> MakeSealedClient(int port);
 
 }  // namespace atl::bench
 

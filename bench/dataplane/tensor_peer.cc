@@ -11,11 +11,22 @@
 namespace atl::bench {
 namespace {
 
+const KeyPair& ServerKeys() {
+  static const KeyPair keys = GenerateKeyPair().value();
+  return keys;
+}
+const KeyPair& ClientKeys() {
+  static const KeyPair keys = GenerateKeyPair().value();
+  return keys;
+}
+
 // A pulled shard's number is its number of elements.
 class BenchServer : public Server, public TensorHandler {
  public:
-  BenchServer() : values_(std::make_shared<std::vector<float>>(kTotalBytes / 2, 1.5f)) {
-    server_ = TensorServer::Create({.endpoint = "tcp://127.0.0.1:*"}, this).value();
+  explicit BenchServer(const ServerSecurity& security)
+      : values_(std::make_shared<std::vector<float>>(kTotalBytes / 2, 1.5f)) {
+    server_ =
+        TensorServer::Create({.endpoint = "tcp://127.0.0.1:*", .security = security}, this).value();
   }
   int port() const override {
     const std::string& endpoint = server_->endpoint();
@@ -38,10 +49,11 @@ class BenchServer : public Server, public TensorHandler {
 
 class BenchClient : public Client {
  public:
-  explicit BenchClient(int port)
-      : server_{"tcp://127.0.0.1:" + std::to_string(port), ""},
+  BenchClient(int port, const KeyPair& keys, const std::string& server_key)
+      : server_{"tcp://127.0.0.1:" + std::to_string(port), server_key},
         values_(std::make_shared<std::vector<float>>(kTotalBytes / 2, 2.5f)) {
-    client_ = TensorClient::Create({.chunk_bytes = kChunkBytes}).value();
+    client_ =
+        TensorClient::Create({.security = {.keys = keys}, .chunk_bytes = kChunkBytes}).value();
   }
 
   void Round(const Load& load) override {
@@ -76,7 +88,22 @@ class BenchClient : public Client {
 
 }  // namespace
 
-std::unique_ptr<Server> MakeTensorServer() { return std::make_unique<BenchServer>(); }
-std::unique_ptr<Client> MakeTensorClient(int port) { return std::make_unique<BenchClient>(port); }
+std::unique_ptr<Server> MakeTensorServer() {
+  return std::make_unique<BenchServer>(ServerSecurity());
+}
+std::unique_ptr<Client> MakeTensorClient(int port) {
+  return std::make_unique<BenchClient>(port, KeyPair(), "");
+}
+void MakeKeys() {
+  ServerKeys();
+  ClientKeys();
+}
+std::unique_ptr<Server> MakeSealedServer() {
+  return std::make_unique<BenchServer>(
+      ServerSecurity{.keys = ServerKeys(), .allowed_client_keys = {ClientKeys().public_key}});
+}
+std::unique_ptr<Client> MakeSealedClient(int port) {
+  return std::make_unique<BenchClient>(port, ClientKeys(), ServerKeys().public_key);
+}
 
 }  // namespace atl::bench

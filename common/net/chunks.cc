@@ -1,6 +1,7 @@
 #include "common/net/chunks.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/check.h"
 #include "common/net/codec.h"
@@ -13,7 +14,7 @@ int64_t OutgoingTensor::next_bytes() const {
 }
 
 Message OutgoingTensor::Next(BufferPool& pool, const std::shared_ptr<SendAccount>& account,
-                             v1::Chunk* chunk) {
+                             v1::Chunk* chunk, bool checksum) {
   const int64_t bytes = next_bytes();
   const int64_t offset = next_ * chunk_bytes_;
   chunk->set_index(next_);
@@ -21,38 +22,64 @@ Message OutgoingTensor::Next(BufferPool& pool, const std::shared_ptr<SendAccount
   account->Add(bytes);
   if (!raw_.empty()) {
     const std::span<const std::byte> part = raw_.subspan(offset, bytes);
-    chunk->set_checksum(Hash(part));
+    if (checksum) chunk->set_checksum(Hash(part));
     return Message::Borrow(part, [account, bytes, owner = owner_] { account->Release(bytes); });
   }
   const int64_t width = BytesPerElement(encoding_);
   const std::span<const float> part = values_.subspan(offset / width, bytes / width);
   auto encoded = std::make_shared<Payload>(pool.Take(bytes));
-  chunk->set_checksum(
-      EncodeAndHash(encoding_, part, {encoded->data(), static_cast<size_t>(bytes)}));
+  const std::span<std::byte> to(encoded->data(), static_cast<size_t>(bytes));
+  if (checksum) {
+    chunk->set_checksum(EncodeAndHash(encoding_, part, to));
+  } else {
+    EncodeTensor(encoding_, part, to);
+  }
   return Message::Borrow(encoded->bytes(), [account, bytes, encoded] { account->Release(bytes); });
 }
 
-absl::Status IncomingTensor::Accept(const v1::Chunk& chunk, std::span<const std::byte> payload) {
-  if (complete() || chunk.index() != next_) {
+namespace {
+
+absl::Status CheckPlace(const v1::Chunk& chunk, std::span<const std::byte> payload, int64_t index,
+                        int64_t expected_bytes) {
+  if (chunk.index() != index) {
     return absl::InvalidArgumentError(
-        absl::StrCat("chunk ", chunk.index(), " came instead of ", next_));
+        absl::StrCat("chunk ", chunk.index(), " came instead of ", index));
   }
+  if (static_cast<int64_t>(payload.size()) == expected_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.index(), " has ", payload.size(),
+                                                 " bytes instead of ", expected_bytes));
+}
+
+absl::Status CheckSum(const v1::Chunk& chunk, uint64_t checksum) {
+  if (checksum == chunk.checksum()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("chunk ", chunk.index(), " has a wrong checksum"));
+}
+
+}  // namespace
+
+absl::Status CheckOnlyChunk(const v1::Chunk& chunk, std::span<const std::byte> payload,
+                            int64_t expected_bytes) {
+  ATOLL_RETURN_IF_ERROR(CheckPlace(chunk, payload, 0, expected_bytes));
+  return chunk.tag().empty() ? CheckSum(chunk, Hash(payload)) : absl::OkStatus();
+}
+
+absl::Status IncomingTensor::Accept(const v1::Chunk& chunk, std::span<const std::byte> payload) {
   const int64_t offset = next_ * chunk_bytes_;
-  const int64_t expected = std::min(chunk_bytes_, total_bytes_ - offset);
-  if (static_cast<int64_t>(payload.size()) != expected) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.index(), " has ", payload.size(),
-                                                   " bytes instead of ", expected));
-  }
-  uint64_t checksum;
+  const int64_t expected = complete() ? -1 : std::min(chunk_bytes_, total_bytes_ - offset);
+  ATOLL_RETURN_IF_ERROR(CheckPlace(chunk, payload, next_, expected));
+  const bool sealed = !chunk.tag().empty();
+  uint64_t checksum = 0;
   if (!raw_.empty()) {
-    checksum = CopyAndHash(payload, raw_.subspan(offset, expected));
+    const std::span<std::byte> to = raw_.subspan(offset, expected);
+    if (sealed) std::memcpy(to.data(), payload.data(), payload.size());
+    if (!sealed) checksum = CopyAndHash(payload, to);
   } else {
     const int64_t width = BytesPerElement(encoding_);
-    checksum = DecodeAndHash(encoding_, payload, values_.subspan(offset / width, expected / width));
+    const std::span<float> to = values_.subspan(offset / width, expected / width);
+    if (sealed) DecodeTensor(encoding_, payload, to);
+    if (!sealed) checksum = DecodeAndHash(encoding_, payload, to);
   }
-  if (checksum != chunk.checksum()) {
-    return absl::DataLossError(absl::StrCat("chunk ", chunk.index(), " has a wrong checksum"));
-  }
+  if (!sealed) ATOLL_RETURN_IF_ERROR(CheckSum(chunk, checksum));
   ++next_;
   return absl::OkStatus();
 }

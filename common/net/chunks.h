@@ -80,9 +80,10 @@ class OutgoingTensor {
   int64_t next_bytes() const;  // of the next chunk. REQUIRES: !done()
 
   // The next chunk's payload; its header goes into `chunk`. fp32 and bytes are read from where
-  // they lie, bf16 is made in a buffer of `pool`. `account` counts it until libzmq lets go.
-  // REQUIRES: !done()
-  Message Next(BufferPool& pool, const std::shared_ptr<SendAccount>& account, v1::Chunk* chunk);
+  // they lie, bf16 is made in a buffer of `pool`. `account` counts it until libzmq lets go. What
+  // is going to be sealed needs no checksum. REQUIRES: !done()
+  Message Next(BufferPool& pool, const std::shared_ptr<SendAccount>& account, v1::Chunk* chunk,
+               bool checksum);
 
  private:
   int64_t total_bytes() const {
@@ -115,7 +116,7 @@ class IncomingTensor {
   void Restart() { next_ = 0; }
 
   // InvalidArgument: not the chunk that must come now, or not its size. DataLoss: its checksum is
-  // wrong. Either way nothing is counted as received.
+  // wrong. Either way nothing is counted as received. A chunk with a tag has been opened.
   absl::Status Accept(const v1::Chunk& chunk, std::span<const std::byte> payload);
 
  private:
@@ -126,6 +127,10 @@ class IncomingTensor {
   int64_t total_bytes_;
   int64_t next_ = 0;
 };
+
+// As IncomingTensor::Accept, for a tensor of one chunk that stays where it is.
+absl::Status CheckOnlyChunk(const v1::Chunk& chunk, std::span<const std::byte> payload,
+                            int64_t expected_bytes);
 
 // Lets `rate` bytes per second pass on average, one chunk ahead of time at most. Rate 0: no limit.
 class Pace {

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <vector>
 
 namespace atl {
 
@@ -17,59 +18,12 @@ absl::StatusOr<std::string> Bind(Socket& socket, const std::string& endpoint) {
   return endpoint.substr(0, endpoint.rfind(':')) + std::strrchr(bound.data(), ':');
 }
 
-absl::StatusOr<Doorkeeper> Doorkeeper::Open(ZmqContext& context) {
-  Doorkeeper door;
-  ATOLL_ASSIGN_OR_RETURN(door.zap_, context.MakeInprocSocket(ZMQ_REP));
-  if (zmq_bind(door.zap_.get(), "inproc://zeromq.zap.01") != 0) return ZmqError("ZAP");
-  return door;
-}
-
-void Doorkeeper::Admit(const std::vector<std::string>& public_keys) {
-  admitted_.clear();
-  for (const std::string& key : public_keys) {
-    std::array<uint8_t, 32> raw;
-    zmq_z85_decode(raw.data(), key.c_str());
-    admitted_.emplace(reinterpret_cast<const char*>(raw.data()), raw.size());
-  }
-}
-
-// A request has version, number, domain, address, identity, mechanism and key; the answer repeats
-// version and number. The user's id that it ends with is what SenderKey reads.
-int Doorkeeper::Answer() {
-  int turned_away = 0;
-  std::vector<Message> parts;
-  while (zap_.Receive(&parts, 7)) {
-    const bool known = parts.size() == 7 && parts[0].text() == "1.0" &&
-                       parts[2].text() == "atoll" && parts[5].text() == "CURVE" &&
-                       admitted_.count(std::string(parts[6].text())) > 0;
-    std::array<char, 41> text = {};
-    if (known) {
-      zmq_z85_encode(text.data(), reinterpret_cast<const uint8_t*>(parts[6].bytes().data()), 32);
-    }
-    Message answer[] = {Message::Of("1.0"),
-                        Message::Of(parts.size() > 1 ? parts[1].text() : absl::string_view()),
-                        Message::Of(known ? "200" : "400"),
-                        Message::Of(known ? "OK" : "this client key is not on the server's list"),
-                        Message::Of(text.data()),
-                        Message::Of("")};
-    zap_.Send(answer);
-    turned_away += known ? 0 : 1;
-  }
-  return turned_away;
-}
-
-std::string SenderKey(Message& message) {
-  const char* key = zmq_msg_gets(message.get(), "User-Id");
-  return key == nullptr ? "" : key;
-}
-
 absl::StatusOr<ConnectionWatch> ConnectionWatch::Create(ZmqContext& context,
                                                         const Socket& watched) {
   static std::atomic<uint64_t> count = 0;
   const std::string name = absl::StrCat("inproc://watch-", ++count);
   constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
-                          ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
-                          ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                          ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                           ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_CONNECT_RETRIED;
   if (zmq_socket_monitor(watched.get(), name.c_str(), kEvents) != 0) {
     return ZmqError("zmq_socket_monitor");
@@ -100,8 +54,6 @@ std::optional<ConnectionEvent> ConnectionWatch::Next(int* descriptor) {
         return ConnectionEvent::kLost;
       case ZMQ_EVENT_CONNECT_RETRIED:
         return ConnectionEvent::kRetried;
-      case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
-        return ConnectionEvent::kUnknownKey;
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
       case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
         return ConnectionEvent::kHandshakeFailed;
@@ -126,6 +78,8 @@ absl::string_view Explain(ConnectionEvent event) {
     case ConnectionEvent::kHandshakeFailed:
       return "the handshake failed: check that both ends use keys, and that the other's is the "
              "right one";
+    case ConnectionEvent::kSessionBroken:
+      return "what came does not open: it was changed on its way, or is another connection's";
   }
   return "";
 }

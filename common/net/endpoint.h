@@ -1,13 +1,11 @@
-// What sockets need around them, at both ends: a bound address, the door that CURVE keys open, and
-// an eye on connections, which libzmq makes and loses unseen.
+// What sockets need around them: a bound address, and an eye on connections, which libzmq makes and
+// loses unseen.
 
 #ifndef ATOLL_COMMON_NET_ENDPOINT_H_
 #define ATOLL_COMMON_NET_ENDPOINT_H_
 
 #include <optional>
-#include <set>
 #include <string>
-#include <vector>
 
 #include "common/net/socket.h"
 
@@ -16,34 +14,15 @@ namespace atl {
 // Binds. The endpoint with its real port, the host as it was given.
 absl::StatusOr<std::string> Bind(Socket& socket, const std::string& endpoint);
 
-// Lets those CURVE keys in that are on its list: a ZAP handler (ZeroMQ RFC 27), one per context.
-// Used by one thread at a time.
-class Doorkeeper {
- public:
-  // REQUIRES, for safety: before any CURVE server of the context is bound.
-  static absl::StatusOr<Doorkeeper> Open(ZmqContext& context);
-
-  // Z85 keys, checked before; replaces the list.
-  void Admit(const std::vector<std::string>& public_keys);
-  // Answers who knocks. How many were turned away.
-  int Answer();
-  void* socket() const { return zap_.get(); }
-
- private:
-  Socket zap_;
-  std::set<std::string> admitted_;  // raw, 32 bytes each
-};
-
-// The Z85 key with which the sender of a received message was let in; empty without CURVE.
-std::string SenderKey(Message& message);
-
 enum class ConnectionEvent {
   kConnected,  // TCP is there; the handshake follows
   kUp,
   kRetried,  // no answer
   kLost,     // also after 6 s of silence
+  // Of sessions; see link_socket.h.
   kUnknownKey,
   kHandshakeFailed,
+  kSessionBroken,
 };
 
 // Watches the connection of a socket that connects to one endpoint. Used by the socket's thread.

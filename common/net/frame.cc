@@ -1,6 +1,8 @@
 #include "common/net/frame.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <utility>
 
 #include "common/check.h"
 #include "common/net/socket.h"
@@ -100,6 +102,24 @@ absl::Status Check(const v1::PeerOpen& open) {
   return absl::OkStatus();
 }
 
+absl::Status CheckLengths(std::initializer_list<std::pair<const std::string*, size_t>> fields) {
+  for (const auto& [field, length] : fields) {
+    if (field->size() != length) return Bad("length of a key or tag", field->size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const v1::LinkHello& hello) {
+  return CheckLengths({{&hello.key(), kLinkKeyBytes},
+                       {&hello.once(), kLinkKeyBytes},
+                       {&hello.tag(), kLinkTagBytes}});
+}
+
+absl::Status Check(const v1::Chunk& chunk) {
+  if (chunk.index() < 0) return Bad("index", chunk.index());
+  return chunk.tag().empty() ? absl::OkStatus() : CheckLengths({{&chunk.tag(), kLinkTagBytes}});
+}
+
 absl::Status CheckBody(const v1::Frame& frame) {
   switch (frame.body_case()) {
     case v1::Frame::kPushOpen:
@@ -112,7 +132,7 @@ absl::Status CheckBody(const v1::Frame& frame) {
       if (frame.push_grant().first_chunk() < 0) return Bad("first_chunk", -1);
       return absl::OkStatus();
     case v1::Frame::kChunk:
-      return frame.chunk().index() < 0 ? Bad("index", frame.chunk().index()) : absl::OkStatus();
+      return Check(frame.chunk());
     case v1::Frame::kPushResult:
       return CheckReason(frame.push_result().reason());
     case v1::Frame::kPullRefused:
@@ -129,6 +149,15 @@ absl::Status CheckBody(const v1::Frame& frame) {
       return CheckChannel(frame.peer_credit().channel());
     case v1::Frame::kPeerArrival:
       return CheckReason(frame.peer_arrival().reason());
+    case v1::Frame::kLinkHello:
+      return Check(frame.link_hello());
+    case v1::Frame::kLinkWelcome:
+      return CheckLengths({{&frame.link_welcome().once(), kLinkKeyBytes},
+                           {&frame.link_welcome().tag(), kLinkTagBytes}});
+    case v1::Frame::kLinkRefusal:
+      return frame.link_refusal().tag().empty()
+                 ? absl::OkStatus()
+                 : CheckLengths({{&frame.link_refusal().tag(), kLinkTagBytes}});
     case v1::Frame::kPeerPing:
     case v1::Frame::kPeerPong:
     case v1::Frame::kPeerSample:

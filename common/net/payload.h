@@ -16,17 +16,22 @@ namespace atl {
 
 class BufferPool;
 
-// An owned, contiguous buffer, aligned to 64 bytes. Moves, does not copy. Its memory goes back to
-// its pool when it dies, on whatever thread that happens; it may outlive its maker.
+// An owned, contiguous buffer. Moves, does not copy. A pool's is aligned to 64 bytes and goes back
+// there when it dies, on whatever thread that happens; it may outlive its maker.
 class Payload {
  public:
   Payload() = default;
+  // Memory of another owner, aligned as it is.
+  Payload(std::shared_ptr<void> owner, std::span<std::byte> bytes)
+      : owner_(std::move(owner)), data_(bytes.data()), size_(std::ssize(bytes)) {}
   Payload(Payload&& other) noexcept
       : pool_(std::move(other.pool_)),
+        owner_(std::move(other.owner_)),
         data_(std::exchange(other.data_, nullptr)),
         size_(std::exchange(other.size_, 0)) {}
   Payload& operator=(Payload&& other) noexcept {
     std::swap(pool_, other.pool_);
+    std::swap(owner_, other.owner_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     return *this;
@@ -43,7 +48,8 @@ class Payload {
   Payload(std::shared_ptr<BufferPool> pool, std::byte* data, int64_t size)
       : pool_(std::move(pool)), data_(data), size_(size) {}
 
-  std::shared_ptr<BufferPool> pool_;
+  std::shared_ptr<BufferPool> pool_;  // or
+  std::shared_ptr<void> owner_;
   std::byte* data_ = nullptr;
   int64_t size_ = 0;
 };

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "common/net/chunks.h"
-#include "common/net/endpoint.h"
+#include "common/net/link_socket.h"
 #include "common/net/peer_link.h"
 
 namespace atl {
@@ -62,8 +62,7 @@ class PeerLink::Impl {
     int64_t cost() const { return static_cast<int64_t>(message.payload.size()) + kPeerMessageCost; }
   };
   struct Lane {
-    Socket dealer;
-    ConnectionWatch watch;
+    std::unique_ptr<LinkClient> link;
     std::shared_ptr<SendAccount> account;
     bool up = false;         // the connection is there
     bool hello_due = false;  // to be said when it is up
@@ -72,9 +71,6 @@ class PeerLink::Impl {
     uint64_t hello_number = 0;          // of the last one
     std::optional<Instant> connect_at;  // lost, and libzmq does not seem to make it again
     std::string trouble = "no connection yet";
-    ~Lane() {
-      if (dealer.get() != nullptr) zmq_socket_monitor(dealer.get(), nullptr, 0);
-    }
   };
   struct Arrival {
     std::function<void(absl::Status, PeerTiming)> arrived;
@@ -108,6 +104,7 @@ class PeerLink::Impl {
     bool wants_arrival = false;
     bool dropped = false;  // not admitted: its chunks are counted and thrown away
     int64_t dropped_bytes = 0;
+    bool stays = false;  // one chunk, which is delivered where it lies
     Payload payload;
     std::optional<IncomingTensor> tensor;
   };
@@ -156,7 +153,7 @@ class PeerLink::Impl {
   // lanes
   void Queue(const NodeId& to, Outgoing outgoing);
   void WatchLane(Peer& peer, int lane);
-  void ConnectAgain(Peer& peer, Lane& lane);
+  void ConnectAgain(Lane& lane);
   bool PumpPeer(Peer& peer);  // whether there is more to send at once
   void SayHello(Peer& peer, int lane);
   bool SendNext(Peer& peer, int lane);
@@ -164,7 +161,7 @@ class PeerLink::Impl {
   bool SendChunk(Peer& peer, Lane& lane, Outgoing& outgoing);
   void Finish(Peer& peer, int channel);
   void Ping(Peer& peer);
-  void OnLaneFrame(const NodeId& name, int lane, std::vector<Message>& parts);
+  void OnLaneFrame(const NodeId& name, int lane, LinkFrame& in);
   void OnWelcome(Peer& peer, Lane& lane, const v1::PeerWelcome& welcome);
   void OnArrival(Peer& peer, int lane, uint64_t number, const v1::PeerArrival& arrival);
   void OnPong(Peer& peer, uint64_t number);
@@ -172,7 +169,7 @@ class PeerLink::Impl {
   void Unqueue(const NodeId& to, const Outgoing& outgoing);
 
   // routes
-  void OnRouteFrame(std::vector<Message>& parts);
+  void OnRouteFrame(LinkFrame& in);
   void OnHello(const std::string& id, const v1::Frame& frame, std::string key);
   bool MakeRoom();  // for another route
   void OnSample(const std::string& id, const v1::Frame& frame, const std::string& key);
@@ -182,7 +179,7 @@ class PeerLink::Impl {
   void Refuse(const Route& route, v1::PeerRefusal::Code code, const std::string& why);
   void Break(Route& route, const std::string& why);
   absl::Status OnOpen(Route& route, uint64_t number, const v1::PeerOpen& open);
-  absl::Status OnChunk(Route& route, uint64_t number, const v1::Chunk& chunk, Message& payload);
+  absl::Status OnChunk(Route& route, LinkFrame& in);
   void Deliver(Route& route, int channel);
   void Arrived(Route& route, const Incoming& incoming, const std::string& refusal);
   void ReturnCredit(const std::string& id, uint64_t session, int channel, int64_t cost);
@@ -195,8 +192,7 @@ class PeerLink::Impl {
   const std::shared_ptr<TaskQueue> tasks_;  // also held by deliveries that outlive us
   std::string endpoint_;
   std::unique_ptr<ZmqContext> context_;
-  Socket router_;
-  std::optional<Doorkeeper> door_;
+  std::unique_ptr<LinkServer> link_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

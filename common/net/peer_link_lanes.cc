@@ -46,7 +46,7 @@ void PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
   Lane* lane = peer.lanes[lane_index].get();
   if (lane == nullptr) return;
   int descriptor = -1;
-  while (const auto event = lane->watch.Next(&descriptor)) {
+  while (const auto event = lane->link->Next(now_, &descriptor)) {
     switch (*event) {
       case ConnectionEvent::kConnected:
         // Should the connection be gone already, this touches nothing that it could harm.
@@ -69,6 +69,8 @@ void PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
       case ConnectionEvent::kLost:
       case ConnectionEvent::kUnknownKey:
       case ConnectionEvent::kHandshakeFailed:
+      case ConnectionEvent::kSessionBroken:
+        if (*event == ConnectionEvent::kSessionBroken) Count(name, &PeerCounters::frames_refused);
         lane->up = false;
         lane->trouble = std::string(Explain(*event));
         if (peer.lanes[0]->welcomed || peer.lanes[1]->welcomed) {
@@ -80,21 +82,20 @@ void PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
         break;
     }
   }
-  ConnectAgain(peer, *lane);
-  std::vector<Message> parts;
-  for (int i = 0; i < kFramesPerTurn && !peer.lost && lane->dealer.Receive(&parts, 2); ++i) {
-    OnLaneFrame(name, lane_index, parts);
+  ConnectAgain(*lane);
+  lane->link->Flush();
+  LinkFrame in;
+  for (int i = 0; i < kFramesPerTurn && !peer.lost && lane->link->Receive(&in); ++i) {
+    OnLaneFrame(name, lane_index, in);
   }
 }
 
 // libzmq does not make a connection again that it ended itself because the handshake failed.
-void PeerLink::Impl::ConnectAgain(Peer& peer, Lane& lane) {
+void PeerLink::Impl::ConnectAgain(Lane& lane) {
   if (!lane.connect_at || now_ < *lane.connect_at) return;
   lane.connect_at = now_ + kConnectAgainDelay;
-  zmq_disconnect(lane.dealer.get(), peer.member.endpoint.c_str());
-  if (zmq_connect(lane.dealer.get(), peer.member.endpoint.c_str()) != 0) {
-    lane.trouble = zmq_strerror(zmq_errno());
-  }
+  const absl::Status again = lane.link->ConnectAgain();
+  if (!again.ok()) lane.trouble = std::string(again.message());
 }
 
 bool PeerLink::Impl::PumpPeer(Peer& peer) {
@@ -124,8 +125,7 @@ void PeerLink::Impl::SayHello(Peer& peer, int lane_index) {
   hello.set_to_incarnation(peer.member.incarnation);
   hello.set_lane(lane_index);
   hello.set_chunk_bytes(options_.chunk_bytes);
-  Message part = Message::Of(frame.SerializeAsString());
-  if (lane.dealer.Send({&part, 1}) != SendOutcome::kSent) return;  // next turn
+  if (lane.link->Send(frame) != SendOutcome::kSent) return;  // next turn
   lane.hello_number = lane.next_number++;
   lane.hello_due = false;
 }
@@ -156,8 +156,7 @@ bool PeerLink::Impl::Open(Peer& peer, Lane& lane, int channel) {
   open.set_header(outgoing.message.header);
   open.set_bytes(static_cast<int64_t>(outgoing.message.payload.size()));
   open.set_wants_arrival(outgoing.message.arrived != nullptr);
-  Message part = Message::Of(frame.SerializeAsString());
-  if (lane.dealer.Send({&part, 1}) != SendOutcome::kSent) return false;
+  if (lane.link->Send(frame) != SendOutcome::kSent) return false;
   outgoing.number = lane.next_number++;
   peer.spent[channel] += outgoing.cost();
   if (outgoing.message.arrived != nullptr) {
@@ -182,9 +181,9 @@ bool PeerLink::Impl::SendChunk(Peer& peer, Lane& lane, Outgoing& outgoing) {
   const int64_t bytes = outgoing.tensor->next_bytes();
   if (!lane.account->Admits(bytes)) return false;
   v1::Frame frame = MakeFrame(outgoing.number);
-  Message payload = outgoing.tensor->Next(*pool_, lane.account, frame.mutable_chunk());
-  Message parts[2] = {Message::Of(frame.SerializeAsString()), std::move(payload)};
-  if (lane.dealer.Send(parts) != SendOutcome::kSent) {
+  Message payload = outgoing.tensor->Next(*pool_, lane.account, frame.mutable_chunk(),
+                                          /*checksum=*/options_.keys.empty());
+  if (lane.link->Send(std::move(frame), &payload) != SendOutcome::kSent) {
     outgoing.tensor->SkipTo(outgoing.tensor->next() - 1);
     return false;  // the connection has just gone; its watch will say so
   }
@@ -227,16 +226,14 @@ void PeerLink::Impl::Ping(Peer& peer) {
   Lane& lane = *peer.lanes[0];
   v1::Frame frame = MakeFrame(lane.next_number);
   frame.mutable_peer_ping();
-  Message part = Message::Of(frame.SerializeAsString());
-  if (lane.dealer.Send({&part, 1}) != SendOutcome::kSent) return;
+  if (lane.link->Send(frame) != SendOutcome::kSent) return;
   peer.ping = {lane.next_number++, now_};
   peer.next_ping = now_ + kPingInterval;
 }
 
-void PeerLink::Impl::OnLaneFrame(const NodeId& name, int lane_index, std::vector<Message>& parts) {
-  v1::Frame frame;
-  absl::Status status = absl::InvalidArgumentError("an answer has one frame");
-  if (parts.size() == 1) status = ParseFrame(parts[0].text(), false, &frame);
+void PeerLink::Impl::OnLaneFrame(const NodeId& name, int lane_index, LinkFrame& in) {
+  const v1::Frame& frame = in.frame;
+  absl::Status status = in.status;
   Peer& peer = *Find(name);
   Lane& lane = *peer.lanes[lane_index];
   // What answers an earlier hello means nothing any more.

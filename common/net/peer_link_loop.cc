@@ -24,12 +24,9 @@ absl::Status PeerLink::Impl::Start() {
   security.allow_plaintext_beyond_loopback = options_.allow_plaintext_beyond_loopback;
   ATOLL_RETURN_IF_ERROR(CheckSecurity(security, options_.endpoint));
   ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
-  ATOLL_ASSIGN_OR_RETURN(router_, context_->MakeTensorSocket(ZMQ_ROUTER));
-  if (!options_.keys.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(door_, Doorkeeper::Open(*context_));
-    ATOLL_RETURN_IF_ERROR(SetCurveServer(router_, options_.keys));
-  }
-  ATOLL_ASSIGN_OR_RETURN(endpoint_, Bind(router_, options_.endpoint));
+  ATOLL_ASSIGN_OR_RETURN(
+      link_, LinkServer::Create(*context_, options_.keys, [tasks = tasks_] { tasks->Wake(); }));
+  ATOLL_ASSIGN_OR_RETURN(endpoint_, link_->Bind(options_.endpoint));
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
@@ -41,8 +38,7 @@ PeerLink::Impl::~Impl() {
   }
   for (const auto& [name, peer] : peers_) Reset(*peer, absl::CancelledError("the link ends"));
   for (const auto& [name, peer] : peers_) peer->lanes = {};
-  router_.Close();
-  door_.reset();
+  link_.reset();
   context_.reset();  // now libzmq has released what it referenced
   tasks_->RunAll();  // the last `left`
 }
@@ -52,13 +48,11 @@ void PeerLink::Impl::Run() {
   now_ = SteadyNow();
   while (!stopping_) {
     std::vector<zmq_pollitem_t> items = {{nullptr, tasks_->descriptor(), ZMQ_POLLIN, 0},
-                                         {router_.get(), 0, ZMQ_POLLIN, 0}};
-    if (door_) items.push_back({door_->socket(), 0, ZMQ_POLLIN, 0});
+                                         {link_->socket(), 0, ZMQ_POLLIN, 0}};
     for (const auto& [name, peer] : peers_) {
       if (peer->lost) continue;
       for (const auto& lane : peer->lanes) {
-        items.push_back({lane->dealer.get(), 0, ZMQ_POLLIN, 0});
-        items.push_back({lane->watch.socket(), 0, ZMQ_POLLIN, 0});
+        lane->link->AddTo(&items);
       }
     }
     zmq_poll(items.data(), static_cast<int>(items.size()), more ? 0 : WaitMs());
@@ -66,8 +60,9 @@ void PeerLink::Impl::Run() {
     ExcuseSilence(now_ - turn_before);
     tasks_->RunAll();
     if (stopping_) break;
-    if (door_) CountStranger(door_->Answer());
+    link_->Flush();
     more = ReceiveSome();
+    if (const int64_t refused = link_->TakeRefused(); refused > 0) CountStranger(refused);
     std::vector<NodeId> names;
     for (const auto& [name, peer] : peers_) names.push_back(name);
     for (const NodeId& name : names) {
@@ -96,10 +91,10 @@ int PeerLink::Impl::WaitMs() const {
 }
 
 bool PeerLink::Impl::ReceiveSome() {
-  std::vector<Message> parts;
+  LinkFrame in;
   for (int i = 0; i < kMessagesPerTurn; ++i) {
-    if (!router_.Receive(&parts, 3)) return false;
-    OnRouteFrame(parts);
+    if (!link_->Receive(&in)) return false;
+    OnRouteFrame(in);
   }
   return true;
 }
@@ -147,14 +142,14 @@ void PeerLink::Impl::Adopt(const PeerFence& fence, const std::vector<IslandMembe
 
 // A guest that says hello is a stranger all the same.
 void PeerLink::Impl::OpenDoor() {
-  if (!door_) return;
+  if (options_.keys.empty()) return;
   std::vector<std::string> keys;
   for (const auto* who : {&members_, &guests_}) {
     for (const IslandMember& member : *who) {
       if (member.worker != options_.name) keys.push_back(member.public_key);
     }
   }
-  door_->Admit(keys);
+  link_->Admit(keys);
 }
 
 void PeerLink::Impl::SetGuests(const std::vector<IslandMember>& guests, Duration for_so_long) {
@@ -223,14 +218,10 @@ absl::Status PeerLink::Impl::Connect(Peer& peer) {
     lane = std::make_unique<Lane>();
     lane->account = std::make_shared<SendAccount>(unsent_bytes_, kUnsentBytesMax,
                                                   [tasks = tasks_] { tasks->Wake(); });
-    ATOLL_ASSIGN_OR_RETURN(lane->dealer, context_->MakeTensorSocket(ZMQ_DEALER));
-    if (!peer.member.public_key.empty()) {
-      ATOLL_RETURN_IF_ERROR(SetCurveClient(lane->dealer, options_.keys, peer.member.public_key));
-    }
-    ATOLL_ASSIGN_OR_RETURN(lane->watch, ConnectionWatch::Create(*context_, lane->dealer));
-    if (zmq_connect(lane->dealer.get(), peer.member.endpoint.c_str()) != 0) {
-      return ZmqError(peer.member.endpoint);
-    }
+    ATOLL_ASSIGN_OR_RETURN(lane->link,
+                           LinkClient::Create(*context_, options_.keys, peer.member.public_key,
+                                              [tasks = tasks_] { tasks->Wake(); }));
+    ATOLL_RETURN_IF_ERROR(lane->link->Connect(peer.member.endpoint));
   }
   peer.lanes = std::move(lanes);
   return absl::OkStatus();

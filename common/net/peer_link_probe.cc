@@ -9,38 +9,25 @@ namespace atl {
 namespace {
 
 // A connection of its own.
-class Connection {
- public:
-  Connection() = default;
-  ~Connection() {
-    if (dealer.get() != nullptr) zmq_socket_monitor(dealer.get(), nullptr, 0);
-  }
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
-
-  absl::Status Start(ZmqContext& context, const PeerLinkOptions& options,
-                     const IslandMember& member) {
-    const ClientSecurity security{options.keys, options.allow_plaintext_beyond_loopback};
-    ATOLL_RETURN_IF_ERROR(CheckSecurity(security, member.endpoint, member.public_key));
-    ATOLL_ASSIGN_OR_RETURN(dealer, context.MakeTensorSocket(ZMQ_DEALER));
-    if (!member.public_key.empty()) {
-      ATOLL_RETURN_IF_ERROR(SetCurveClient(dealer, options.keys, member.public_key));
-    }
-    ATOLL_ASSIGN_OR_RETURN(watch, ConnectionWatch::Create(context, dealer));
-    if (zmq_connect(dealer.get(), member.endpoint.c_str()) != 0) return ZmqError(member.endpoint);
-    return absl::OkStatus();
-  }
-
-  Socket dealer;
-  ConnectionWatch watch;
-};
+absl::StatusOr<std::unique_ptr<LinkClient>> Connect(ZmqContext& context,
+                                                    const PeerLinkOptions& options,
+                                                    const IslandMember& member) {
+  const ClientSecurity security{options.keys, options.allow_plaintext_beyond_loopback};
+  ATOLL_RETURN_IF_ERROR(CheckSecurity(security, member.endpoint, member.public_key));
+  // Nothing is sealed here but headers, which wake no thread.
+  ATOLL_ASSIGN_OR_RETURN(auto link,
+                         LinkClient::Create(context, options.keys, member.public_key, [] {}));
+  ATOLL_RETURN_IF_ERROR(link->Connect(member.endpoint));
+  return link;
+}
 
 class Attempt {
  public:
   explicit Attempt(const IslandMember& member) : member_(member) {}
 
   absl::Status Start(ZmqContext& context, const PeerLinkOptions& options) {
-    return connection_.Start(context, options, member_);
+    ATOLL_ASSIGN_OR_RETURN(link_, Connect(context, options, member_));
+    return absl::OkStatus();
   }
   // It is over: answered, or nothing more can come.
   void End(std::string trouble) {
@@ -49,7 +36,7 @@ class Attempt {
   }
 
   void Look() {
-    while (const std::optional<ConnectionEvent> event = connection_.watch.Next()) {
+    while (const std::optional<ConnectionEvent> event = link_->Next(SteadyNow())) {
       if (*event == ConnectionEvent::kConnected) continue;  // anybody may have taken it
       // A peer that refuses us has its key, and knows what a peer is.
       const bool answered =
@@ -62,11 +49,11 @@ class Attempt {
   bool over() const { return over_; }
   const NodeId& worker() const { return member_.worker; }
   const std::string& trouble() const { return trouble_; }
-  void* socket() const { return connection_.watch.socket(); }
+  void AddTo(std::vector<zmq_pollitem_t>* items) const { link_->AddTo(items); }
 
  private:
   const IslandMember& member_;
-  Connection connection_;
+  std::unique_ptr<LinkClient> link_;
   bool over_ = false;
   std::string trouble_ = "no connection";
 };
@@ -88,12 +75,13 @@ class Sampler final : public PeerSampler {
   // Returns when the handshake is over.
   absl::Status Connect(ZmqContext& context, const PeerLinkOptions& options, Duration limit) {
     const Instant deadline = SteadyNow() + limit;
-    ATOLL_RETURN_IF_ERROR(connection_.Start(context, options, to_));
+    ATOLL_ASSIGN_OR_RETURN(link_, atl::Connect(context, options, to_));
     std::string trouble = "no connection";
     while (SteadyNow() < deadline) {
-      zmq_pollitem_t item = {connection_.watch.socket(), 0, ZMQ_POLLIN, 0};
-      zmq_poll(&item, 1, MsLeft(deadline));
-      while (const auto event = connection_.watch.Next()) {
+      std::vector<zmq_pollitem_t> items;
+      link_->AddTo(&items);
+      zmq_poll(items.data(), static_cast<int>(items.size()), MsLeft(deadline));
+      while (const auto event = link_->Next(SteadyNow())) {
         if (*event == ConnectionEvent::kUp) return absl::OkStatus();
         trouble = std::string(Explain(*event));
         if (*event == ConnectionEvent::kUnknownKey) return absl::PermissionDeniedError(trouble);
@@ -128,11 +116,10 @@ class Sampler final : public PeerSampler {
     sample.set_to(to_.worker);
     sample.set_to_incarnation(to_.incarnation);
     sample.set_last(last);
-    Message parts[2] = {
-        Message::Of(frame.SerializeAsString()),
-        Message::Borrow(std::span(*bytes_).first(static_cast<size_t>(piece)), [bytes = bytes_] {})};
     for (;;) {
-      switch (connection_.dealer.Send(parts)) {
+      Message payload = Message::Borrow(std::span(*bytes_).first(static_cast<size_t>(piece)),
+                                        [bytes = bytes_] {});
+      switch (link_->Send(frame, &payload)) {
         case SendOutcome::kSent:
           return absl::OkStatus();
         case SendOutcome::kUnreachable:
@@ -140,25 +127,24 @@ class Sampler final : public PeerSampler {
         case SendOutcome::kFull:
           break;
       }
-      zmq_pollitem_t item = {connection_.dealer.get(), 0, ZMQ_POLLOUT, 0};
+      zmq_pollitem_t item = {link_->socket(), 0, ZMQ_POLLOUT, 0};
       if (zmq_poll(&item, 1, MsLeft(deadline)) != 1) return Late();
     }
   }
 
   absl::Status Answered(Instant deadline) {
-    std::vector<Message> parts;
+    LinkFrame in;
     for (;;) {
-      zmq_pollitem_t item = {connection_.dealer.get(), 0, ZMQ_POLLIN, 0};
+      zmq_pollitem_t item = {link_->socket(), 0, ZMQ_POLLIN, 0};
       if (zmq_poll(&item, 1, MsLeft(deadline)) != 1) return Late();
-      if (!connection_.dealer.Receive(&parts, 1)) continue;
-      v1::Frame frame;
-      if (parts.size() != 1 || !ParseFrame(parts[0].text(), false, &frame).ok() ||
-          frame.transfer() != number_) {
+      link_->Flush();
+      if (!link_->Receive(&in)) continue;
+      if (!in.status.ok() || in.frame.transfer() != number_) {
         continue;  // of a sample that has ended, or nonsense
       }
-      if (frame.has_peer_sampled()) return absl::OkStatus();
-      if (frame.has_peer_refusal()) {
-        return absl::PermissionDeniedError(frame.peer_refusal().reason());
+      if (in.frame.has_peer_sampled()) return absl::OkStatus();
+      if (in.frame.has_peer_refusal()) {
+        return absl::PermissionDeniedError(in.frame.peer_refusal().reason());
       }
     }
   }
@@ -169,7 +155,7 @@ class Sampler final : public PeerSampler {
   const IslandMember to_;
   const std::shared_ptr<std::vector<std::byte>> bytes_;  // libzmq holds them, too
   uint64_t number_ = 0;
-  Connection connection_;
+  std::unique_ptr<LinkClient> link_;
 };
 
 }  // namespace
@@ -193,7 +179,7 @@ std::vector<std::pair<NodeId, std::string>> PeerLink::Impl::Probe(
   for (;;) {
     std::vector<zmq_pollitem_t> items;
     for (const auto& attempt : attempts) {
-      if (!attempt->over()) items.push_back({attempt->socket(), 0, ZMQ_POLLIN, 0});
+      if (!attempt->over()) attempt->AddTo(&items);
     }
     const Duration left = deadline - SteadyNow();
     if (items.empty() || left <= Duration(0)) break;

@@ -27,15 +27,12 @@ class CreditReturn {
 
 }  // namespace
 
-void PeerLink::Impl::OnRouteFrame(std::vector<Message>& parts) {
-  const std::string id(parts[0].text());
-  v1::Frame frame;
-  absl::Status status = absl::InvalidArgumentError("a message has one or two frames");
-  if (parts.size() == 2 || parts.size() == 3) {
-    status = ParseFrame(parts[1].text(), parts.size() == 3, &frame);
-  }
-  if (status.ok() && frame.has_peer_hello()) return OnHello(id, frame, SenderKey(parts[1]));
-  if (status.ok() && frame.has_peer_sample()) return OnSample(id, frame, SenderKey(parts[1]));
+void PeerLink::Impl::OnRouteFrame(LinkFrame& in) {
+  const std::string& id = in.from;
+  const v1::Frame& frame = in.frame;
+  absl::Status status = in.status;
+  if (status.ok() && frame.has_peer_hello()) return OnHello(id, frame, in.key);
+  if (status.ok() && frame.has_peer_sample()) return OnSample(id, frame, in.key);
   const auto it = routes_.find(id);
   if (it == routes_.end() || !it->second.welcomed) return CountStranger();
   Route& route = it->second;
@@ -45,7 +42,7 @@ void PeerLink::Impl::OnRouteFrame(std::vector<Message>& parts) {
         status = OnOpen(route, frame.transfer(), frame.peer_open());
         break;
       case v1::Frame::kChunk:
-        status = OnChunk(route, frame.transfer(), frame.chunk(), parts[2]);
+        status = OnChunk(route, in);
         break;
       case v1::Frame::kPeerPing: {
         v1::Frame pong = MakeFrame(frame.transfer());
@@ -69,7 +66,7 @@ void PeerLink::Impl::OnSample(const std::string& id, const v1::Frame& frame,
                      std::any_of(guests_.begin(), guests_.end(), [&](const IslandMember& member) {
                        return member.worker == sample.from() &&
                               member.incarnation == sample.from_incarnation() &&
-                              (!door_ || member.public_key == key);
+                              (options_.keys.empty() || member.public_key == key);
                      });
   if (!guest) CountStranger();
   if (!sample.last()) return;
@@ -135,7 +132,7 @@ void PeerLink::Impl::Consider(Route& route) {
                   absl::StrCat("the plan has no member ", hello.from(), ", incarnation ",
                                hello.from_incarnation()));
   }
-  if (door_ && peer->member.public_key != route.key) {
+  if (!options_.keys.empty() && peer->member.public_key != route.key) {
     return Refuse(route, v1::PeerRefusal::STRANGER,
                   absl::StrCat("this is not ", hello.from(), "'s key"));
   }
@@ -204,13 +201,16 @@ absl::Status PeerLink::Impl::OnOpen(Route& route, uint64_t number, const v1::Pee
   incoming.header = open.header();
   incoming.bytes = open.bytes();
   incoming.wants_arrival = open.wants_arrival();
+  // What is added up needs no alignment, and is not copied.
+  incoming.stays = channel == static_cast<int>(PeerChannel::kSum) && incoming.bytes > 0 &&
+                   incoming.bytes <= route.hello.chunk_bytes();
   const absl::Status admitted = handler_->Admit(
       route.hello.from(), static_cast<PeerChannel>(channel), incoming.header, incoming.bytes);
   if (!admitted.ok()) {
     incoming.dropped = true;
     Count(route.hello.from(), &PeerCounters::messages_refused);
     Arrived(route, incoming, std::string(admitted.message()));
-  } else {
+  } else if (!incoming.stays) {
     incoming.payload = pool_->Take(incoming.bytes);
     incoming.tensor.emplace(std::span(incoming.payload.data(), static_cast<size_t>(incoming.bytes)),
                             route.hello.chunk_bytes());
@@ -219,15 +219,25 @@ absl::Status PeerLink::Impl::OnOpen(Route& route, uint64_t number, const v1::Pee
   return absl::OkStatus();
 }
 
-absl::Status PeerLink::Impl::OnChunk(Route& route, uint64_t number, const v1::Chunk& chunk,
-                                     Message& payload) {
+absl::Status PeerLink::Impl::OnChunk(Route& route, LinkFrame& in) {
+  ATOLL_RETURN_IF_ERROR(in.opened);
   int channel = 0;
-  while (channel < kPeerChannels && route.incoming[channel].number != number) ++channel;
+  while (channel < kPeerChannels && route.incoming[channel].number != in.frame.transfer()) {
+    ++channel;
+  }
   if (channel == kPeerChannels) return absl::InvalidArgumentError("a chunk of no open message");
   Incoming& incoming = route.incoming[channel];
-  const auto bytes = static_cast<int64_t>(payload.bytes().size());
+  const auto bytes = static_cast<int64_t>(in.payload.bytes().size());
+  if (!incoming.dropped && incoming.stays) {
+    ATOLL_RETURN_IF_ERROR(CheckOnlyChunk(in.frame.chunk(), in.payload.bytes(), incoming.bytes));
+    const auto kept = std::make_shared<Message>(std::move(in.payload));
+    incoming.payload = Payload(kept, kept->writable());
+    Count(route.hello.from(), &PeerCounters::payload_bytes_received, bytes);
+    Deliver(route, channel);
+    return absl::OkStatus();
+  }
   if (!incoming.dropped) {
-    ATOLL_RETURN_IF_ERROR(incoming.tensor->Accept(chunk, payload.bytes()));
+    ATOLL_RETURN_IF_ERROR(incoming.tensor->Accept(in.frame.chunk(), in.payload.bytes()));
     Count(route.hello.from(), &PeerCounters::payload_bytes_received, bytes);
     if (incoming.tensor->complete()) Deliver(route, channel);
     return absl::OkStatus();
@@ -283,8 +293,7 @@ void PeerLink::Impl::ReturnCredit(const std::string& id, uint64_t session, int c
 }
 
 SendOutcome PeerLink::Impl::Answer(const std::string& id, const v1::Frame& frame) {
-  Message parts[2] = {Message::Of(id), Message::Of(frame.SerializeAsString())};
-  return router_.Send(parts);
+  return link_->Send(id, frame);
 }
 
 }  // namespace atl

@@ -1,4 +1,4 @@
-// Who may talk over tensor links: CURVE (Curve25519) keys, in ZeroMQ's Z85 text form of 40 letters.
+// Who may talk over links: Curve25519 keys, in ZeroMQ's Z85 text form of 40 letters.
 //
 // With keys, every byte is encrypted and both ends are authenticated: the client knows the server's
 // public key, the server lists the public keys of its clients. Without keys, links are plain TCP

@@ -72,13 +72,6 @@ absl::Status Set(Socket& socket, int option, int value) {
   return ZmqError(absl::StrCat("zmq_setsockopt ", option));
 }
 
-absl::Status SetText(Socket& socket, int option, const std::string& value) {
-  if (zmq_setsockopt(socket.get(), option, value.c_str(), value.size()) == 0) {
-    return absl::OkStatus();
-  }
-  return ZmqError(absl::StrCat("zmq_setsockopt ", option));
-}
-
 // libzmq allocates every incoming chunk with malloc. By default glibc gives each back to the kernel
 // and pays for fresh pages every time, at about the cost of receiving them. Process-wide.
 void KeepFreedChunks() {
@@ -184,19 +177,6 @@ absl::StatusOr<Socket> ZmqContext::MakeInprocSocket(int type) {
   if (socket.get() == nullptr) return ZmqError("zmq_socket");
   ATOLL_RETURN_IF_ERROR(Set(socket, ZMQ_LINGER, 0));
   return socket;
-}
-
-absl::Status SetCurveServer(Socket& socket, const KeyPair& keys) {
-  ATOLL_RETURN_IF_ERROR(Set(socket, ZMQ_CURVE_SERVER, 1));
-  ATOLL_RETURN_IF_ERROR(SetText(socket, ZMQ_CURVE_SECRETKEY, keys.secret_key));
-  // The caller has bound a ZAP handler in this context: without one libzmq lets every key in.
-  return SetText(socket, ZMQ_ZAP_DOMAIN, "atoll");
-}
-
-absl::Status SetCurveClient(Socket& socket, const KeyPair& keys, const std::string& server_key) {
-  ATOLL_RETURN_IF_ERROR(SetText(socket, ZMQ_CURVE_SERVERKEY, server_key));
-  ATOLL_RETURN_IF_ERROR(SetText(socket, ZMQ_CURVE_PUBLICKEY, keys.public_key));
-  return SetText(socket, ZMQ_CURVE_SECRETKEY, keys.secret_key);
 }
 
 TaskQueue::TaskQueue() : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {

@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "common/net/security.h"
 #include "common/status.h"
 
 namespace atl {
@@ -39,6 +38,9 @@ class Message {
 
   std::span<const std::byte> bytes() {
     return {static_cast<const std::byte*>(zmq_msg_data(&msg_)), zmq_msg_size(&msg_)};
+  }
+  std::span<std::byte> writable() {
+    return {static_cast<std::byte*>(zmq_msg_data(&msg_)), zmq_msg_size(&msg_)};
   }
   absl::string_view text() {
     return {static_cast<const char*>(zmq_msg_data(&msg_)), zmq_msg_size(&msg_)};
@@ -92,8 +94,6 @@ class ZmqContext {
   void* context_;
 };
 
-absl::Status SetCurveServer(Socket& socket, const KeyPair& keys);
-absl::Status SetCurveClient(Socket& socket, const KeyPair& keys, const std::string& server_key);
 absl::Status ZmqError(absl::string_view what);
 
 // Work for a network thread, from any thread. The descriptor is readable while there is some.

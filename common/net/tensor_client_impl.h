@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "common/net/chunks.h"
-#include "common/net/endpoint.h"
+#include "common/net/link_socket.h"
 #include "common/net/path_connections.h"
 #include "common/net/pull_rates.h"
 #include "common/net/tensor_client.h"
@@ -112,14 +112,14 @@ class TensorClient::Impl {
 
   void ReadMonitor(Connection& connection);
   void OnConnectionLost(Connection& connection, ConnectionEvent event);
-  void ConnectAgain(const ServerAddress& server, Connection& connection);
+  void ConnectAgain(Connection& connection);
   bool ReceiveSome(Connection& connection);
-  void OnFrame(Connection& connection, std::vector<Message>& parts);
+  void OnFrame(Connection& connection, LinkFrame& in);
   void OnPushGrant(Transfer& transfer, const v1::PushCredit& grant);
   void OnPushResult(Transfer& transfer, const v1::PushResult& result);
   void OnPullReply(Transfer& transfer, const v1::PullReply& reply);
   void OnPullRefused(Transfer& transfer, const v1::PullRefused& refused);
-  void OnChunk(Transfer& transfer, const v1::Chunk& chunk, Message& payload);
+  void OnChunk(Transfer& transfer, LinkFrame& in);
 
   void Pump();  // opens, sends chunks and credits, ends what is late
   void Open(Transfer& transfer);
@@ -161,18 +161,13 @@ class TensorClient::Impl {
 };
 
 struct TensorClient::Impl::Connection {
-  Socket dealer;
-  ConnectionWatch watch;
+  std::unique_ptr<LinkClient> link;
   bool up = false;
   std::optional<Instant> connect_at;  // lost, and libzmq does not seem to make it again
   std::string last_error;
   size_t transfers = 0;
   int moving = 0;  // of these, those that have bytes to move, as StartSegments counts them
   std::shared_ptr<SendAccount> account;
-
-  ~Connection() {
-    if (dealer.get() != nullptr) zmq_socket_monitor(dealer.get(), nullptr, 0);
-  }
 };
 
 }  // namespace atl

@@ -55,8 +55,7 @@ void TensorClient::Impl::Run() {
     std::vector<zmq_pollitem_t> items = {{nullptr, tasks_.descriptor(), ZMQ_POLLIN, 0}};
     for (const auto& [server, connections] : connections_) {
       for (const auto& connection : connections) {
-        items.push_back({connection->dealer.get(), 0, ZMQ_POLLIN, 0});
-        items.push_back({connection->watch.socket(), 0, ZMQ_POLLIN, 0});
+        connection->link->AddTo(&items);
       }
     }
     zmq_poll(items.data(), static_cast<int>(items.size()), more || busy_ ? 0 : WaitMs());
@@ -65,7 +64,8 @@ void TensorClient::Impl::Run() {
     for (const auto& [server, connections] : connections_) {
       for (const auto& connection : connections) {
         ReadMonitor(*connection);
-        ConnectAgain(server, *connection);
+        ConnectAgain(*connection);
+        connection->link->Flush();
         more |= ReceiveSome(*connection);
       }
     }
@@ -187,21 +187,14 @@ absl::Status TensorClient::Impl::Connect(const ServerAddress& server, Connection
   ATOLL_RETURN_IF_ERROR(CheckSecurity(options_.security, server.endpoint, server.public_key));
   connection->account = std::make_shared<SendAccount>(unsent_bytes_, options_.send_bytes_max,
                                                       [this] { tasks_.Wake(); });
-  ATOLL_ASSIGN_OR_RETURN(connection->dealer, context_->MakeTensorSocket(ZMQ_DEALER));
-  if (!server.public_key.empty()) {
-    ATOLL_RETURN_IF_ERROR(
-        SetCurveClient(connection->dealer, options_.security.keys, server.public_key));
-  }
-  ATOLL_ASSIGN_OR_RETURN(connection->watch, ConnectionWatch::Create(*context_, connection->dealer));
-  if (zmq_connect(connection->dealer.get(), server.endpoint.c_str()) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(server.endpoint, ": ", zmq_strerror(zmq_errno())));
-  }
-  return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(connection->link,
+                         LinkClient::Create(*context_, options_.security.keys, server.public_key,
+                                            [this] { tasks_.Wake(); }));
+  return connection->link->Connect(server.endpoint);
 }
 
 void TensorClient::Impl::ReadMonitor(Connection& connection) {
-  while (const std::optional<ConnectionEvent> event = connection.watch.Next()) {
+  while (const std::optional<ConnectionEvent> event = connection.link->Next(now_)) {
     switch (*event) {
       case ConnectionEvent::kConnected:
         break;
@@ -210,6 +203,9 @@ void TensorClient::Impl::ReadMonitor(Connection& connection) {
         connection.connect_at.reset();
         break;
       case ConnectionEvent::kLost:
+      case ConnectionEvent::kHandshakeFailed:
+      case ConnectionEvent::kSessionBroken:
+        if (*event == ConnectionEvent::kSessionBroken) Count(&LinkCounters::frames_refused);
         OnConnectionLost(connection, *event);
         connection.connect_at = now_ + kConnectAgainDelay;
         break;
@@ -219,15 +215,13 @@ void TensorClient::Impl::ReadMonitor(Connection& connection) {
         break;
       case ConnectionEvent::kUnknownKey:
         OnConnectionLost(connection, *event);
+        connection.connect_at = now_ + kConnectAgainDelay;
         for (auto it = transfers_.begin(); it != transfers_.end();) {
           Transfer& transfer = *(it++)->second;
           if (transfer.connection != &connection) continue;
           End(transfer, absl::UnauthenticatedError("the server does not know our key; add our "
                                                    "public key to its --curve-clients"));
         }
-        break;
-      case ConnectionEvent::kHandshakeFailed:
-        OnConnectionLost(connection, *event);
         break;
     }
   }
@@ -246,20 +240,18 @@ void TensorClient::Impl::OnConnectionLost(Connection& connection, ConnectionEven
 
 // libzmq makes a connection again that broke, but not one that it ended itself because the other
 // end broke ZMTP or a limit. That server may have been replaced by a better one.
-void TensorClient::Impl::ConnectAgain(const ServerAddress& server, Connection& connection) {
+void TensorClient::Impl::ConnectAgain(Connection& connection) {
   if (!connection.connect_at || now_ < *connection.connect_at || connection.transfers == 0) return;
   connection.connect_at = now_ + kConnectAgainDelay;
-  zmq_disconnect(connection.dealer.get(), server.endpoint.c_str());
-  if (zmq_connect(connection.dealer.get(), server.endpoint.c_str()) != 0) {
-    connection.last_error = zmq_strerror(zmq_errno());
-  }
+  const absl::Status again = connection.link->ConnectAgain();
+  if (!again.ok()) connection.last_error = std::string(again.message());
 }
 
 bool TensorClient::Impl::ReceiveSome(Connection& connection) {
-  std::vector<Message> parts;
+  LinkFrame in;
   for (int i = 0; i < kMessagesPerTurn; ++i) {
-    if (!connection.dealer.Receive(&parts, 2)) return false;
-    OnFrame(connection, parts);
+    if (!connection.link->Receive(&in)) return false;
+    OnFrame(connection, in);
   }
   return true;
 }

@@ -46,9 +46,7 @@ void TensorClient::Impl::Pump() {
 
 SendOutcome TensorClient::Impl::SendFrame(Connection& connection, const v1::Frame& frame,
                                           Message* payload) {
-  Message parts[2] = {Message::Of(frame.SerializeAsString()), Message()};
-  if (payload != nullptr) parts[1] = std::move(*payload);
-  return connection.dealer.Send(std::span(parts, payload != nullptr ? 2 : 1));
+  return connection.link->Send(frame, payload);
 }
 
 void TensorClient::Impl::Open(Transfer& transfer) {
@@ -91,7 +89,8 @@ bool TensorClient::Impl::SendChunk(Transfer& transfer) {
   Connection& connection = *transfer.connection;
   if (!connection.account->Admits(bytes)) return false;
   v1::Frame frame = MakeFrame(transfer.wire);
-  Message payload = transfer.outgoing->Next(*pool_, connection.account, frame.mutable_chunk());
+  Message payload = transfer.outgoing->Next(*pool_, connection.account, frame.mutable_chunk(),
+                                            /*checksum=*/transfer.server.public_key.empty());
   if (SendFrame(connection, frame, &payload) != SendOutcome::kSent) {
     TryAgain(transfer, "the connection takes nothing", kCorruptDelay);
     return false;
@@ -132,13 +131,9 @@ void TensorClient::Impl::SendCredit(Transfer& transfer) {
   }
 }
 
-void TensorClient::Impl::OnFrame(Connection& connection, std::vector<Message>& parts) {
-  v1::Frame frame;
-  absl::Status status = absl::InvalidArgumentError("a message has one or two frames");
-  if (parts.size() == 1 || parts.size() == 2) {
-    status = ParseFrame(parts[0].text(), parts.size() == 2, &frame);
-  }
-  if (!status.ok()) return Count(&LinkCounters::frames_refused);
+void TensorClient::Impl::OnFrame(Connection& connection, LinkFrame& in) {
+  if (!in.status.ok()) return Count(&LinkCounters::frames_refused);
+  const v1::Frame& frame = in.frame;
   const auto it = transfer_of_wire_.find(frame.transfer());
   if (it == transfer_of_wire_.end()) return;  // of an attempt or a transfer that has ended
   Transfer& transfer = *it->second;
@@ -156,7 +151,7 @@ void TensorClient::Impl::OnFrame(Connection& connection, std::vector<Message>& p
   if (!transfer.is_push && frame.has_pull_refused()) {
     return OnPullRefused(transfer, frame.pull_refused());
   }
-  if (!transfer.is_push && frame.has_chunk()) return OnChunk(transfer, frame.chunk(), parts[1]);
+  if (!transfer.is_push && frame.has_chunk()) return OnChunk(transfer, in);
   Count(&LinkCounters::frames_refused);
 }
 
@@ -228,16 +223,17 @@ void TensorClient::Impl::OnPullRefused(Transfer& transfer, const v1::PullRefused
   End(transfer, status, PushStatus::kRefused, refusal);
 }
 
-void TensorClient::Impl::OnChunk(Transfer& transfer, const v1::Chunk& chunk, Message& payload) {
-  absl::Status status = absl::InvalidArgumentError("a chunk before the reply");
-  if (transfer.replied) status = transfer.incoming->Accept(chunk, payload.bytes());
+void TensorClient::Impl::OnChunk(Transfer& transfer, LinkFrame& in) {
+  absl::Status status = in.opened;
+  if (!transfer.replied) status = absl::InvalidArgumentError("a chunk before the reply");
+  if (status.ok()) status = transfer.incoming->Accept(in.frame.chunk(), in.payload.bytes());
   if (!status.ok()) {
     Count(&LinkCounters::frames_refused);
     return TryAgain(transfer, std::string(status.message()), kCorruptDelay);
   }
   {
     std::lock_guard lock(counters_mutex_);
-    const auto bytes = static_cast<int64_t>(payload.bytes().size());
+    const auto bytes = static_cast<int64_t>(in.payload.bytes().size());
     counters_.payload_bytes_received += bytes;
     pull_rates_.Received(transfer.server.endpoint, bytes, now_);
     PathTo(transfer.server).Moved(bytes, now_);

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "common/net/chunks.h"
-#include "common/net/endpoint.h"
+#include "common/net/link_socket.h"
 #include "common/net/tensor_server.h"
 
 namespace atl {
@@ -81,9 +81,9 @@ class TensorServer::Impl {
 
   void Run();
   bool ReceiveSome();  // whether more may be waiting
-  void OnFrame(const std::string& peer, std::vector<Message>& parts);
+  void OnFrame(LinkFrame& in);
   void OnPushOpen(const Route& route, const v1::PushOpen& open);
-  void OnChunk(const Route& route, const v1::Chunk& chunk, Message& payload);
+  void OnChunk(const Route& route, LinkFrame& in);
   void OnPullOpen(const Route& route, const v1::PullOpen& open);
   void OnPullCredit(const Route& route, int64_t chunk_limit);
   void OnCancel(const Route& route);
@@ -104,9 +104,8 @@ class TensorServer::Impl {
   bool SendChunks();  // whether there is more to send at once
   void SendChunk(Pull& pull);
   void DropIdle();
-  // Whether the sender's key is still among those that may connect: libzmq keeps a connection whose
-  // key is not.
-  bool IsAllowed(Message& frame);
+  // Whether the sender's key is still among those that may connect: sessions outlive the list.
+  bool IsAllowed(const LinkFrame& in);
   void EndTransfers(const std::string& peer);
   bool AddTransfer(const std::string& peer);
   void RemoveTransfer(const std::string& peer);
@@ -121,8 +120,7 @@ class TensorServer::Impl {
   TaskQueue tasks_;
   std::string endpoint_;
   std::unique_ptr<ZmqContext> context_;
-  Socket router_;
-  std::optional<Doorkeeper> door_;
+  std::unique_ptr<LinkServer> link_;
   std::atomic<int64_t> assembly_bytes_ = 0;
   mutable std::mutex counters_mutex_;
   LinkCounters counters_;  // guarded by counters_mutex_

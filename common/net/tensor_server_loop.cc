@@ -19,13 +19,10 @@ Instant Now() { return Instant(std::chrono::steady_clock::now().time_since_epoch
 absl::Status TensorServer::Impl::Start() {
   ATOLL_RETURN_IF_ERROR(CheckSecurity(options_.security, options_.endpoint));
   ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
-  ATOLL_ASSIGN_OR_RETURN(router_, context_->MakeTensorSocket(ZMQ_ROUTER));
-  if (!options_.security.keys.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(door_, Doorkeeper::Open(*context_));
-    SetClientKeys(options_.security.allowed_client_keys);
-    ATOLL_RETURN_IF_ERROR(SetCurveServer(router_, options_.security.keys));
-  }
-  ATOLL_ASSIGN_OR_RETURN(endpoint_, Bind(router_, options_.endpoint));
+  ATOLL_ASSIGN_OR_RETURN(
+      link_, LinkServer::Create(*context_, options_.security.keys, [this] { tasks_.Wake(); }));
+  SetClientKeys(options_.security.allowed_client_keys);
+  ATOLL_ASSIGN_OR_RETURN(endpoint_, link_->Bind(options_.endpoint));
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
@@ -41,13 +38,13 @@ void TensorServer::Impl::Run() {
   bool more = false;
   while (!stopping_) {
     zmq_pollitem_t items[] = {{nullptr, tasks_.descriptor(), ZMQ_POLLIN, 0},
-                              {router_.get(), 0, ZMQ_POLLIN, 0},
-                              {door_ ? door_->socket() : nullptr, 0, ZMQ_POLLIN, 0}};
-    zmq_poll(items, door_ ? 3 : 2, more ? 0 : WaitMs());
+                              {link_->socket(), 0, ZMQ_POLLIN, 0}};
+    zmq_poll(items, 2, more ? 0 : WaitMs());
     now_ = Now();
     tasks_.RunAll();
-    if (items[2].revents != 0) Count(&LinkCounters::frames_refused, door_->Answer());
+    link_->Flush();
     more = ReceiveSome();
+    Count(&LinkCounters::frames_refused, link_->TakeRefused());
     more |= SendChunks();
     if (now_ >= next_idle_check_) DropIdle();
   }
@@ -61,32 +58,27 @@ int TensorServer::Impl::WaitMs() const {
 }
 
 bool TensorServer::Impl::ReceiveSome() {
-  std::vector<Message> parts;
+  LinkFrame in;
   for (int i = 0; i < kMessagesPerTurn; ++i) {
-    if (!router_.Receive(&parts, 3)) return false;
-    OnFrame(std::string(parts[0].text()), parts);
+    if (!link_->Receive(&in)) return false;
+    OnFrame(in);
     // Keep pullers supplied while pushers keep us busy.
     if (i % kChunksPerTurn == kChunksPerTurn - 1) SendChunks();
   }
   return true;
 }
 
-void TensorServer::Impl::OnFrame(const std::string& peer, std::vector<Message>& parts) {
-  v1::Frame frame;
-  absl::Status status = absl::InvalidArgumentError("a message has one or two frames");
-  if (door_ && (parts.size() < 2 || !IsAllowed(parts[1]))) {
-    return Count(&LinkCounters::frames_refused);
-  }
-  if (parts.size() == 2 || parts.size() == 3) {
-    status = ParseFrame(parts[1].text(), parts.size() == 3, &frame);
-  }
-  const Route route{peer, frame.transfer()};
+void TensorServer::Impl::OnFrame(LinkFrame& in) {
+  if (!IsAllowed(in)) return Count(&LinkCounters::frames_refused);
+  const v1::Frame& frame = in.frame;
+  absl::Status status = in.status;
+  const Route route{in.from, frame.transfer()};
   if (status.ok()) {
     switch (frame.body_case()) {
       case v1::Frame::kPushOpen:
         return OnPushOpen(route, frame.push_open());
       case v1::Frame::kChunk:
-        return OnChunk(route, frame.chunk(), parts[2]);
+        return OnChunk(route, in);
       case v1::Frame::kPullOpen:
         return OnPullOpen(route, frame.pull_open());
       case v1::Frame::kPullCredit:
@@ -103,17 +95,19 @@ void TensorServer::Impl::OnFrame(const std::string& peer, std::vector<Message>& 
     SendPushResult(route, v1::PushResult::REFUSED, std::string(status.message()));
   } else if (frame.has_pull_open()) {
     SendPullRefused(route, v1::PullRefused::BAD_REQUEST, kNoVersion, std::string(status.message()));
+  } else if (absl::IsDataLoss(status)) {
+    link_->Forget(in.from);  // its client begins another session and goes on
   }
 }
 
-bool TensorServer::Impl::IsAllowed(Message& frame) {
-  sender_key_ = SenderKey(frame);
-  return client_keys_.count(sender_key_) > 0;
+bool TensorServer::Impl::IsAllowed(const LinkFrame& in) {
+  sender_key_ = in.key;
+  return options_.security.keys.empty() || client_keys_.count(sender_key_) > 0;
 }
 
 void TensorServer::Impl::SetClientKeys(const std::vector<std::string>& public_keys) {
-  if (!door_) return;
-  door_->Admit(public_keys);
+  if (options_.security.keys.empty()) return;
+  link_->Admit(public_keys);
   client_keys_ = {public_keys.begin(), public_keys.end()};
   std::vector<std::string> revoked;
   for (const auto& [name, peer] : peers_) {
@@ -144,9 +138,7 @@ void TensorServer::Impl::EndTransfers(const std::string& peer) {
 
 SendOutcome TensorServer::Impl::SendFrame(const Route& route, const v1::Frame& frame,
                                           Message* payload) {
-  Message parts[3] = {Message::Of(route.peer), Message::Of(frame.SerializeAsString()), Message()};
-  if (payload != nullptr) parts[2] = std::move(*payload);
-  return router_.Send(std::span(parts, payload != nullptr ? 3 : 2));
+  return link_->Send(route.peer, frame, payload);
 }
 
 // Sends at most a few chunks: highest priority first, equal ones in turn. It stops where credits,
@@ -174,7 +166,8 @@ void TensorServer::Impl::SendChunk(Pull& pull) {
   last_served_ = route;
   const int64_t bytes = pull.outgoing->next_bytes();
   v1::Frame frame = MakeFrame(route.transfer);
-  Message payload = pull.outgoing->Next(*pool_, peers_[route.peer].account, frame.mutable_chunk());
+  Message payload = pull.outgoing->Next(*pool_, peers_[route.peer].account, frame.mutable_chunk(),
+                                        /*checksum=*/options_.security.keys.empty());
   if (SendFrame(route, frame, &payload) != SendOutcome::kSent) {
     Count(&LinkCounters::transfers_failed);
     return EndPull(route);

@@ -104,13 +104,17 @@ void TensorServer::Impl::Grant(Push& push, bool first) {
   SendFrame(push.route, frame);  // if the client is gone, the push waits for its next attempt
 }
 
-void TensorServer::Impl::OnChunk(const Route& route, const v1::Chunk& chunk, Message& payload) {
+void TensorServer::Impl::OnChunk(const Route& route, LinkFrame& in) {
   const auto it = push_of_route_.find(route);
   if (it == push_of_route_.end()) return Count(&LinkCounters::frames_refused);
   Push& push = pushes_.at(it->second);
   if (push.stage != Push::kReceiving) return Count(&LinkCounters::frames_refused);
-  absl::Status status = absl::InvalidArgumentError("a chunk that was not granted");
-  if (chunk.index() < push.granted) status = push.incoming->Accept(chunk, payload.bytes());
+  const v1::Chunk& chunk = in.frame.chunk();
+  absl::Status status = in.opened;
+  if (chunk.index() >= push.granted) {
+    status = absl::InvalidArgumentError("a chunk that was not granted");
+  }
+  if (status.ok()) status = push.incoming->Accept(chunk, in.payload.bytes());
   if (!status.ok()) {
     // The attempt ends; the chunks before it stay, and the next attempt goes on after them.
     Count(&LinkCounters::frames_refused);
@@ -118,7 +122,7 @@ void TensorServer::Impl::OnChunk(const Route& route, const v1::Chunk& chunk, Mes
     push.granted = 0;
     return;
   }
-  Count(&LinkCounters::payload_bytes_received, payload.bytes().size());
+  Count(&LinkCounters::payload_bytes_received, in.payload.bytes().size());
   push.active = now_;
   if (push.incoming->complete()) {
     Deliver(push);

@@ -44,6 +44,7 @@ std::vector<std::string> FrameSeeds() {
   const auto frame = [](const std::string& body) {
     return Wire<v1::Frame>("protocol_version: 1 transfer: 7 " + body);
   };
+  const std::string key(kLinkKeyBytes, 'k');
   return {
       '\0' + frame(R"(push_open { job: "j-1" island: 1 generation: 2 incarnation: 3 base_version: 4
                      shard: 5 element_count: 64 encoding: TENSOR_ENCODING_BFLOAT16
@@ -55,6 +56,11 @@ std::vector<std::string> FrameSeeds() {
       '\0' + frame("pull_reply { element_count: 64 version: 3 }"),
       '\0' + frame("push_grant { first_chunk: 2 }"),
       '\1' + frame("chunk { index: 3 }"),
+      '\1' + frame("chunk { index: 3 number: 9 tag: '0123456789abcdef' }"),
+      '\0' + frame("link_hello { key: '" + key + "' once: '" + key +
+                   "' has_aes: true tag: '0123456789abcdef' }"),
+      '\0' + frame("link_welcome { once: '" + key + "' tag: '0123456789abcdef' }"),
+      '\0' + frame("link_refusal { code: NO_SESSION }"),
       '\0' + frame("push_result { reason: 'no room' }"),
       '\0' +
           frame("peer_hello { job: 'j-1' from: 'a' to: 'b' generation: 1 chunk_bytes: 1048576 }"),

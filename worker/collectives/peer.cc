@@ -13,8 +13,14 @@
 namespace atl::worker {
 namespace {
 
-constexpr int64_t kPieceBytes = 256 << 10;
-static_assert(kPieceBytes <= kBlockBytesMax);
+// Pieces of a part: several, so that the work on one goes beside the transfer of others, but as
+// large as may be, since each costs two threads' attention at both ends.
+constexpr int64_t kPieceBytesMin = 128 << 10;
+constexpr int64_t kPieceBytesMax = kBlockBytesMax;
+constexpr int64_t kPiecesWanted = 8;
+
+// Elements that are added up at a time: what they need stays in the first-level cache.
+constexpr int64_t kRun = 1024;
 
 // How numbers of a type are added up: in what type, and back.
 template <typename T>
@@ -48,8 +54,12 @@ class Member final : public HostCommunicator {
   void Abort(const std::string& reason) override { (void)Fail(absl::AbortedError(reason)); }
 
  private:
-  // Bytes that the link may still be reading: each is written anew only when nobody does.
+  // Bytes that the link may still be reading: each is written anew only when it does not. Of the
+  // last call's, some often are when the next begins, so there are two in turn.
   using Bytes = std::shared_ptr<std::vector<std::byte>>;
+  struct Memory {
+    Bytes now, before;
+  };
 
   absl::Status ReduceOnHost(const Tensor& x, Reduction reduction) override {
     const Cuts even = EvenCuts(x.size());
@@ -94,22 +104,23 @@ class Member final : public HostCommunicator {
   // owners at other sites, of its own; then results, first the sender's own.
   template <typename T>
   absl::Status Reduce(T* data, const Cuts& cuts, bool sum, const Routes& routes) {
-    const int64_t bytes = cuts.back() * static_cast<int64_t>(sizeof(T));
-    std::byte* const own = Fresh(parts_, bytes);
-    std::memcpy(own, data, static_cast<size_t>(bytes));
+    std::byte* const parts = Fresh(parts_, cuts.back() * static_cast<int64_t>(sizeof(T)));
     for (const bool at_own_site : {false, true}) {
       for (int owner = 0; owner < size(); ++owner) {
-        if (sites_.IsOwn(owner) != at_own_site) continue;
+        const int to = sites_.Agent(owner);
+        if (sites_.IsOwn(owner) != at_own_site || to == rank()) continue;
         ATOLL_RETURN_IF_ERROR(ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) {
-          return Send<T>(sites_.Agent(owner), BlockKind::kPart, parts_, begin, count, begin);
+          std::memcpy(parts + begin * sizeof(T), data + begin, count * sizeof(T));
+          return Send<T>(to, BlockKind::kPart, parts_, begin, count, begin);
         }));
       }
     }
     ATOLL_RETURN_IF_ERROR(ReduceForOthers(data, cuts, sum));
     std::byte* const results = FreshResults<T>(cuts);
     ATOLL_RETURN_IF_ERROR(ForPieces<T>(rank(), cuts, [&](int64_t begin, int64_t count) {
-      ATOLL_RETURN_IF_ERROR(AddUpSites(data, begin, count, sum));
-      return SendResult(data, results, cuts, begin, count, routes);
+      T* const result = reinterpret_cast<T*>(results) + (begin - cuts[rank()]);
+      ATOLL_RETURN_IF_ERROR(AddUpSites(data, begin, count, sum, result));
+      return SendResult<T>(cuts, begin, count, routes);
     }));
     return TakeResults(data, cuts, routes);
   }
@@ -118,7 +129,9 @@ class Member final : public HostCommunicator {
   absl::Status Gather(T* data, const Cuts& cuts, const Routes& routes) {
     std::byte* const results = FreshResults<T>(cuts);
     ATOLL_RETURN_IF_ERROR(ForPieces<T>(rank(), cuts, [&](int64_t begin, int64_t count) {
-      return SendResult(data, results, cuts, begin, count, routes);
+      const int64_t at = begin - cuts[rank()];
+      std::memcpy(results + at * sizeof(T), data + begin, count * sizeof(T));
+      return SendResult<T>(cuts, begin, count, routes);
     }));
     return TakeResults(data, cuts, routes);
   }
@@ -133,9 +146,12 @@ class Member final : public HostCommunicator {
     int64_t at = 0;
     for (const int owner : sites_.served()) {
       ATOLL_RETURN_IF_ERROR(ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) {
-        ATOLL_ASSIGN_OR_RETURN(const Wide* const total, AddUp(data, begin, count, sum));
-        std::memcpy(sums + at * sizeof(Wide), total, count * sizeof(Wide));
         const int64_t from = std::exchange(at, at + count);
+        Wide* const to = reinterpret_cast<Wide*>(sums) + from;
+        ATOLL_RETURN_IF_ERROR(
+            AddUp(data, begin, count, sum, [&](int64_t i, int64_t n, Wide* total) {
+              std::memcpy(to + i, total, n * sizeof(Wide));
+            }));
         return Send<Wide>(owner, BlockKind::kPart, site_sums_, from, count, begin);
       }));
     }
@@ -147,13 +163,11 @@ class Member final : public HostCommunicator {
     return Fresh(results_, (cuts[rank() + 1] - cuts[rank()]) * static_cast<int64_t>(sizeof(T)));
   }
 
-  // Elements [begin, begin + count), of our own part: to members of this site, and once to each
-  // other site.
+  // Elements [begin, begin + count) of our own part, which are in results_: to members of this
+  // site, and once to each other site.
   template <typename T>
-  absl::Status SendResult(const T* data, std::byte* results, const Cuts& cuts, int64_t begin,
-                          int64_t count, const Routes& routes) {
+  absl::Status SendResult(const Cuts& cuts, int64_t begin, int64_t count, const Routes& routes) {
     const int64_t at = begin - cuts[rank()];
-    std::memcpy(results + at * sizeof(T), data + begin, count * sizeof(T));
     for (const int other : sites_.own()) {
       if (other == rank() || !routes(rank(), other)) continue;
       ATOLL_RETURN_IF_ERROR(Send<T>(other, BlockKind::kResult, results_, at, count, begin));
@@ -222,44 +236,68 @@ class Member final : public HostCommunicator {
     return absl::OkStatus();
   }
 
-  // Sum or maximum over the members of this site, in the order of ranks; this member's numbers are
-  // in data. The memory is the next call's, too.
-  template <typename T>
-  absl::StatusOr<const typename Arithmetic<T>::Sum*> AddUp(const T* data, int64_t begin,
-                                                           int64_t count, bool sum) {
-    using Wide = typename Arithmetic<T>::Sum;
-    Wide* const total = Room<Wide>(sums_, count);
-    bool first = true;
+  // Sums or maxima over the members of this site, in the order of ranks; this member's numbers are
+  // in data. Calls use(i, n, total) for runs of elements [begin + i, begin + i + n); the memory of
+  // `total` is the next run's, too.
+  template <typename T, typename Use>
+  absl::Status AddUp(const T* data, int64_t begin, int64_t count, bool sum, const Use& use) {
+    std::vector<PeerBlocks::Block> blocks;  // keeps what the addends point to
+    std::vector<const T*> addends;
     for (const int member : sites_.own()) {
-      PeerBlocks::Block block;
-      const T* from = data + begin;
-      if (member != rank()) {
-        ATOLL_ASSIGN_OR_RETURN(block, Take<T>(member, BlockKind::kPart, begin, count));
-        from = reinterpret_cast<const T*>(block.payload.data());
+      if (member == rank()) {
+        addends.push_back(data + begin);
+        continue;
       }
-      Combine(total, from, count, sum, std::exchange(first, false));
+      ATOLL_ASSIGN_OR_RETURN(PeerBlocks::Block block,
+                             Take<T>(member, BlockKind::kPart, begin, count));
+      addends.push_back(reinterpret_cast<const T*>(block.payload.data()));
+      blocks.push_back(std::move(block));
     }
-    return total;
+    CombineRuns(addends, count, sum, use);
+    return absl::OkStatus();
   }
 
-  // data[begin ...] <- sum or maximum over all members: over each site's, then over the sites in
-  // the order of their first ranks; rounded once.
-  template <typename T>
-  absl::Status AddUpSites(T* data, int64_t begin, int64_t count, bool sum) {
-    using Wide = typename Arithmetic<T>::Sum;
-    ATOLL_ASSIGN_OR_RETURN(const Wide* const own, AddUp(data, begin, count, sum));
-    Wide* const total = Room<Wide>(totals_, count);
-    for (int site = 0; site < sites_.count(); ++site) {
-      PeerBlocks::Block block;
-      const Wide* from = own;
-      if (site != sites_.own_number()) {
-        ATOLL_ASSIGN_OR_RETURN(
-            block, Take<Wide>(sites_.Agent(rank(), site), BlockKind::kPart, begin, count));
-        from = reinterpret_cast<const Wide*>(block.payload.data());
+  template <typename T, typename Use>
+  static void CombineRuns(const std::vector<const T*>& addends, int64_t count, bool sum,
+                          const Use& use) {
+    typename Arithmetic<T>::Sum total[kRun];
+    for (int64_t begin = 0; begin < count; begin += kRun) {
+      const int64_t n = std::min(kRun, count - begin);
+      bool first = true;
+      for (const T* addend : addends) {
+        Combine(total, addend + begin, n, sum, std::exchange(first, false));
       }
-      Combine(total, from, count, sum, /*first=*/site == 0);
+      use(begin, n, total);
     }
-    for (int64_t i = 0; i < count; ++i) data[begin + i] = Arithmetic<T>::Narrow(total[i]);
+  }
+
+  // data[begin ...] and result[0 ...] <- sums or maxima over all members: over each site's, then
+  // over the sites in the order of their first ranks; rounded once.
+  template <typename T>
+  absl::Status AddUpSites(T* data, int64_t begin, int64_t count, bool sum, T* result) {
+    using Wide = typename Arithmetic<T>::Sum;
+    const auto keep = [&](int64_t i, int64_t n, const Wide* total) {
+      for (int64_t k = 0; k < n; ++k) result[i + k] = Arithmetic<T>::Narrow(total[k]);
+      std::memcpy(data + begin + i, result + i, n * sizeof(T));
+    };
+    if (sites_.count() == 1) return AddUp(data, begin, count, sum, keep);
+    Wide* const own = Room<Wide>(sums_, count);
+    ATOLL_RETURN_IF_ERROR(AddUp(data, begin, count, sum, [&](int64_t i, int64_t n, Wide* total) {
+      std::memcpy(own + i, total, n * sizeof(Wide));
+    }));
+    std::vector<PeerBlocks::Block> blocks;
+    std::vector<const Wide*> addends;
+    for (int site = 0; site < sites_.count(); ++site) {
+      if (site == sites_.own_number()) {
+        addends.push_back(own);
+        continue;
+      }
+      ATOLL_ASSIGN_OR_RETURN(PeerBlocks::Block block, Take<Wide>(sites_.Agent(rank(), site),
+                                                                 BlockKind::kPart, begin, count));
+      addends.push_back(reinterpret_cast<const Wide*>(block.payload.data()));
+      blocks.push_back(std::move(block));
+    }
+    CombineRuns(addends, count, sum, keep);
     return absl::OkStatus();
   }
 
@@ -294,22 +332,26 @@ class Member final : public HostCommunicator {
 
   template <typename T, typename Body>
   absl::Status ForPieces(int owner, const Cuts& cuts, const Body& body) {
-    constexpr int64_t kPiece = kPieceBytes / static_cast<int64_t>(sizeof(T));
+    constexpr auto kWidth = static_cast<int64_t>(sizeof(T));
     const int64_t end = cuts[owner + 1];
-    for (int64_t begin = cuts[owner]; begin < end; begin += kPiece) {
-      ATOLL_RETURN_IF_ERROR(body(begin, std::min(kPiece, end - begin)));
+    // Of site's sums, too, which are wider than T: a piece has as many elements all the way.
+    const int64_t bytes = (end - cuts[owner]) * kWidth / kPiecesWanted;
+    const int64_t piece =
+        std::clamp(bytes, kPieceBytesMin, kPieceBytesMax * kWidth / 8) / kWidth / kRun * kRun;
+    for (int64_t begin = cuts[owner]; begin < end; begin += piece) {
+      ATOLL_RETURN_IF_ERROR(body(begin, std::min(piece, end - begin)));
     }
     return absl::OkStatus();
   }
 
   // Elements [at, at + count) of `bytes`; to ourselves nothing is sent.
   template <typename T>
-  absl::Status Send(int to, BlockKind kind, const Bytes& bytes, int64_t at, int64_t count,
+  absl::Status Send(int to, BlockKind kind, const Memory& memory, int64_t at, int64_t count,
                     int64_t offset) {
     if (to == rank()) return absl::OkStatus();
-    const std::span<const std::byte> all = *bytes;
+    const std::span<const std::byte> all = *memory.now;
     return blocks_.Send(group_.workers[to], {group_.name, rank(), to, call_, kind, offset},
-                        all.subspan(at * sizeof(T), count * sizeof(T)), bytes);
+                        all.subspan(at * sizeof(T), count * sizeof(T)), memory.now);
   }
 
   template <typename T>
@@ -318,11 +360,13 @@ class Member final : public HostCommunicator {
                         count * static_cast<int64_t>(sizeof(T)), SteadyNow() + group_.timeout);
   }
 
-  static std::byte* Fresh(Bytes& bytes, int64_t size) {
-    if (bytes == nullptr || bytes.use_count() > 1)
-      bytes = std::make_shared<std::vector<std::byte>>();
-    bytes->resize(static_cast<size_t>(size));
-    return bytes->data();
+  static std::byte* Fresh(Memory& memory, int64_t size) {
+    std::swap(memory.now, memory.before);
+    if (memory.now == nullptr || memory.now.use_count() > 1) {
+      memory.now = std::make_shared<std::vector<std::byte>>();
+    }
+    memory.now->resize(static_cast<size_t>(size));
+    return memory.now->data();
   }
 
   absl::Status failure() const {
@@ -357,8 +401,8 @@ class Member final : public HostCommunicator {
   const PeerGroup group_;
   const GroupSites sites_;
   int64_t call_ = 0;
-  Bytes parts_, site_sums_, results_, passed_;
-  std::vector<std::byte> sums_, totals_;
+  Memory parts_, site_sums_, results_, passed_;
+  std::vector<std::byte> sums_;
 
   mutable std::mutex mutex_;
   absl::Status failure_;  // guarded by mutex_
