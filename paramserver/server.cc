@@ -152,7 +152,7 @@ Daemon::~Daemon() {
   monitor_.reset();
   renewer_.reset();
   key_watcher_.reset();
-  loop_.Stop();  // whoever waits to post goes on
+  loop_.Stop();  // threads that wait in Post return
   if (attach_ != nullptr) attach_->Close(std::chrono::seconds(1));
   client_.reset();
   link_.reset();

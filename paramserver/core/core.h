@@ -6,7 +6,7 @@
 //    record is durable (LogSynced). The same push again changes nothing, also when it has long been
 //    applied or dropped.
 //  * A committed round is applied once, to exactly the version before it, after its record is
-//    durable; RoundApplied follows. So whatever the coordinator was told survives any crash.
+//    durable; RoundApplied follows. So whatever was reported to the coordinator survives any crash.
 //  * A pull names a version and gets precisely that one or a refusal. A reply is a lease of an
 //    immutable tensor: rounds applied meanwhile go to a copy.
 //  * No bytes from outside make it crash or grow without bound (limits below).
@@ -143,7 +143,7 @@ struct AcknowledgePush {
   std::string reason;
 };
 
-// `values` stay unchanged while `owner` lives.
+// `values` stay unchanged while `owner` exists.
 struct ReplyPull {
   Token token = 0;
   Version version = kNoVersion;
@@ -214,7 +214,7 @@ struct Actions {
   std::vector<TruncateLog> truncations;
   std::vector<EraseJob> erasures;
   std::optional<ClusterMark> remember;  // make it durable before anything is sent
-  std::vector<std::string> notes;       // for the log that people read, one line each
+  std::vector<std::string> notes;       // for the human-readable log, one line each
   std::optional<std::string> stop;      // the coordinator will never serve this daemon: why
   Instant next_deadline = kNever;       // send a Tick then, if nothing happens before
 };
@@ -286,7 +286,7 @@ class ServerCore {
     int64_t removed_at = 0;           // RemoveJob::placement
     std::string damage;               // not empty: how it was found damaged; it is not served
     std::string log_full;             // not empty: why its log or snapshot cannot be written now
-    Instant next_fault = kNever;      // when the coordinator is told again
+    Instant next_fault = kNever;      // when the fault is reported again
 
     LogSequence next_sequence = 1;
     std::map<LogSequence, Pending> pending;
@@ -295,7 +295,7 @@ class ServerCore {
 
     LogSequence synced = 0;
     std::optional<ReceiveShards> receiving;           // the newest that makes sense now
-    size_t received = 0;                              // its shards that the coordinator was told of
+    size_t received = 0;                              // its shards that were reported
     std::map<LogSequence, std::vector<Token>> fills;  // who waits for these records
     Instant next_fetch = kNever;                      // after a failed one
 
@@ -415,8 +415,8 @@ class ServerCore {
   ThreadPool* const pool_;
   const std::shared_ptr<PushGate> gate_;
   std::map<JobId, Job> jobs_;
-  // Jobs that were removed here: at which placement, or that they are gone for good. The newest
-  // orders may overtake older ones when a connection is made again.
+  // Jobs that were removed here, with the placement of the removal; also those removed for good.
+  // The newest orders may overtake older ones after a reconnect.
   std::map<JobId, int64_t> left_;
 
   std::map<Token, Fetch> fetches_;

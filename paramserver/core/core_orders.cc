@@ -129,7 +129,7 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
     record.assignment.forwards.clear();
     const LogSequence sequence = Append(message.job, job, record, turn);
     state.Apply(sequence, record);
-    // What was staged of shards that have left is gone, even if they come back.
+    // The staged pushes of shards that have left are lost, even if the shards come back.
     std::erase_if(job.announced,
                   [&](const auto& entry) { return !state.HasShard(entry.first.shard); });
     job.statistics.reset();
@@ -314,7 +314,7 @@ void ServerCore::End(const JobId& id, Job& job, Turn& turn) {
       absl::StrCat("job ", id, ": ended at version ", job.state->version()));
 }
 
-// The coordinator knows these contributions: it need not be told again that they are staged.
+// The coordinator knows these contributions; their staging is not announced again.
 void ServerCore::Known(const std::vector<ContributionId>& contributions, Job& job) {
   std::erase_if(job.announced, [&](const auto& entry) {
     return std::find(contributions.begin(), contributions.end(), ContributionOf(entry.first)) !=

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 const ContributionId kInitial = ServerStory::By(0, kNoVersion);
 
-// A story that has reached version 0.
+// Brings the server to version 0.
 void Begin(ServerStory& story, int64_t snapshot_every = 0) {
   story.Assign({{0, 0, 4}, {1, 0, 2}, {2, 1, 3}}, snapshot_every);
   story.PushAll(kInitial, 1);
@@ -478,8 +478,7 @@ TEST_CASE("a staged push outlives snapshots: the log is kept for it") {
   REQUIRE(story.AllTheta() == twin.AllTheta());
 }
 
-TEST_CASE(
-    "a full disk: told with its reason, nothing acknowledged, pulls served, then it goes on") {
+TEST_CASE("a full disk is reported: nothing is acknowledged, pulls are served, and pushes resume") {
   ServerStory story;
   Begin(story);
   const Token waiting = story.Push(story.Id(0, 0, 0), {1, 2, 3, 4});
@@ -500,7 +499,7 @@ TEST_CASE(
   REQUIRE(story.Told<PushStaged>().size() == 1);
 }
 
-TEST_CASE("a failed snapshot is told and tried again") {
+TEST_CASE("a failed snapshot is reported and retried") {
   ServerStory story;
   Begin(story, 1);
   story.PushAll(story.By(0, 0), 4);
@@ -542,8 +541,7 @@ TEST_CASE("an ended job takes no pushes, gives its parameters, and survives rest
   }
 }
 
-TEST_CASE(
-    "the coordinator hears hello until it answers, then heartbeats, and what it may have missed") {
+TEST_CASE("the server repeats hello until it is answered, then heartbeats and unanswered reports") {
   ServerStory story;
   Begin(story);
   story.Push(story.Id(0, 0, 0), {1, 2, 3, 4});

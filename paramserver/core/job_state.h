@@ -38,8 +38,8 @@ class JobState {
 
   // A job with nothing in it. `pool` outlives the state.
   JobState(JobId job, ThreadPool* pool);
-  // As it was at the snapshot; its staged pushes come from the log (Replay). Takes over the
-  // snapshot's tensors: shared while the snapshot lives, copied before they change.
+  // The state at the snapshot; its staged pushes come from the log (Replay). Takes over the
+  // snapshot's tensors: shared while the snapshot exists, copied before they change.
   static absl::StatusOr<std::unique_ptr<JobState>> FromSnapshot(const Snapshot& snapshot,
                                                                 ThreadPool* pool);
 

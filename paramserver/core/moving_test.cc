@@ -126,7 +126,7 @@ TEST_CASE("late_orders_from_before_a_move_change_nothing") {
   giver.Assign();  // of placement 0
   giver.Sync();
   REQUIRE(giver.Theta(kMoved.shard).empty());
-  giver.Says(RemoveJob{kJob, 2});  // since it has been told placement 2 it has a part again
+  giver.Says(RemoveJob{kJob, 2});  // placement 2 gave it a part again
   REQUIRE(giver.asked_erasures.empty());
   giver.Says(RemoveJob{kJob, 3});
   REQUIRE(giver.asked_erasures.size() == 1);

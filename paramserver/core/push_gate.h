@@ -49,7 +49,7 @@ class PushBook {
 
   // REQUIRES: not known yet.
   void AddPending(const PushId& id);
-  void MarkDurable(const PushId& id);  // does nothing if the push is gone
+  void MarkDurable(const PushId& id);  // no effect if the push is not known any more
   // Its pushes are staged no longer, and duplicates of them are recognised from now on.
   void Decide(const ContributionId& contribution);
   bool IsDecided(const ContributionId& contribution) const;

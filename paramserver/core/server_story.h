@@ -142,7 +142,7 @@ class ServerStory {
     deadline = actions.next_deadline;
   }
 
-  // What the coordinator was told since the last call, of one kind.
+  // Messages of one kind sent to the coordinator since the last call.
   template <typename Message>
   std::vector<Message> Told() {
     std::vector<Message> found;
