@@ -16,7 +16,7 @@
 namespace atl::coord {
 namespace {
 
-constexpr int kNamedMost = 8;  // shards, in a text for people
+constexpr int kNamedMost = 8;  // shards, in human-readable text
 
 // The server is there and has the shard at the newest decided version, though it may lack others.
 bool Has(const State& s, const Job& job, const NodeId& server, ShardId shard) {

@@ -1,6 +1,6 @@
 // The coordinator: members, jobs, outer rounds, the data ledger and the parameters' placement, as
 // one pure state machine. Start here; README.md has the rules, records.h what is stored, views.h
-// what people see.
+// what users see.
 //
 // Driving it:
 //
@@ -48,7 +48,7 @@ struct CoordinatorOptions {
   Duration reattach_grace = std::chrono::seconds(15);
   // A worker of another name may take a dead worker's island after so long.
   Duration vacant_island_grace = std::chrono::seconds(30);
-  // An island whose workers have all gone waits so long for those whose disks hold its state.
+  // An island whose workers all failed waits so long for those whose disks hold its state.
   Duration saved_state_grace = std::chrono::seconds(30);
   // A job starts without workers that take longer to open its model and data, if the others are
   // enough; they join later.
@@ -64,7 +64,7 @@ struct CoordinatorOptions {
   // A plan that could not be made is tried again so often; one that an island asks for itself is
   // not made more often.
   Duration plan_retry = std::chrono::seconds(30);
-  // A request to the planner without an answer is made again after so long.
+  // A request to the planner without an answer is repeated after so long.
   Duration plan_limit = std::chrono::seconds(60);
   // Another plan replaces one that works if its predicted step is shorter by so much: both steps
   // as the planner sees them with what is measured now, where it says so.
@@ -73,9 +73,9 @@ struct CoordinatorOptions {
   Duration grouping_limit = std::chrono::seconds(120);
   // A parameter server that has been attached for so long gets shards of jobs that run.
   Duration rebalance_after = std::chrono::seconds(10);
-  // A parameter server that is away for so long is done without where others have copies of all
-  // that it held. Longer than it takes to notice that one is dead: of two that go at about the same
-  // time, the second one is waited for.
+  // A parameter server that has been unavailable for so long is dropped where others have copies of
+  // all that it held. Longer than it takes to detect a failed server: of two that fail at about the
+  // same time, the second one is waited for.
   Duration copy_grace = std::chrono::seconds(20);
 };
 
@@ -92,7 +92,7 @@ struct ServerConnectionLost {
   Incarnation incarnation = 0;
 };
 
-// Requests of people. `request_id` comes back in the Reply; every request gets exactly one, in the
+// Requests of users. `request_id` comes back in the Reply; every request gets exactly one, in the
 // Step that it came in.
 struct SubmitJob {
   int64_t request_id = 0;
@@ -142,7 +142,7 @@ struct SitesFound {
   SiteRates rates = {};
 };
 
-// The answer to GroupWorkers; sites have been told before it.
+// The answer to GroupWorkers; SitesFound comes before it.
 struct WorkersGrouped {
   JobId job;
   int64_t request = 0;
@@ -161,8 +161,8 @@ struct ProfileChanged {
   double size = 1;           // "2 times slower"
 };
 
-// The coordinator itself stood still (its machine, its disk) and is late: heartbeats that came
-// meanwhile are yet to be read, so nobody is evicted for silence within the next heartbeat's time.
+// The coordinator itself stalled (its machine, its disk) and is late: heartbeats that came
+// meanwhile are still unread, so no member is evicted for silence within the next heartbeat's time.
 struct HeldUp {};
 
 // The deadline of the last Actions has come. Always allowed.

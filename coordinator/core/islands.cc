@@ -261,7 +261,7 @@ IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id,
 
 namespace {
 
-// Of a heartbeat, what decisions are made of; the rest is for people.
+// The part of a heartbeat that decisions depend on; the rest is only shown.
 auto DecisiveOf(const std::optional<IslandProgress>& progress) {
   static const IslandProgress kNone;
   const IslandProgress& p = progress ? *progress : kNone;

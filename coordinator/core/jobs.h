@@ -1,4 +1,4 @@
-// The life of a job: queue, preparation, placement, running, end.
+// The states of a job: queue, preparation, placement, running, end.
 
 #ifndef ATOLL_COORDINATOR_CORE_JOBS_H_
 #define ATOLL_COORDINATOR_CORE_JOBS_H_

@@ -62,8 +62,8 @@ Coefficients Radial(const std::vector<double>& gram, const Coefficients& mean,
   return directions;
 }
 
-// A delta that points away from the momentum m loses a part of that; one that points across is
-// turned towards it, its norm kept.
+// A delta opposed to the momentum m loses a part of its component along m; one across m is rotated
+// towards it, its norm kept.
 Coefficients HeLoCo(const std::vector<double>& gram, const Coefficients& mean, int64_t islands) {
   Coefficients c = mean;
   const Coefficients m = ReferenceAlone(mean.size() - 1);

@@ -21,11 +21,11 @@ inline constexpr int64_t kMaxElements = int64_t{1} << 42;  // of a model
 // Refuses facts that no worker could mean: no or too many layers, empty or huge ones, no data.
 absl::Status Validate(const JobFacts& facts);
 
-// "" if equal; else the first fact that differs and both its values, for people.
+// "" if equal; else the first fact that differs and both its values, human-readable.
 std::string Difference(const JobFacts& ours, const JobFacts& theirs);
 
-// Pieces of at most `max_shard_bytes` of fp32, those of one layer equal to within one element, in
-// order of layers; without servers. REQUIRES: valid facts. Error: too many pieces.
+// Shards of at most `max_shard_bytes` of fp32, those of one layer equal to within one element, in
+// order of layers; without servers. REQUIRES: valid facts. Error: too many shards.
 absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSize>& layers,
                                                       int64_t max_shard_bytes);
 

@@ -12,7 +12,7 @@ std::vector<ShardPlacement> Cut(const std::vector<LayerSize>& layers, int64_t by
   return *shards;
 }
 
-TEST_CASE("a layer within the limit is one shard; a larger one is cut into equal pieces") {
+TEST_CASE("a layer within the limit is one shard; a larger one is cut into equal shards") {
   const auto shards = Cut({{"small", 10}, {"large", 25}}, 40);
   REQUIRE(shards.size() == 4);
   CHECK(shards[0].elements == 10);

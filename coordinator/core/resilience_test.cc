@@ -142,7 +142,7 @@ TEST_CASE("a_store_that_lacks_changes_which_a_member_has_seen_decides_nothing_un
   World w;
   TrainTwoRounds(w);
   w.Do("coordinator is-backed-up");
-  w.Contribute("a", 4);  // neither a version nor a generation tells of it
+  w.Contribute("a", 4);  // neither a version nor a generation shows it
   w.Do("coordinator is-rolled-back");
   w.Do("worker b attaches incarnation=1");  // it has seen no more than the store has
   CHECK(w.core().StoreAge().empty());
@@ -225,7 +225,7 @@ TEST_CASE("an_older_store_resumes_no_failed_job_and_adopts_one_that_nobody_holds
   REQUIRE(w.Job().summary.state == JobState::kFailed);
   w.Do("coordinator is-backed-up");
   w.Do("resume lm-1");
-  w.Do("worker a attaches");  // hears of a later change
+  w.Do("worker a attaches");  // receives a later change
   w.Do("coordinator is-rolled-back");
   w.Do("worker a attaches");
   w.Do("resume lm-1");

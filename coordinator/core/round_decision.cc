@@ -178,8 +178,8 @@ std::string Describe(const DecisionRecord& decision) {
   return text;
 }
 
-// Decisions that nobody needs any more: too old to show, and applied and snapshot everywhere with a
-// snapshot to spare.
+// Decisions that are not needed any more: too old to show, applied everywhere, and in a snapshot
+// everywhere with a snapshot to spare.
 void Prune(const State& s, Job& job) {
   Version needed_after = job.progress.version;
   for (const auto& [server, link] : job.links) {

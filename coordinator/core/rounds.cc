@@ -117,7 +117,7 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   const std::optional<ContributionOutcome>& outcome = found->outcome;
   if (outcome && outcome->contribution == id) return ResendOrder(s, job, id.island);
   if (const ContributionRecord* earlier = Earlier(job, id); earlier != nullptr) {
-    if (id.base_version < earlier->contribution.base_version) return;  // it comes late
+    if (id.base_version < earlier->contribution.base_version) return;  // it is outdated
     if (IsComplete(job, earlier->contribution)) return;  // decided first; it asks again
     const ContributionId old = earlier->contribution;
     DropContribution(s, job, old, "its island asks to push a later one");
@@ -208,7 +208,7 @@ bool DropIncomplete(State& s, Job& job) {
   }
   for (const ContributionId& id : lost) {
     DropContribution(s, job, id,
-                     absl::StrCat("its island was gone after ", job.staged[id].size(), " of ",
+                     absl::StrCat("its island failed after ", job.staged[id].size(), " of ",
                                   PushedSlots(job, id), " shards"));
   }
   return !lost.empty();

@@ -7,7 +7,7 @@
 
 namespace atl::coord {
 
-// `fresh`: a process that this coordinator has not heard of before: what it lists is all it holds.
+// `fresh`: a process that has not attached to this coordinator before: its list is all it holds.
 void OnServerHello(State& s, Member& server, const ServerHello& message, bool fresh);
 // Shards that the server said to lack are not to be there any more: it may have all it needs.
 void OnLackedShardsForgotten(State& s, Job& job, const NodeId& server);

@@ -230,7 +230,7 @@ void World::Group(const GroupWorkers& ask) {
     asked_groups_.push_back(ask);
     return;
   }
-  Step(WorkersGrouped{ask.job, ask.request, groups_, "as the story says"});
+  Step(WorkersGrouped{ask.job, ask.request, groups_, "as the test says"});
 }
 
 void World::Plan(const MakePlan& ask) {
