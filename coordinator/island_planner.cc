@@ -179,7 +179,7 @@ CoordinatorEvent IslandPlanner::Answer(Item& item) {
   return made;
 }
 
-// One plan for a loss, unless somebody waits for another.
+// Makes one plan for a loss, unless a request for another plan waits.
 void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
   std::optional<PreparedPlans::Case> next = prepared_.Next();
   const Instant begun = SteadyNow();

@@ -196,7 +196,7 @@ TEST_CASE("A plan for who is left was prepared, is there at once, and a full sea
   }
 }
 
-TEST_CASE("A prepared plan is handed out once, and not to another life of a worker") {
+TEST_CASE("A prepared plan is handed out once, and not to another incarnation of a worker") {
   Inbox inbox;
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });

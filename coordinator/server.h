@@ -25,7 +25,7 @@ struct ServerOptions {
   std::string http_listen;     // "host:port" of the web page; empty: none
   // Empty: those of `atoll init` in state_dir, if there are any.
   TlsOptions tls;
-  int64_t certificate_lifetime_s = 30 * 86400;  // of members and people who join
+  int64_t certificate_lifetime_s = 30 * 86400;  // of members and users that join
   CoordinatorOptions core;
 };
 

@@ -1,5 +1,5 @@
 // Which coordinator leads: the one whose lease the key PREFIX/leader has. The key's create revision
-// is the number of the leadership: whoever writes compares it, so nothing is written by one that
+// is the number of the leadership: every write compares it, so nothing is written by one that
 // does not lead any more.
 
 #ifndef ATOLL_COORDINATOR_ETCD_LEADERSHIP_H_

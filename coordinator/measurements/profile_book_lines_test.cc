@@ -1,4 +1,4 @@
-// Lines of which only sums of gradients tell, and round trips that tell latency from bandwidth.
+// Lines that only all-reduces show, and round trips that separate latency and bandwidth.
 
 #include <catch2/catch.hpp>
 
@@ -132,7 +132,7 @@ TEST_CASE("nonsense about sums is skipped") {
   CHECK(story.Told().empty());
 }
 
-TEST_CASE("a round trip without a message tells latency from bandwidth") {
+TEST_CASE("a round trip without a message separates latency and bandwidth") {
   constexpr int64_t kSmall = 65'536;  // 1 ms of latency and 0.66 of bytes were expected
   const auto sees = [](Running& story, double seconds, double round_trip_s) {
     WorkerHeartbeat heartbeat;
@@ -197,7 +197,7 @@ TEST_CASE("the line of two sites is measured once each way, and at a site each w
   while (story.planned.empty()) {
     const std::vector<NodeId> to = story.sent[0].message.to;
     const NodeId from = story.Measurer();
-    CHECK(story.sent.size() == to.size() + 1);  // nobody else is asked
+    CHECK(story.sent.size() == to.size() + 1);  // no other worker is asked
     for (const NodeId& other : to) measured.emplace(from, other);
     story.Measures(to, from == "a3" ? 1e6 : from == "b1" ? 2e6 : 1e8);
   }

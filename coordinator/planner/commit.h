@@ -1,9 +1,9 @@
 // When the next step can begin. A step counts only once every device knows that all have their
-// gradients: they add up what they tell (common/protocol/commit_exchange.h), which takes a latency
-// between sites (within one it is not counted). So the step of devices that are done together but
-// far apart takes that much longer; where one is done last, as the first stage mostly is, it has
-// heard of all others by then, and who hears of it later begins later: it has to wait for its first
-// micro-batch in any case.
+// gradients: they add up their commit votes (common/protocol/commit_exchange.h), which takes a
+// latency between sites (within one it is not counted). So the step of devices that finish together
+// but are far apart takes that much longer. A device that finishes last, as the first stage mostly
+// does, has all other votes by then. Devices that get its vote later begin later: they have to wait
+// for their first micro-batch in any case.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_COMMIT_H_
 #define ATOLL_COORDINATOR_PLANNER_COMMIT_H_

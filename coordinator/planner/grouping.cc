@@ -11,8 +11,7 @@ namespace {
 constexpr int64_t kPackWork = 200'000;
 constexpr int64_t kMergedWork = 50'000;
 
-// Compositions in units of `unit` entities that reach `weakest` and `min_bytes` and from which
-// nothing can be taken away.
+// Compositions in units of `unit` entities that reach `weakest` and `min_bytes` and are minimal.
 class Fillings {
  public:
   Fillings(const std::vector<EntityClass>& classes, int unit, double micro_batches,

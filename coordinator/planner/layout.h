@@ -112,7 +112,7 @@ struct ReplicaOutcome {
 };
 
 struct Outcome {
-  double step_s = 0;      // from step to step: operations, sums, word of them, the optimizer
+  double step_s = 0;      // from step to step: operations, all-reduces, commit votes, optimizer
   double sync_s = 0;      // of it, sums that the slowest replica's operations do not hide
   double commit_s = 0;    // of it, until far sites know of each other (commit.h)
   double bound_s = 0;     // no schedule of this layout is faster
@@ -182,7 +182,7 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
 // another shares a line in turn, one message at a time at full bandwidth (together.h); replicas
 // that use one trunk share it evenly, and within a replica messages over a trunk wait for each
 // other. Gradients are summed as gradient_sync.h says, from the moment on at which all holders of a
-// layer are done with it; then sites tell each other (commit.h).
+// layer are done with it; then sites exchange commit votes (commit.h).
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Layout& layout, const Evaluation& evaluation);
 

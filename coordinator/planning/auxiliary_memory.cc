@@ -63,7 +63,7 @@ int SlotsOfStage(const IslandPlan& plan, const PlanReplica& replica, size_t stag
   return replica.micro_batches;
 }
 
-// Of the boundary from stage `before` to the next one, at either end, for devices `device` and
+// Of the stage link from stage `before` to the next one, at either end, for devices `device` and
 // `other` at its ends.
 void AddBoundary(const IslandPlan& plan, const PlanReplica& replica, size_t before,
                  const std::string& device, const std::string& other, bool is_before,

@@ -39,7 +39,7 @@ int64_t Elements(const PlanRequest& request) {
   return elements;
 }
 
-TEST_CASE("both ends of a boundary hold messages for what is in flight, and one more") {
+TEST_CASE("both ends of a stage link hold messages for what is in flight, and one more") {
   PlanRequest request = TwoWorkers();
   const IslandPlan plan = Planned(request);
   for (const char* device : {"w1/0", "w2/0"}) {

@@ -39,9 +39,9 @@ struct FoundPlan {
   IslandPlan island;
 };
 
-// PlanIsland's search by itself, for people who plan for devices that are not there, too: `input`
-// may have another cluster, other costs or other sizes than MakePlanningInput made of the request.
-// Without input.cluster.leader anybody may lead. The plan has not been validated.
+// PlanIsland's search by itself, for plans with devices that are not there, too: `input` may have
+// another cluster, other costs or other sizes than MakePlanningInput made of the request. Without
+// input.cluster.leader any worker may lead. The plan has not been validated.
 absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInput& input);
 
 }  // namespace atl

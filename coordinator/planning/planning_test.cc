@@ -379,7 +379,7 @@ TEST_CASE("workers without a site are grouped by their links") {
   CHECK(input->assumptions.find("3 of 3 devices") == 0);
 }
 
-TEST_CASE("members are told their site and NCCL's version, where these are known and the same") {
+TEST_CASE("members get their site and NCCL's version, where these are known and the same") {
   PlanRequest request = JobOf(4, 8);
   request.members = {Worker("w1", 2), Worker("w2", 2)};
   for (PlanMember& member : request.members) {
@@ -388,7 +388,7 @@ TEST_CASE("members are told their site and NCCL's version, where these are known
   request.spec.layout.replicas = 4;
   request.spec.layout.stages = 1;
   CHECK(Planned(request).members[1].nccl == "2.27.3");
-  CHECK(Planned(request).members[1].site.empty());  // nobody knows it
+  CHECK(Planned(request).members[1].site.empty());  // it is not known
   request.members[0].site = request.members[1].site = "north";
   request.members[1].devices[1].nccl = "";
   const IslandPlan plan = Planned(request);

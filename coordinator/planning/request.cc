@@ -222,7 +222,7 @@ std::map<std::pair<NodeId, NodeId>, plan::Wire> WiresOf(const PlanRequest& reque
   return wires;
 }
 
-// Sites that nobody declared: with the worker they are grouped with that has one, else a new name.
+// Sites that were not declared: that of a worker of the same group that has one, else a new name.
 void FindSites(double boundary_bytes, plan::Cluster& cluster) {
   plan::GroupingOptions options;
   options.payload_bytes = boundary_bytes;
@@ -240,8 +240,8 @@ void FindSites(double boundary_bytes, plan::Cluster& cluster) {
   }
 }
 
-// Measured wires for every pair of workers, and the best of them between sites.
-// Returns how many pairs of workers have none.
+// Measured links for every pair of workers, and the best of them between sites. Returns how many
+// pairs of workers have none.
 int AddWires(const PlanRequest& request, double boundary_bytes, plan::Cluster& cluster) {
   cluster.node_latency_s = 50e-6;  // a queue between two threads, and their waking up
   cluster.site_wire.latency_s = 200e-6;

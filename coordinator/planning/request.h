@@ -74,10 +74,11 @@ ElementBytes ElementBytesOf(const PlanRequest& request);
 // INVALID_ARGUMENT names the field of the job, the worker or the profile that is impossible.
 absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);
 
-// All members of an island speak with each other: sums of gradients and the commit of every step go
-// among all of them. So of two that cannot, one takes no part: takes out of the request who does
-// not reach the leader, then whoever lacks most others (the later one among equals), until all that
-// are left reach each other. Returns who was taken out and why.
+// All members of an island communicate with each other: all-reduces of gradients and the commit of
+// every step go among all of them. So of two members that cannot, one takes no part: takes out of
+// the request the members that do not reach the leader, then the one that lacks most others (the
+// later one among equals), until all that are left reach each other. Returns the names taken out
+// and why.
 std::vector<std::pair<NodeId, std::string>> LeaveOutUnreachable(PlanRequest& request);
 
 }  // namespace atl

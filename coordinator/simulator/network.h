@@ -63,7 +63,7 @@ struct Lane {
 
 // The link is down from `from_ns` until `until_ns` (kForever: it never comes back). A transfer that
 // an outage would interrupt is sent when it is over, from its first byte; until then the message
-// leaves shared lanes and trunks to others, and so does what was sent in vain.
+// leaves shared lanes and trunks to others, as does what was sent without effect.
 struct Outage {
   Nanos from_ns = 0;
   Nanos until_ns = kForever;

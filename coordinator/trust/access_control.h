@@ -89,7 +89,7 @@ class AccessControl {
   v1::TrustRecords records() const;
   v1::ClientKeys keys() const;
 
-  // Called after a change: of keys(), perhaps; of somebody's access, before Revoke returns. On any
+  // Called after a change: of keys(), perhaps; of a subject's access, before Revoke returns. On any
   // thread. Set before the first call.
   std::function<void()> on_keys = [] {};
   std::function<void()> on_revoked = [] {};
