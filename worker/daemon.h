@@ -48,12 +48,12 @@ struct DaemonOptions {
   int notice_every_seconds = 5;
 };
 
-// How it learns that its machine is about to be taken away. `App` is CLI::App.
+// Flags for notices that the machine is about to be reclaimed. `App` is CLI::App.
 template <class App>
 void AddNoticeFlags(App& app, DaemonOptions* options) {
   app.add_option("--notice-command", options->notice_command,
-                 "run by /bin/sh again and again; exit status 0: this machine is about to be taken "
-                 "away, in as many seconds as the output says, and the worker leaves");
+                 "run by /bin/sh again and again; exit status 0: this machine is about to be "
+                 "reclaimed, in as many seconds as the output says, and the worker leaves");
   app.add_option("--notice-every", options->notice_every_seconds,
                  "seconds between two runs of --notice-command")
       ->capture_default_str();

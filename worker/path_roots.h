@@ -1,6 +1,6 @@
 // What a job may make a worker read and write: files under --data-root and --model-root, and URLs
-// that begin with one; and its remote tier under --remote-root. A job file is somebody else's; the
-// worker's own files are not his to read.
+// that begin with one; and its remote tier under --remote-root. A job file comes from another user,
+// who has no right to the worker's own files.
 
 #ifndef ATOLL_WORKER_PATH_ROOTS_H_
 #define ATOLL_WORKER_PATH_ROOTS_H_

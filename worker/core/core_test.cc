@@ -58,7 +58,7 @@ TEST_CASE("It prepares a job once and answers every repetition") {
   CHECK(story.Wants<JobRefused>().reason == "data.path: no such file");
 }
 
-TEST_CASE("A round: train, ask, push, hear, pull, adopt") {
+TEST_CASE("A round: train, request, push, get the outcome, pull, adopt") {
   Story story;
   story.order.spec.outer.overlap = Overlap::kNone;
   story.Starts();
@@ -213,7 +213,7 @@ TEST_CASE("It trains on while its delta is made, and asks to push it when it is 
     story.Adopts(0, AdoptMode::kReplace);
     CHECK(story.Trains().ranges == Ranges{{0, 2}});
   }
-  SECTION("of another generation nobody hears") {
+  SECTION("and not at all, if it is of another generation") {
     ++story.order.generation;
     story.Orders();
     story.Happens(DeltaReady{first});
