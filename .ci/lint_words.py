@@ -34,7 +34,7 @@ WORDS = [
 ]
 PATTERN = re.compile(r"\b(?:" + "|".join(f"(?P<w{i}>{words})" for i, (words, _) in enumerate(WORDS)) + r")\b",
                      re.IGNORECASE)
-QUOTED = re.compile(r"`[^`]*`|[\w/]+\.(?:cc|h|py|proto)\b")  # code and file names
+QUOTED = re.compile(r"`[^`]*`|/\*\w+=\*/|[\w/]+\.(?:cc|h|py|proto)\b")  # code, arguments' names, files
 # (path begins so, the line contains): the word is meant in its usual sense, or is a name.
 EXCEPTIONS = [
     ("", "on the wire"),  # bytes as they are sent

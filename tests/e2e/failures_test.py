@@ -115,7 +115,7 @@ def everything_is_stopped_and_started(story):
     for name in ("w1", "ps1", "w2", "coordinator", "w3", "ps2"):
         code = story.daemons[name].stop()
         check(code == 0, f"{name} ended with code {code}")
-    check("w1 is gone: it leaves: SIGTERM" in story.daemons["coordinator"].log(), "no goodbye")
+    check("w1 is unavailable: it leaves: SIGTERM" in story.daemons["coordinator"].log(), "no goodbye")
     for daemon in story.daemons.values():
         daemon.start()
     story.finishes(job, before["decisions"])
@@ -166,7 +166,7 @@ def the_machine_stands_still(story):
         m["since_heartbeat_s"] < 6 for m in story.json("status")["members"]), LIMIT_S)
     island = story.job(job)["islands"][0]
     check(island["evictions"] == 0 and island["steps_interrupted"] == 0, f"{island}")
-    check(not any("is gone" in change["reason"] for change in island["plan_changes"]),
+    check(not any("is unavailable" in change["reason"] for change in island["plan_changes"]),
           f"plans: {island['plan_changes']}")
 
 

@@ -228,9 +228,9 @@ def case(function):
 
 # What logs say again and again: of it only the last lines are told.
 ROUNDS = (" is committed: ", " is decided: ", " validation loss ", " training", " version ",
-          " pieces ", " saturated:", "a step is recorded")
+          " chunks ", " saturated:", "a step is recorded")
 # Always told, however much followed: plans with their reasons, who was lost, what was found out.
-NEWS = (": plan ", " keeps plan ", " no new plan ", " is lost", " is gone", " evicted", " joined",
+NEWS = (": plan ", " keeps plan ", " no new plan ", " is lost", " is unavailable", " evicted", " joined",
         "than measured", "measured: ", "setting up", "state of ")
 NEWS_MOST, OTHERS_MOST, LAST = 60, 24, 4
 

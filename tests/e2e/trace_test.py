@@ -238,11 +238,11 @@ def a_worker_killed_meanwhile(story):
     story.starts(workers=3, servers=1, flags=["--emulate-block-ms=20"])
     job = trains(story, layout__replicas=1)
     errors, follower = killed(story, job, "follower")
-    check("the island gave up a step" in errors and follower in errors, errors)
+    check("the island abandoned a step" in errors and follower in errors, errors)
     story.wait_until("the others to go on", lambda: story.atoll(
         "trace", job, check=False)[0] == 0, LIMIT_S)
     errors, leader = killed(story, job, "leader")
-    check(f"{leader}, which led island 0, is gone" in errors, errors)
+    check(f"{leader}, which led island 0, is unavailable" in errors, errors)
     story.wait_until("the last one to go on", lambda: story.atoll(
         "trace", job, check=False)[0] == 0, LIMIT_S)
 

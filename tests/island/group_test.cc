@@ -378,7 +378,7 @@ TEST_CASE("a member killed in a step: what nobody else holds is lost, and said s
   REQUIRE(Says(status.message(), "w3"));
   const PlanTaken taken = group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
   REQUIRE(!taken.kept);
-  REQUIRE(Says(taken.reason, "nobody holds layer"));
+  REQUIRE(Says(taken.reason, "no member holds layer"));
   REQUIRE(leader.trainer->optimizer_steps() == 0);
   // As from a pulled version.
   REQUIRE(leader.trainer->InitialWeights().ok());
@@ -452,7 +452,7 @@ TEST_CASE("an owner killed in a step: nothing is lost while another one lives") 
   INFO(taken.reason);
   REQUIRE(taken.kept == (layout.optimizer_copies == 2));
   if (!taken.kept) {
-    Says(taken.reason, "nobody holds layer");
+    Says(taken.reason, "no member holds layer");
     return;
   }
   REQUIRE((leader.Read() == before));

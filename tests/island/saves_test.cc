@@ -186,7 +186,7 @@ TEST_CASE("before any copy is whole, a death loses the state, and says of which 
   f.group.Kill("w2");
   const PlanTaken taken = f.group.Take(kOne, {"w1"});
   REQUIRE(!taken.kept);
-  REQUIRE(Says(taken.reason, "nobody holds layer 3 at step 2"));
+  REQUIRE(Says(taken.reason, "no member holds layer 3 at step 2"));
 }
 
 TEST_CASE("a leader dies: the next one resumes the saved state that it is told") {

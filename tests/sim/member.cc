@@ -173,7 +173,7 @@ void SimMember::BeginEpoch(int64_t epoch) {
   ++keeper_;
   epoch_ = epoch;
   work_broken_.clear();
-  if (interrupted_epoch_ >= epoch) work_broken_ = "given up before it began";
+  if (interrupted_epoch_ >= epoch) work_broken_ = "aborted before it began";
   // Whom it sets the plan up with speaks with it.
   for (auto& [worker, met] : met_) met = met || Partner(worker) != nullptr;
 }
@@ -268,7 +268,7 @@ void SimMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
   }
   if (hooks_.serve) return hooks_.serve(from, std::move(frame));
   v1::GroupReply reply;
-  worker::ToWire(absl::UnavailableError("it serves nobody now"), &reply);
+  worker::ToWire(absl::UnavailableError("it serves no leader now"), &reply);
   Reply(from, frame.call(), std::move(reply));
 }
 
@@ -288,7 +288,7 @@ void SimMember::DoLater(const NodeId& from, v1::GroupFrame frame) {
   const bool leads = !plan_.members.empty() && plan_.members.front().worker == from;
   v1::GroupReply reply;
   if (frame.epoch() != epoch_ || !leads) {
-    worker::ToWire(absl::UnavailableError("it serves nobody now"), &reply);
+    worker::ToWire(absl::UnavailableError("it serves no leader now"), &reply);
     return Reply(from, frame.call(), std::move(reply));
   }
   Fiber::Start([self = shared_from_this(), from, frame] {

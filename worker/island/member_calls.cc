@@ -71,7 +71,7 @@ absl::Status GroupMember::DoCall(const v1::GroupFrame& frame, const std::atomic<
     case v1::GroupFrame::kStep:
       return DoStep(frame.step(), reply);
     case v1::GroupFrame::kTrace:
-      // An error would end the island's work; whoever asks misses the devices.
+      // An error would end the island's work; without it the trace lacks these devices.
       if (frame.trace().number() == traced_number_) ToWire(TraceOf(newest_step_), reply);
       return absl::OkStatus();
     case v1::GroupFrame::kTakeOver:

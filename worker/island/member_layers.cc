@@ -1,4 +1,4 @@
-// GroupMember: layers' state that is lent, borrowed, read and written.
+// GroupMember: layers' state that is sent, fetched, read and written.
 
 #include <algorithm>
 #include <cstring>
@@ -28,7 +28,7 @@ absl::Status GroupMember::Borrow(const NodeId& from, const LayerShard& shard, Ra
   what.set_parts(WantedOf(out));
   what.set_begin(elements.begin);
   what.set_end(elements.end);
-  // The place must be there before the first piece comes.
+  // The destination must be registered before the first chunk comes.
   const CallId call = calls_.Begin(from, Describe(frame));
   inbox_.Expect({from, call}, PartsOf(out), ToString(FromWire(frame.get_layer().shard())));
   frame.set_call(call);

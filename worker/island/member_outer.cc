@@ -84,7 +84,7 @@ absl::Status GroupMember::SetOuterLayout(const OuterOrder& order) {
     for (const OuterSource& source : order.sources) {
       ATOLL_RETURN_IF_ERROR(FetchOuter(source, before, *next, order.tag.captured.has_value()));
     }
-    // A state that was gone back to has the residual of its save, and pulls its base.
+    // A restored state has the residual of its save, and pulls its base.
     const std::optional<int64_t> save = PresentSave();
     if (quantized && save && order.tag == OuterTag()) {
       const absl::Status restored = RestoreResiduals(*save, *next);

@@ -93,7 +93,7 @@ TEST_CASE("whoever dies of a pipeline, the others get all of its state; of more 
   }
   const LayerMoves lost = PlanRestore(kPipeline, Carried(plan, 7, {"a", "b"}), 7);
   REQUIRE(!lost.kept);
-  REQUIRE(lost.reason.find("nobody holds layer") == 0);
+  REQUIRE(lost.reason.find("no member holds layer") == 0);
   REQUIRE(!PlanRestore(kPipeline, Carried(plan, 7), 8).kept);
 }
 
