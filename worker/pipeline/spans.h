@@ -13,7 +13,7 @@
 namespace atl::worker {
 
 // One operation as it was done, for traces: F, B, W, receive (only if it waited), sync (with the
-// layer) and optimizer. A piece of a micro-batch has a span of its own, and so has W of each layer.
+// layer) and optimizer. A chunk of a micro-batch has a span of its own, and so has W of each layer.
 // A receive's span contains what was done meanwhile.
 struct OpSpan {
   PlanOp op;

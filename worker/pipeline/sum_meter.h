@@ -20,8 +20,8 @@ namespace atl::worker {
 
 class SumMeter {
  public:
-  // Groups within a worker, and NCCL's, are not looked at: they tell nothing of the peer link's
-  // lines. `next_window` gives each window its number.
+  // Groups within a worker, and NCCL's, are ignored: they do not use the peer link's lines.
+  // `next_window` gives each window its number.
   SumMeter(const DeviceRole& role, const IslandPlan& plan, std::function<int64_t()> next_window);
 
   void Add(const DeviceStep& step);

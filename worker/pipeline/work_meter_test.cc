@@ -79,7 +79,7 @@ TEST_CASE("long steps end a window after ten seconds, three at least") {
   CHECK(story.windows == 1);
 }
 
-TEST_CASE("what no clock of the host can tell is not told") {
+TEST_CASE("steps without a time from the host's clock are not reported") {
   Story behind;
   for (int i = 0; i < 40; ++i) behind.Steps(10, 100, i % 16 == 0);
   CHECK(behind.windows == 0);

@@ -71,9 +71,9 @@ TEST_CASE("workers measure in turn, and only the measurer answers, once") {
   CHECK(b.answers.empty());
 }
 
-TEST_CASE("only wanted links are measured; who is away and who is busy are told apart") {
+TEST_CASE("only wanted links are measured; unreachable and busy workers are distinguished") {
   Worker a("a", false, kShort), b("b"), c("c"), d("d"), e("e");
-  // Nobody listens there; d is there and does not follow.
+  // No process listens there; d is there and does not follow.
   e.peer.member.endpoint = "tcp://127.0.0.1:9";
   MeasureLinks request{"job-1", 1, {}, "a", {"b", "d", "e"}};
   for (Worker* worker : {&a, &b, &c, &d, &e}) request.members.push_back(worker->peer.member);
@@ -113,13 +113,13 @@ TEST_CASE("a worker whose link is in use says so") {
 }
 
 TEST_CASE("who joins is measured beside the island that runs, both ways") {
-  Worker a("a"), b("b"), joiner("j", true, kShort);  // nobody is met
+  Worker a("a"), b("b"), joiner("j", true, kShort);  // no worker is met
   Meet(Plan(1), {&a.peer, &b.peer});
   const std::vector<IslandMember> members = {a.peer.member, joiner.peer.member};
   for (int64_t turn = 1; turn <= 2; ++turn) {
     MeasureLinks request{"job-1", turn, members, turn == 1 ? "j" : "a", {turn == 1 ? "a" : "j"}};
     request.beside = true;
-    (turn == 1 ? joiner : a).measurer.Measure(request);  // the other one hears of it later
+    (turn == 1 ? joiner : a).measurer.Measure(request);  // the other one gets the request later
     (turn == 1 ? a : joiner).measurer.Measure(request);
     const LinksMeasured answer = (turn == 1 ? joiner : a).Answers();
     CHECK(answer.request == turn);

@@ -47,8 +47,8 @@ struct Delta {
   std::map<ShardId, std::vector<std::byte>> encoded;
 };
 
-// Makes delta->encoded of values + residual, and residual of what was rounded away, of what the
-// parts have of each shard. InvalidArgument: a shard does not fit (without parts), or a part cuts a
+// Makes delta->encoded of values + residual, and residual of the rounding error, of what the parts
+// have of each shard. InvalidArgument: a shard does not fit (without parts), or a part cuts a
 // block. REQUIRES: residual has the values' sizes.
 absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
                       LayerBuffers* residual, ThreadPool& pool, Delta* delta,

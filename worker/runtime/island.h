@@ -12,9 +12,9 @@
 // trainer's: worker/state.)
 //
 // Threads: Run and StagePulled are for the compute thread alone. pulled() and delta() are for
-// whoever starts transfers, in the order that the core prescribes: pulled() between Prepared (or
-// Reconfigured) and AdoptPulled while nothing is being staged, delta() after DeltaReady. Their
-// shared_ptr keeps memory alive for transfers that end late.
+// the thread that starts transfers, in the order that the core prescribes: pulled() between
+// Prepared (or Reconfigured) and AdoptPulled while nothing is being staged, delta() after
+// DeltaReady. Their shared_ptr keeps memory alive for transfers that end late.
 
 #ifndef ATOLL_WORKER_RUNTIME_ISLAND_H_
 #define ATOLL_WORKER_RUNTIME_ISLAND_H_
@@ -34,7 +34,7 @@
 namespace atl::worker {
 
 struct IslandOptions {
-  // For measurements on one machine: every step is computed as ever, and then lasts, by sleeping,
+  // For measurements on one machine: every step is computed as usual, and then lasts, by sleeping,
   // max(its computation, emulate_step) * emulate_slowdown. Steps that mostly sleep let islands
   // share cores without slowing each other. Only timing changes. Slowdown is at least 1.
   double emulate_slowdown = 1;
