@@ -9,7 +9,7 @@ import tokenize
 
 # Everything that git has under these is checked, but for what EXCLUDED begins.
 CLEANED = ("*.md", "bench/", "cli/", "common/", "coordinator/", "dashboard/", "deploy/", "docs/",
-           "kernels/", "paramserver/", "proto/", "tests/", "third_party/")
+           "kernels/", "paramserver/", "proto/", "tests/", "third_party/", "worker/")
 EXCLUDED = ("dashboard/built/", "dashboard/package-lock.json", "bench/sharded_state/", "bench/train/", "tests/e2e/",
             "tests/island/", "tests/sim/")
 

@@ -48,7 +48,8 @@ class Member final : public HostCommunicator {
   void Abort(const std::string& reason) override { (void)Fail(absl::AbortedError(reason)); }
 
  private:
-  // Bytes that the link may still be reading: each is written anew only when nobody does.
+  // Bytes that the link may still be reading: a buffer is rewritten only when the link is done with
+  // it.
   using Bytes = std::shared_ptr<std::vector<std::byte>>;
 
   absl::Status ReduceOnHost(const Tensor& x, Reduction reduction) override {
@@ -330,7 +331,7 @@ class Member final : public HostCommunicator {
     return failure_;
   }
 
-  // The first failure stays, and nobody waits for us any more.
+  // The first failure stays, and the other members do not wait for us any more.
   absl::Status Fail(const absl::Status& status) {
     {
       const std::lock_guard lock(mutex_);
@@ -343,7 +344,7 @@ class Member final : public HostCommunicator {
     return failure();
   }
 
-  // Whoever cannot be told sees it otherwise.
+  // A member that cannot be reached detects the failure otherwise.
   void Tell(BlockKind kind, const std::string& why) {
     const auto text = std::make_shared<const std::string>(why.substr(0, 400));
     for (int other = 0; other < size(); ++other) {

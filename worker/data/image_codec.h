@@ -22,7 +22,7 @@ struct RgbImage {
   std::vector<uint8_t> pixels;  // row by row; red, green and blue side by side
 };
 
-// JPEG and PNG are told apart by their first bytes. Grey becomes colour; what is transparent lies
+// JPEG and PNG are recognised by their first bytes. Grey becomes colour; what is transparent lies
 // on black. The same bytes give the same pixels on every machine. INVALID_ARGUMENT says what is
 // wrong: neither format, too large, damaged, cut off, or a JPEG with the four colours of print.
 absl::StatusOr<RgbImage> DecodeImage(std::string_view bytes);

@@ -39,7 +39,7 @@ struct SaveOrder {
 struct SavePlan {
   std::vector<Unit> units;  // that are all of the state
   std::map<NodeId, SaveOrder> orders;
-  bool copied = false;  // somebody keeps another's units
+  bool copied = false;  // a member keeps another's units
 };
 
 // Sites of workers; who is missing shares a site with all who are missing.

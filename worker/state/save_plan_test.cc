@@ -70,7 +70,7 @@ TEST_CASE("a pipeline over sites keeps its copies at other sites: a site may be 
   for (const auto& [worker, order] : plan.orders) REQUIRE(order.fetch.size() == 1);
 }
 
-TEST_CASE("whoever dies of a pipeline, the others get all of its state; of more than copies, not") {
+TEST_CASE("a pipeline's state survives as many lost members as it has copies, and not more") {
   const SavePlan plan = PlanSave(kPipeline, 1, {});
   for (const NodeId dead : {"a", "b", "c"}) {
     Holdings left;
@@ -132,10 +132,10 @@ TEST_CASE("sharded owners save their ranges, and what two own already has its co
   REQUIRE(plan.orders.at("a").fetch.size() == 1);
   const Holdings twice = {{"a", {Held(0, {0, 100})}}, {"b", {Held(0, {0, 100})}}};
   REQUIRE(!PlanSave(twice, 1, {}).copied);
-  REQUIRE(PlanSave(twice, 2, {}).copied == false);  // there is nobody else
+  REQUIRE(PlanSave(twice, 2, {}).copied == false);  // there is no other member
 }
 
-TEST_CASE("what the coordinator is told names every unit, and who holds it") {
+TEST_CASE("the report to the coordinator names every unit and its holders") {
   const SavePlan plan = PlanSave(kPipeline, 1, {});
   LocalCheckpoint about;
   about.save = 7;
@@ -162,7 +162,7 @@ TEST_CASE("a log leads from a save to what is, if all that happened is known") {
   REQUIRE(log.Since(1)->list.size() == 3);
   REQUIRE(log.Since(2)->list.size() == 1);
   REQUIRE(log.Since(2)->all);
-  SECTION("a step that was given up is made again") {
+  SECTION("an abandoned step is replayed") {
     log.Stepped(Step(3));
     REQUIRE(log.Since(1)->list.size() == 3);
   }
