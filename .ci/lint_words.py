@@ -10,8 +10,7 @@ import tokenize
 # Everything that git has under these is checked, but for what EXCLUDED begins.
 CLEANED = ("*.md", "bench/", "cli/", "common/", "coordinator/", "dashboard/", "deploy/", "docs/",
            "kernels/", "paramserver/", "proto/", "tests/", "third_party/", "worker/")
-EXCLUDED = ("dashboard/built/", "dashboard/package-lock.json", "bench/sharded_state/", "bench/train/", "tests/e2e/",
-            "tests/island/", "tests/sim/")
+EXCLUDED = ("dashboard/built/", "dashboard/package-lock.json")
 
 # What stands in the way of a search for the field's terms, with the term to write instead.
 WORDS = [
@@ -89,7 +88,7 @@ def sentences(path, text):
         return c_like(text)
     if path.endswith(".md"):
         return document(text)
-    if path.endswith(".py") or text.startswith("#!/usr/bin/env python3"):
+    if path.endswith(".py") or re.match(r"#!.*\bpython3\n", text):
         return python(text)
     if path.endswith((".sh", ".toml", ".yaml", ".yml", ".bzl", "BUILD")) or text.startswith("#!"):
         return comments(text)

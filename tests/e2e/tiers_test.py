@@ -146,7 +146,7 @@ def a_remote_tier_is_not_writable(story):
                                           schedule__train_tokens=20_000))
     story.finishes(job)
     told = [line for line in story.logs(job).splitlines() if remote in line]
-    check(0 < len(told) <= 4, f"what is told of {remote}: {told}")
+    check(0 < len(told) <= 4, f"log lines about {remote}: {told}")
 
 
 if __name__ == "__main__":

@@ -198,9 +198,8 @@ def no_step(story):
 
 
 def killed(story, job, who):
-    """Kills `who` of the island while its step is traced; what `atoll trace` says, and who it was. If
-    the step has ended before, which nothing can hold up, they are started again and another is
-    traced."""
+    """Kills `who` of the island while its step is traced; what `atoll trace` says, and who it was. If the
+    step has ended before, which cannot be prevented, they are started again and another is traced."""
     for _ in range(5):
         code, out, errors, worker = kills(story, job, who)
         if code != 0:
@@ -234,7 +233,7 @@ def kills(story, job, who):
 def a_worker_killed_meanwhile(story):
     """A follower, then the leader is killed while a step is traced: it says so and ends, and the
     island's next steps can be traced"""
-    # A step takes about a second, so that there is time to kill somebody in it.
+    # A step takes about a second, so that there is time to kill a worker in it.
     story.starts(workers=3, servers=1, flags=["--emulate-block-ms=20"])
     job = trains(story, layout__replicas=1)
     errors, follower = killed(story, job, "follower")

@@ -18,7 +18,7 @@ struct ReplicaSpec {
 };
 
 struct IslandLayout {
-  std::string name;  // for people
+  std::string name;  // for display
   std::vector<ReplicaSpec> replicas;
   std::string schedule = "1f1b";  // a name of coordinator/simulator/search.h
   int chunks_per_device = 1;

@@ -200,8 +200,8 @@ TEST_CASE("the adapter cuts what a slow line carries, says why, and the curve st
   REQUIRE(boundaries[0].from == "w1/0");
   REQUIRE(boundaries[0].to == "w1/1");
   REQUIRE(boundaries[0].pieces == 2);  // a micro-batch has two sequences
-  REQUIRE(boundaries[0].reason.find("2 pieces in fill and drain (1 before)") == 0);
-  for (int s = 40; s < 43; ++s) {  // in pieces
+  REQUIRE(boundaries[0].reason.find("2 chunks in fill and drain (1 before)") == 0);
+  for (int s = 40; s < 43; ++s) {  // in chunks
     const double loss = alone.Step(Batch(s), kLearningRate).mean();
     REQUIRE(Train(island, s) == Approx(loss).epsilon(1e-5));
   }
@@ -225,7 +225,7 @@ TEST_CASE("a saturated line asks for another plan") {
   REQUIRE(wanted == "link w1/0 > w1/1 saturated");
 }
 
-// The device works for 5 ms on every message that it gets, long after its host has gone on.
+// The device works for 5 ms on every message that it gets, long after its host has continued.
 class SlowDevice : public SlowTale {
  public:
   using SlowTale::SlowTale;

@@ -40,7 +40,7 @@ struct Receiver {
   DeviceTransport transport;
 };
 
-TEST_CASE("what the host transport gives up ends the waits of devices, with its reason") {
+TEST_CASE("a failure of the host transport ends the waits of devices, with its reason") {
   constexpr int64_t kTooFew = LocalTransport::kMessageCost + 15;
   Receiver receiver("", kTooFew);
   std::string why;

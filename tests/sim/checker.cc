@@ -87,7 +87,7 @@ bool Checker::HasTwoOfEach() const {
 
 void Checker::Deleted(const NodeId& member) {
   if (removal_asked_ || (placement_ > 0 && !Holds(member))) return;
-  Fail(absl::StrCat("N10: ", member, " deletes the job, and nobody asked"));
+  Fail(absl::StrCat("N10: ", member, " deletes the job, without a request"));
 }
 
 void Checker::Ended(const NodeId& server) {
@@ -150,7 +150,7 @@ void Checker::Decided(const DecisionRecord& decision) {
     }
     const auto captured = captured_.find(p.contribution);
     if (captured == captured_.end()) {
-      Fail(absl::StrCat("decided a contribution that nobody made: ", Describe(p.contribution)));
+      Fail(absl::StrCat("decided a contribution that was not made: ", Describe(p.contribution)));
       return;
     }
     int64_t positions = 0;
@@ -291,7 +291,7 @@ void Checker::Expect(const CommitRound& commit) {
     for (const RoundTerm& term : commit.terms) {
       const auto captured = captured_.find(term.contribution);
       if (captured == captured_.end()) {
-        Fail(absl::StrCat("committed what nobody captured: ", Describe(term.contribution)));
+        Fail(absl::StrCat("committed what was not captured: ", Describe(term.contribution)));
         return;
       }
       // Initial weights travel in full.

@@ -124,7 +124,7 @@ struct Outcome {
   int64_t rounds = 0;
   int64_t rejected = 0;
   Duration took{};           // virtual
-  int64_t steps_redone = 0;  // of all islands, as people are told
+  int64_t steps_redone = 0;  // of all islands, as they are shown
   int64_t steps_interrupted = 0;
 };
 
@@ -138,7 +138,7 @@ class Cluster {
   Outcome Run();
 
   World& world() { return world_; }
-  // Some worker is told to end, and comes back a little later.
+  // Some worker gets SIGTERM, and comes back a little later.
   void EndSomeWorker();
   int64_t crashes() const { return crashes_; }
 

@@ -63,7 +63,7 @@ void SimMember::Pause(Duration duration) { Block(duration); }
 absl::Status SimMember::WaitUntil(Duration limit, const std::function<bool()>& done) {
   const Instant deadline = world_.timeline.now() + limit;
   for (;;) {
-    if (dead_) return Aborted("the process is gone");
+    if (dead_) return Aborted("the process has ended");
     if (done()) return absl::OkStatus();
     const Instant now = world_.timeline.now();
     if (now >= deadline) return absl::DeadlineExceededError("simulated: it took too long");
@@ -73,7 +73,7 @@ absl::Status SimMember::WaitUntil(Duration limit, const std::function<bool()>& d
 }
 
 absl::Status SimMember::Broken(int64_t interrupts) const {
-  if (dead_) return Aborted("the process is gone");
+  if (dead_) return Aborted("the process has ended");
   if (interrupts != interrupts_) return Aborted("interrupted");
   return absl::OkStatus();
 }
@@ -119,7 +119,7 @@ std::shared_ptr<SimMember> SimMember::Partner(const NodeId& worker, std::string*
   return other;
 }
 
-// A peer that was met and is gone ends what goes on with it.
+// The failure of a peer that was met ends what goes on with it.
 void SimMember::LookForLost() {
   if (dead_) return;
   for (auto& [worker, met] : met_) {
@@ -151,7 +151,7 @@ absl::Status SimMember::Join(const PeerFence& fence, const IslandPlan& plan) {
 
 void SimMember::Leave() {
   plan_ = IslandPlan();
-  fence_.plan = 0;  // nobody speaks with it
+  fence_.plan = 0;  // no member can reach it
   met_.clear();
 }
 
@@ -200,7 +200,7 @@ void SimMember::Send(const NodeId& to, v1::GroupFrame frame) {
 }
 
 absl::StatusOr<CallId> SimMember::Call(const NodeId& to, v1::GroupFrame frame) {
-  if (dead_) return Aborted("the process is gone");
+  if (dead_) return Aborted("the process has ended");
   std::string why;
   const auto met = met_.find(to);
   if (met == met_.end() || !met->second || Partner(to, &why) == nullptr) {

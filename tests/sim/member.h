@@ -64,7 +64,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   // Of the fiber that runs: until `done`, for so long at most. ABORTED: it was interrupted.
   absl::Status WaitUntil(Duration limit, const std::function<bool()>& done);
   void Pause(Duration duration);
-  void Wake();  // whoever waits looks again
+  void Wake();  // waiting fibers check again
 
   // What its devices hold, for whom checks.
   const std::map<int32_t, ToyLayer>& held() const { return held_; }

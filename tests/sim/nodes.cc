@@ -181,7 +181,7 @@ void CoordinatorNode::Plan(const MakePlan& ask) {
   After(world_.UpTo(milliseconds(500)), [this, made] { Deliver(made); });
 }
 
-// Sites are found by a rule, then it is told who shares an island; some answers never come.
+// Sites are found by a rule, then the answer names who shares an island; some answers never come.
 void CoordinatorNode::Group(const GroupWorkers& ask) {
   SitesFound found;
   for (const PlanWorker& worker : ask.workers) {
