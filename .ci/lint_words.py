@@ -14,7 +14,18 @@ EXCLUDED = ("dashboard/built/", "dashboard/package-lock.json")
 
 # What stands in the way of a search for the field's terms, with the term to write instead.
 WORDS = [
-    (r"nobody|whoever|whomever|somebody", "name the member or write \"no worker\""),
+    (r"nobody|whoever|whomever|somebody|any(?:body|one)|every(?:body|one)|no one",
+     "name the member or write \"no worker\", \"all members\""),
+    (r"gone|(?:is|are|was|were|be|been|stays?) away", "unavailable, failed; ended, deleted"),
+    (r"life|lives", "incarnation; lifetime; is, exists"),
+    (r"deals?|dealt|dealing", "assigns, distributes, divides"),
+    (r"promis(?:es?|ed|ing)", "predicts; guarantees, contract"),
+    (r"obeys?|obeyed|obeying", "follows, carries out"),
+    (r"guests?", "peers"),
+    (r"quiet", "idle"),
+    (r"asks? for (?:another|a new) plan", "replan request"),
+    (r"(?:'s|own) word", "commit vote"),
+    (r"(?:'s|small) language", "commands, fixture"),
     (r"in vain", "lost, without effect"),
     (r"told|tells?|hears?|heard|word of", "receives, reports, gets"),
     (r"lends?|lent|lenders?|lending|borrow(?:s|ed|ers?)?", "source, destination, transfer"),
@@ -22,7 +33,7 @@ WORDS = [
     (r"(?:gives?|gave|giving|given|give) (?:it |them )?up", "refuses, ends, times out"),
     (r"as ever", "as usual"),
     (r"roster|people", "members, membership; human-readable"),
-    (r"(?:holds?|held) up|stood still", "delays, stall"),
+    (r"(?:holds?|held) up|stood still|stands? still|standing still", "delays, stall; idle"),
     (r"doorkeepers?|sparing", "ZAP authenticator; eviction suspension"),
     (r"stor(?:y|ies)", "test, case, fixture"),
     (r"wires?", "link"),
@@ -44,6 +55,11 @@ EXCEPTIONS = [
     ("tests/fuzz/wire_decoders.cc", "inheritance {"),  # a field
     ("tests/net/shaped.py", "Wire"),  # its class and arguments
     ("coordinator/core/", "worker a wishes"),  # a command of the World
+    ("", "promise N"),  # N1 to N10
+    ("docs/", "promise"),
+    ("tests/sim/", "promise"),
+    ("worker/profiler/link_profiler.cc", "promise"),  # std::promise
+    ("kernels/simd.h", "quiet"),  # of a NaN
 ]
 
 

@@ -18,7 +18,7 @@ struct Global {
   TlsOptions tls;
   std::string curve_key_path;  // of the context in use; empty: it has none
   bool json = false;
-  // Commands that follow something outlive a coordinator that is away for so long.
+  // Commands that follow something outlive a coordinator that is unavailable for so long.
   Duration reconnect_for = std::chrono::minutes(5);
 };
 

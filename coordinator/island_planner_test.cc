@@ -143,7 +143,7 @@ TEST_CASE("The lines to whom has joined an island are measured before its plan, 
   REQUIRE(work.send.size() == 2);
   CHECK(work.send[0].message.beside);
   CHECK(work.send[0].message.to == std::vector<NodeId>{"w3"});
-  ask.current.reset();  // it stands still: there is no time
+  ask.current.reset();  // it is idle: there is no time
   ask.request = 2;
   planner.Want(Instant{}, ask);
   CHECK(planner.Advance(Instant{}).send.empty());

@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
   atl::AddStoreFlags(app, &options);
   app.add_option("--cluster", options.cluster,
                  "id of the cluster whose state folder was lost, for an empty --state-dir: its "
-                 "members then obey, and atoll adopt takes their jobs over");
+                 "members then follow it, and atoll adopt takes their jobs over");
   app.add_option(
       "--restore", options.restore_from,
       "file of `atoll backup`: makes the state in --state-dir, which must hold none, and "

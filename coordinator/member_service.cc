@@ -194,7 +194,7 @@ class Stream
   std::atomic<int>* const count_;
   std::shared_ptr<Stream> self_;  // until OnDone
   typename Kind::WireUp wire_;
-  NodeId name_;  // set by the first message, before anybody else sees the stream
+  NodeId name_;  // set by the first message, before other threads see the stream
   Incarnation incarnation_ = 0;
 };
 

@@ -105,7 +105,7 @@ absl::Status Daemon::Listen() {
   TensorServerOptions options;
   options.endpoint = options_.listen;
   if (absl::EndsWith(options.endpoint, ":0")) {
-    options.endpoint.replace(options.endpoint.size() - 1, 1, "*");  // ZeroMQ's word for any
+    options.endpoint.replace(options.endpoint.size() - 1, 1, "*");  // ZeroMQ's wildcard
   }
   options.security = options_.security;
   options.io_threads = options_.io_threads;

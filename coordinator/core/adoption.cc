@@ -566,7 +566,7 @@ absl::Status Adopt(State& s, const JobId& id) {
   if (Job* job = s.FindJob(id); job != nullptr && !job->progress.outdated.empty()) {
     if (!job->record.shards.empty()) return AdoptOutdated(s, *job);
     if (!s.held.contains(id)) {
-      // Not even placed, as far as anyone knows: the store's record is all there is.
+      // Not even placed, as far as is known: the store's record is all there is.
       job->recovered = false;
       job->EditProgress().outdated.clear();
       s.Log(id, Severity::kWarning, "adopted as the store has it: no attached server holds it");

@@ -255,8 +255,8 @@ class CoordinatorCore {
   // Members that have tried to attach within the last minute and belong to another cluster.
   std::vector<ForeignMemberView> ForeignMembers(Instant now) const;
   const ClusterId& cluster() const;
-  // Grows beyond the constructor's where a member has obeyed a newer one. `StoreAge` is not empty
-  // where the store lacks changes that members have seen: who found that out.
+  // Grows beyond the constructor's where a member has followed a newer one. `StoreAge` is not empty
+  // where the store lacks changes that members have seen: it names the member.
   int64_t epoch() const;
   const std::string& StoreAge() const;
 

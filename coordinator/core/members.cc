@@ -45,7 +45,7 @@ void SendTo(State& s, const MemberKey& key, Incarnation incarnation, const Refus
   }
 }
 
-// A member of another cluster: it obeys that one's coordinator, and would lose by this one's
+// A member of another cluster: it follows that one's coordinator, and would lose by this one's
 // orders.
 void NoteForeign(State& s, const MemberKey& key, const ClusterId& cluster) {
   auto it = s.foreign.find(key);
@@ -63,9 +63,9 @@ void NoteForeign(State& s, const MemberKey& key, const ClusterId& cluster) {
   s.foreign[key] = {CleanText(cluster, 32), s.now};
 }
 
-// A member that this process has never welcomed has obeyed this epoch or a newer one, or has seen a
-// later change than the store ended with: the store has lost changes, or is an older copy. Beyond
-// that epoch members obey again, but the jobs of the store wait for a person.
+// A member that this process has never welcomed has followed this epoch or a newer one, or has seen
+// a later change than the store ended with: the store has lost changes, or is an older copy. Beyond
+// that epoch members follow again, but the jobs of the store wait for a person.
 void CheckStoreAge(State& s, const MemberKey& key, const ClusterMark& mark) {
   // It may have been here under another name.
   const bool seen_here = mark.epoch == s.epoch && mark.sequence <= s.sequence;

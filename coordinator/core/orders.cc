@@ -265,7 +265,7 @@ void ResendMemberOrder(State& s, Job& job, const NodeId& name) {
   const bool current = told && told->job == job.id() && told->island == sent.island &&
                        told->generation == sent.generation && told->seen_sequence >= sent.sequence;
   if (current) return;
-  // A stop may have crossed it that it obeyed since.
+  // A stop may have crossed it, which the worker has carried out since.
   sent.sequence = s.NextSequence();
   SendMemberOrder(s, job, worker, sent);
 }

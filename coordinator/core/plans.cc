@@ -131,7 +131,7 @@ void Ask(State& s, const Job& job, const IslandRecord& island,
   s.out.plans.push_back(std::move(ask));
 }
 
-// A plan that the planner made is checked like one from anybody else.
+// A plan from the planner is checked like an untrusted one.
 absl::Status Check(const Job& job, const std::vector<IslandMember>& asked, const IslandPlan& plan) {
   if (plan.members.empty() || !SameWorkers({plan.members[0]}, {asked[0]})) {
     return absl::InternalError(absl::StrCat("the plan is not led by ", asked[0].worker));

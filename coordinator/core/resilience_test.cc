@@ -89,7 +89,7 @@ TEST_CASE("an_empty_coordinator_of_the_same_cluster_keeps_what_it_does_not_know_
   CHECK_FALSE(Says(told, "EndJob"));
   CHECK_FALSE(Says(told, "stop"));
   CHECK(w.core().Orphans()[0].missing.empty());
-  CHECK(w.core().epoch() > 1);  // members have obeyed the lost one
+  CHECK(w.core().epoch() > 1);  // members have followed the lost one
   w.Do("adopt lm-1");
   REQUIRE(w.reply().ok());
   w.Do("servers answer");
@@ -122,7 +122,7 @@ TEST_CASE("a_job_is_rebuilt_where_the_store_is_older_than_its_servers") {
     w.Contribute("b", 4);
     w.Do("servers answer");
   }
-  w.Do("coordinator restarts");  // members obey its epoch
+  w.Do("coordinator restarts");  // members follow its epoch
   AllAttach(w);
   const JobView before = w.Job();
   w.Do("coordinator is-restored");

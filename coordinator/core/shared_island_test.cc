@@ -305,7 +305,7 @@ TEST_CASE("After a restart of the coordinator the plan in force goes on") {
   StartShared(world);
   const IslandPlan plan = world.Order("a").plan;
   world.Do("coordinator restarts");
-  SECTION("everybody comes back") {
+  SECTION("all members come back") {
     world.Tell({"server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
                 "worker b attaches incarnation=1", "worker c attaches incarnation=1"});
     CHECK(world.Order("a").plan == plan);

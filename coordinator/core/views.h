@@ -49,7 +49,7 @@ struct OrphanView {
   std::string missing;          // why it cannot be adopted; empty: it can
 };
 
-// A member of another cluster, which obeys this coordinator in nothing.
+// A member of another cluster, which follows no order of this coordinator.
 struct ForeignMemberView {
   MemberKind kind = MemberKind::kWorker;
   NodeId name;

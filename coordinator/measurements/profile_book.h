@@ -115,7 +115,7 @@ class ProfileBook {
   std::vector<DeviceProfile> Devices(uint64_t model_digest) const;
   // Ordered by from, to.
   std::vector<LinkReport> Links() const;
-  // Of everybody whose site is known, declared ones too.
+  // Of all members whose site is known, declared ones too.
   std::map<NodeId, MeasuredSite> Sites() const { return FindSites(standing_, Profiles()); }
   // Further findings for the user: devices that are slower than measured, pairs without a link.
   std::vector<std::string> Troubles(Instant now) const;

@@ -290,8 +290,9 @@ std::optional<GroupChoice> GroupByCounts(const std::vector<EntityClass>& classes
     total += c.power * c.count;
   }
   if (groups < 1 || groups > entities || total <= 0) return std::nullopt;
-  // Like classes count as one until there are few enough states. Of few classes, entities are dealt
-  // in units; a unit may not be more than a group's share, or there would be too few to deal.
+  // Like classes count as one until there are few enough states. Of few classes, entities are
+  // distributed in units; a unit may not be more than a group's share, or there would be too few of
+  // them.
   const int largest_unit = std::max(1, entities / groups);
   Merged merged;
   int unit = 1;

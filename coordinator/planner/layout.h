@@ -26,7 +26,7 @@ namespace atl::plan {
 // nodes, then among a site's nodes, then around a ring of sites, and back.
 enum class Reduction { kBySite, kRing, kHierarchical };
 
-// What the operator fixed: the search keeps to layouts that obey it.
+// What the operator fixed: the search keeps to layouts that satisfy it.
 struct Constraints {
   int stages = 0;        // devices, or tensor-parallel sets, of every pipeline; 0: any number
   int replicas = 0;      // 0: any number

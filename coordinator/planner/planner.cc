@@ -306,7 +306,7 @@ void Compete(const std::vector<Candidate>& candidates, const Options& options, C
     const std::string same =
         absl::StrFormat("%s %.9g", Describe(candidate.layout), candidate.estimate_s);
     if (!seen.insert(same).second || !seen.insert(family).second) continue;
-    // Without a layout so far, look on: the estimate knows less of memory than the simulator.
+    // Without a layout so far, continue: the estimate knows less of memory than the simulator.
     const bool enough = plan.simulated >= options.simulate || contest.Stopped();
     if (!enough || !contest.any()) {
       contest.EnterBoth(candidate);

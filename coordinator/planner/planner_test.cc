@@ -349,9 +349,9 @@ TEST_CASE("A step counts when all sites know of each other: only who is done wit
     CHECK(outcome->bound_s <= outcome->step_s);
     return *outcome;
   };
-  // 1F1B ends with the first stage's backward: the last one's word is there long before.
+  // 1F1B ends with the first stage's backward: the last one's commit vote is there long before.
   CHECK(evaluate(5e-3, "1f1b", 19).commit_s == 0);
-  // Both stages end with W at about the same time: each waits for the other's word.
+  // Both stages end with W at about the same time: each waits for the other's vote.
   const double near = evaluate(0, "zb-h2", 19).commit_s;
   const double far = evaluate(5e-3, "zb-h2", 19).commit_s;
   CHECK(far > near + 3e-3);

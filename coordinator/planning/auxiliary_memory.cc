@@ -142,7 +142,7 @@ BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
   return beside;
 }
 
-// Everybody keeps everything where there are as many copies as workers.
+// Every worker keeps everything where there are as many copies as workers.
 int64_t LeastOwnerBytes(const PlanRequest& request) {
   if (request.spec.checkpoint.peer_copies + 1 < std::ssize(request.members)) return 0;
   int64_t elements = 0;

@@ -16,7 +16,7 @@
 
 namespace atl {
 
-// The best known layout that obeys the constraints, in runtime form; Validate() accepts it. An
+// The best known layout that satisfies the constraints, in runtime form; Validate() accepts it. An
 // island that has trained before (number > 1) and has lost what the job's numbers of stages,
 // replicas and tensor-parallel devices need goes on without them, and its plan's reason says so.
 // Micro-batches divide the batch exactly: sizes are chosen so, or, where the job fixes one that

@@ -1,4 +1,4 @@
-// A plan played again is the step that the planner promised, and shows every operation of it.
+// A plan played again is the step that the planner predicted, and shows every operation of it.
 
 #include "coordinator/planning/predicted_step.h"
 
@@ -103,7 +103,7 @@ int64_t PeriodOf(const StepTrace& trace) {
   return period_ns;
 }
 
-TEST_CASE("A pipeline's step is the one that its plan promised") {
+TEST_CASE("A pipeline's step is the one that its plan predicted") {
   for (const char* schedule : {"", "1f1b", "zb-h1", "zb-v"}) {
     INFO(schedule);
     PlanRequest request = Island(3);

@@ -55,7 +55,7 @@ struct PlanningInput {
   plan::Costs costs;
   plan::Job job;
   plan::ProfileTable table;  // what `costs` has measured times from
-  int64_t head_groups = 0;   // of the model, that devices that share layers are dealt
+  int64_t head_groups = 0;   // of the model, distributed to devices that share layers
   std::string assumptions;   // what was not measured, in words; empty: nothing
 };
 
@@ -63,7 +63,7 @@ struct PlanningInput {
 // tensor-parallel degrees that the model's shape allows, what [layout] fixes. The error names the
 // field that is impossible.
 absl::StatusOr<plan::Job> JobOf(const JobSpec& spec, const ModelSpec& shape);
-// Heads that are dealt as one to the devices that share a layer.
+// Heads that go as one unit to the devices that share a layer.
 int64_t HeadGroups(const ModelSpec& shape);
 // Memory as the runtime takes it. `full_precision`: all is fp32, as on CPUs.
 plan::CostOptions CostOptionsOf(const JobSpec& spec, bool full_precision);

@@ -15,7 +15,7 @@
 namespace atl {
 namespace {
 
-constexpr int64_t kMostHeads = 4096;  // dealt one by one
+constexpr int64_t kMostHeads = 4096;  // distributed one by one
 
 // Of one device that does all by itself.
 double SecondsAlone(const PlanningInput& input, int device, int micro_batch) {

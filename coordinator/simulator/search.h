@@ -94,7 +94,7 @@ void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64
 enum class Placement {
   kAny,
   kOneChunk,
-  kInterleaved,  // several chunks, dealt to the devices in turn
+  kInterleaved,  // several chunks, assigned to the devices in turn
   kV,            // two chunks, the second on the way back (MakeUniform's v_shape)
 };
 

@@ -152,7 +152,7 @@ Verdict AccessControl::Identify(const std::string& certificate, Caller* caller,
     if (facts->identity.ok()) caller->identity = *facts->identity;
     return registry_.CheckCertificate(*facts, Now());
   }
-  // What a token's certificate says of a role is its maker's own word.
+  // The role in a token's certificate is its maker's claim.
   const v1::TrustToken* token = registry_.FindToken(facts->key_digest);
   if (token == nullptr) return Unknown();
   caller->identity = Identity{Role::kJoiner, token->id().substr(0, kIdLetters)};

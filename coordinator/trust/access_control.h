@@ -64,7 +64,7 @@ class AccessControl {
   // What its owner may do is decided call by call, with a reason that he gets.
   absl::Status Admit(const std::string& certificate);
   // Whether the holder of the certificate may make the call; what is denied is logged and counted.
-  // `caller` gets who it is, if it is anybody.
+  // `caller` gets its identity, if it has one.
   absl::Status CheckCall(const std::string& certificate, const std::string& from,
                          absl::string_view path, Caller* caller);
   // Who it is, allowed or not.

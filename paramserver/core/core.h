@@ -1,7 +1,7 @@
 // The parameter server as a pure state machine: events in, ordered actions out. Start here.
 //
 // It holds some shards of each job's global model, stages islands' pushes, and applies the rounds
-// that the coordinator has decided (design: "An outer round"). What it promises:
+// that the coordinator has decided (design: "An outer round"). Guarantees:
 //  * A push is acknowledged as staged, to its worker and to the coordinator, only after its log
 //    record is durable (LogSynced). The same push again changes nothing, also when it has long been
 //    applied or dropped.
@@ -424,7 +424,7 @@ class ServerCore {
   Token next_transfer_ = 1;
   JobId worked_last_;  // whose arithmetic had its turn
 
-  ClusterMark mark_;        // of the coordinator that it obeys
+  ClusterMark mark_;        // of the coordinator that it follows
   ClusterMark remembered_;  // as it is on the disk
   Instant remember_at_ = kNever;
   std::string refused_;  // what was noted of a coordinator of another cluster

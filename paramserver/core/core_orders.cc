@@ -39,7 +39,7 @@ void ServerCore::On(const FromCoordinator& event, Turn& turn) {
   std::visit([&](const auto& message) { Obey(message, turn); }, to.message);
 }
 
-// Whether the coordinator is the one that this server obeys; its first Welcome makes it so.
+// Whether the coordinator is the one that this server follows; its first Welcome makes it so.
 bool ServerCore::IsMine(const ToServer& to, Turn& turn) {
   if (!mark_.cluster.empty() && to.cluster != mark_.cluster) {
     const std::string text = ForeignClusterText(mark_.cluster, to.cluster);

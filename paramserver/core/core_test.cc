@@ -297,7 +297,7 @@ TEST_CASE("an assignment that cannot be held is a fault, not a crash") {
           std::string::npos);
 }
 
-TEST_CASE("old coordinators, other incarnations and other servers are not obeyed") {
+TEST_CASE("old coordinators, other incarnations and other servers are not followed") {
   ServerStory story;
   story.epoch = 5;
   story.Assign();

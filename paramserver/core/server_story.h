@@ -1,5 +1,5 @@
-// A small language for tests of the core: one server, a coordinator's and workers' side of the
-// conversation, and a disk that forgets what was not synced.
+// Fixture for tests of the core: one server, a coordinator's and workers' side of the conversation,
+// and a disk that forgets what was not synced.
 
 #ifndef ATOLL_PARAMSERVER_CORE_SERVER_STORY_H_
 #define ATOLL_PARAMSERVER_CORE_SERVER_STORY_H_

@@ -102,7 +102,7 @@ class StorageThread {
  public:
   // `post` is called on the storage's thread for every event and must not wait for that thread.
   StorageThread(std::unique_ptr<Storage> storage, std::function<void(Event)> post);
-  // Finishes what was added before, once; what fails then is not durable and was not promised.
+  // Finishes what was added before, once; what fails then is not durable and was not acknowledged.
   ~StorageThread();
   StorageThread(const StorageThread&) = delete;
   StorageThread& operator=(const StorageThread&) = delete;

@@ -90,7 +90,7 @@ TEST_CASE("a plan is shown with its reason, the alternatives, and the choice of 
   CHECK_THAT(desk.Read("s.svg"), Catch::EndsWith("</svg>\n"));
 }
 
-TEST_CASE("a plan obeys what a job's [layout] fixes, as its islands do") {
+TEST_CASE("a plan satisfies what a job's [layout] fixes, as its islands do") {
   const Desk desk;
   const std::string job = R"(name = "tiny"
 [model]

@@ -208,7 +208,7 @@ def life_of_the_packages(story):
                                 "| debconf-set-selections")
         machine.run("apt-get", "purge", "-qq", "atoll-paramserver")
         check(not os.path.exists(machine.path("/var/lib/atoll-paramserver")), "state is kept")
-        check(os.path.exists(machine.path("/var/lib/atoll-worker")), "another daemon's state is gone")
+        check(os.path.exists(machine.path("/var/lib/atoll-worker")), "another daemon's state was deleted")
     finally:
         machine.close()
 

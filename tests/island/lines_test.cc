@@ -112,8 +112,8 @@ TEST_CASE("while a gradient is on its way, pending W are done, and the result is
   REQUIRE(std::is_sorted(early.begin(), early.end()));
 }
 
-// The last gradient is late, and the device itself stands still since it got the one before, until
-// it was asked often for what is late. That comes when there is nothing else to do.
+// The last gradient is late, and the device itself stalls since it got the one before, until it was
+// polled often for the late one. That happens when there is nothing else to do.
 class StandStill : public Wrapped {
  public:
   explicit StandStill(Transport& inner) : Wrapped(inner) { moves_.Close(); }
@@ -207,7 +207,7 @@ TEST_CASE("the adapter cuts what a slow line carries, says why, and the curve st
   }
 }
 
-TEST_CASE("a saturated line asks for another plan") {
+TEST_CASE("a saturated line causes a replan request") {
   EngineOptions options;
   options.emulation.duration = [](const std::string&, LayerKind, PlanOpKind, int64_t rows) {
     return std::chrono::microseconds(50) * rows;

@@ -140,7 +140,7 @@ TEST_CASE("a worker admits the messages of its plan, and no others") {
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = 0; }));
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = 2; }));
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = INT32_MAX, tag.gradient = true; }));
-  // The sender's word that its step is done, and not another one's.
+  // The sender's commit vote for its step, and not another one's.
   REQUIRE(changed([](MessageTag& tag) { tag.stage = kCommitStage; }));
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = kCommitStage, tag.micro_batch = 1; }));
 }

@@ -1,4 +1,4 @@
-// Every way that messages go keeps the same promises.
+// Every transport of messages keeps the same contract.
 
 #include <catch2/catch.hpp>
 #include <mutex>

@@ -81,9 +81,9 @@ absl::Status SumOfOnes(Communicator& member, std::vector<float>* x) {
   return member.AllReduceSum(*backend, *stream, {x->data(), DType::kFloat32, 1, 100});
 }
 
-// ---- promises of every communicator ----
+// ---- the contract of every communicator ----
 
-TEST_CASE("Gloo keeps the promises of communicators") {
+TEST_CASE("Gloo keeps the contract of communicators") {
   for (const testing::CommunicatorCase& communicator_case : testing::CommunicatorCases()) {
     DYNAMIC_SECTION(communicator_case.name) { communicator_case.run(MakeMembers); }
   }

@@ -34,7 +34,7 @@ PeerDelivery Message(const NodeId& from, const std::string& header, Payload payl
   return delivery;
 }
 
-TEST_CASE("peer links keep the promises of communicators, with keys and without") {
+TEST_CASE("peer links keep the contract of communicators, with keys and without") {
   for (const bool encrypted : {true, false}) {
     for (const atl::testing::CommunicatorCase& communicator_case :
          atl::testing::CommunicatorCases()) {

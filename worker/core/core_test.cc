@@ -297,7 +297,7 @@ TEST_CASE("When all data is leased out it trains a smaller last batch and pushes
   CHECK(story.Idle<ValidationResult>());
 }
 
-TEST_CASE("The first island makes the initial weights and pulls them like everybody") {
+TEST_CASE("The first island makes the initial weights and pulls them like the others") {
   Story story;
   story.order.initialize = true;
   story.order.committed_version = kNoVersion;

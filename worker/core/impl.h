@@ -231,7 +231,7 @@ class WorkerCore::Impl {
   // Link.
   bool connected_ = false;
   bool welcomed_ = false;   // on this connection
-  ClusterMark mark_;        // of the coordinator that it obeys
+  ClusterMark mark_;        // of the coordinator that it follows
   ClusterMark remembered_;  // as it is on the disk
   Instant remember_at_ = kNever;
   std::set<JobId> held_;  // jobs of which a checkpoint may be on the disk

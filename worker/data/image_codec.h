@@ -1,4 +1,4 @@
-// JPEG and PNG files to squares of pixels. Bytes may come from anybody: what a head announces is
+// JPEG and PNG files to squares of pixels. Bytes are untrusted: what a head announces is
 // checked before memory is taken for it, and the libraries' errors become a Status.
 
 #ifndef ATOLL_WORKER_DATA_IMAGE_CODEC_H_

@@ -33,8 +33,8 @@ class Follower {
   // Unfollow.
   void Follow(const PeerFence& fence, const IslandPlan& plan, bool at_boundary);
   void Unfollow(const std::string& reason);
-  // Waits until nothing of this worker serves anybody, after Unfollow. DEADLINE_EXCEEDED: something
-  // still does.
+  // Waits until no device of this worker serves a leader, after Unfollow. DEADLINE_EXCEEDED:
+  // something still does.
   absl::Status AwaitFree(Duration timeout);
 
  private:

@@ -253,7 +253,7 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   nccl.reaches_other_workers = options.allow_plaintext_beyond_loopback || IsLoopback(endpoint());
   nccl.nccl = options_.nccl_functions;
   for (IslandMember& member : plan.members) {
-    // A plan of this worker alone was not made by anybody who knows.
+    // The maker of a plan for this worker alone did not know NCCL's version.
     if (plan.members.size() == 1) member.nccl = options_.nccl;
   }
   std::shared_ptr<CommunicatorFactory> communicators =

@@ -115,7 +115,7 @@ ShardSource From(const NodeId& lender, int32_t parts, int64_t begin, int64_t end
   return {{0, 0, {1}}, lender, parts, {begin, end}};
 }
 
-TEST_CASE("moments come from their owners, as many as are owned; parameters from anybody") {
+TEST_CASE("moments come from their owners, as many as are owned; parameters from any member") {
   const Holdings holdings = {{"a", {Owning(Has(0, 5), 0, 4)}},
                              {"b", {Owning(Has(0, 5), 4, 10)}},
                              {"c", {Owning(Needs(0), 2, 6)}}};

@@ -377,7 +377,7 @@ std::vector<int64_t> Sizes(const std::vector<TensorPart>& parts, Range TensorPar
   return sizes;
 }
 
-TEST_CASE("shares are dealt by largest remainder, one at least to each") {
+TEST_CASE("shares are divided by largest remainder, one at least to each") {
   ModelConfig config = Tiny(ModelFamily::kLlama, 3, false);
   config.heads = 12, config.kv_heads = 6, config.ffn = 100, config.vocab = 1000;
   const std::vector<int32_t> uneven = {5, 3, 2};

@@ -62,7 +62,7 @@ TEST_CASE("a fast link is left alone but for the devices' sake") {
   REQUIRE(story.Windows(1) ==
           "0: 2 chunks in fill and drain (1 before), 1 between (1 before): a micro-batch computes "
           "280.0 ms and travels 0.0 ms, 0.0 of them latency\n");
-  // Half a micro-batch took 200 ms, not the 140 that one size alone had promised.
+  // Half a micro-batch took 200 ms, not the 140 that was predicted from one size alone.
   REQUIRE(story.Windows(10) ==
           "0: 1 chunks in fill and drain (2 before), 1 between (1 before): a micro-batch computes "
           "280.0 ms and travels 0.0 ms, 0.0 of them latency\n");
@@ -176,7 +176,7 @@ TEST_CASE("a link that slows down is cut finer, and again coarser when it recove
   REQUIRE(story.fill() == before);
 }
 
-TEST_CASE("a saturated link asks for another plan, once") {
+TEST_CASE("a saturated link causes one replan request") {
   Story story(16, 1);
   story.work_s = 0.4;
   story.Windows(4);

@@ -151,7 +151,7 @@ struct StepRequest {
   // devices run behind their host.
   bool trace = false;
   // Of all sequences of the step, that the loss does not count (common/masked_tokens.h): the loss
-  // is the mean over the others, however they are dealt out.
+  // is the mean over the others, however they are distributed.
   int64_t masked_tokens = 0;
 };
 
@@ -198,7 +198,7 @@ struct StepOutcome {
   double gradient_norm = 0;               // before clipping
   std::vector<DeviceStep> devices;        // of this worker
   std::vector<BoundaryState> boundaries;  // out of this worker's devices
-  // Why the adapter asks for another plan ("link w1/0 > w2/0 saturated"); empty: it does not.
+  // Why the adapter sends a replan request ("link w1/0 > w2/0 saturated"); empty: it does not.
   std::string plan_wanted;
   std::vector<DeviceMemory> memory;  // of this worker's devices
   // How fast they are: the newest window of each (work_meter.h), without the model's digest.

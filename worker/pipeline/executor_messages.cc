@@ -218,7 +218,7 @@ void Executor::AgreeOnPieces(const std::vector<double>& values) {
   for (StageRun& run : runs_) {
     const double* const told = values.data() + table_.pieces(role.replica, run.role->stage);
     for (int i = 0; i < StagePieces::kNumbers; ++i) {
-      // Another worker's word. No number is out of range of itself.
+      // Sent by another worker. No number is out of range of itself.
       const bool known = told[i] >= 1 && told[i] <= job_.max_pieces;
       run.agreed.of[i] = known ? static_cast<int>(told[i]) : 1;
     }

@@ -33,7 +33,7 @@ struct PartPlace {
   size_t part = 0;
   size_t offset = 0;
 };
-// Where these elements of a layer lie; none: no one part has them all.
+// Where these elements of a layer lie; none: no single part has them all.
 std::optional<PartPlace> PlaceOf(const LayerParts& parts, int32_t layer, ElementRange range);
 // The same in buffers of these parts, or, without, of whole layers: as many floats, or none.
 std::span<float> ElementsOf(LayerBuffers& buffers, const LayerParts* parts, int32_t layer,

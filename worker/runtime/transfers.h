@@ -2,7 +2,7 @@
 // order.
 //
 // Threads: Push, Pull and CancelAll are for the event loop's thread; `post` runs on the network
-// thread. started() and running() are for everybody.
+// thread. started() and running() are for any thread.
 
 #ifndef ATOLL_WORKER_RUNTIME_TRANSFERS_H_
 #define ATOLL_WORKER_RUNTIME_TRANSFERS_H_

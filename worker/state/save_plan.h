@@ -45,7 +45,8 @@ struct SavePlan {
 // Sites of workers; who is missing shares a site with all who are missing.
 using Sites = std::map<NodeId, std::string>;
 
-// Deals every element to one of its owners, those who have least first, and `copies` of what fewer
+// Assigns every element to one of its owners, those that have least first, and `copies` of what
+// fewer
 // than copies + 1 workers own to others, likewise: to workers of sites that do not have it yet
 // while there are any, so that the loss of a site is no more than that of a worker. REQUIRES: all
 // that `holdings` has in the plan is whole.
@@ -68,7 +69,7 @@ using HeldSaves = std::map<NodeId, std::vector<HeldSave>>;
 // the nearest tiers that have it; `kept` is false, with the reason, if some of it is nowhere.
 LayerMoves PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t save);
 
-// Of all that anybody keeps, newest first.
+// Of all that any member keeps, newest first.
 std::vector<int64_t> SavesOf(const HeldSaves& saves);
 
 // For the coordinator: who holds which units, by the order of `units`.

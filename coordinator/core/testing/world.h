@@ -80,7 +80,7 @@ class World {
  public:
   explicit World(CoordinatorOptions options = CoordinatorOptions());
 
-  // Obeys the line and returns what the coordinator did, one line each.
+  // Carries out the line and returns what the coordinator did, one line each.
   std::string Do(const std::string& line);
   void Happens(const CoordinatorEvent& event) { Step(event); }
   // Several lines; for what only sets the scene.
