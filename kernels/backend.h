@@ -7,7 +7,7 @@
 // - No operation synchronises, allocates device memory or copies to the host behind the caller's
 //   back. Scratch memory is the caller's: an operation that needs some has an overload of
 //   WorkspaceBytes, which looks at shapes alone (data pointers may be null), and takes a Workspace
-//   of at least that size, not touched by anyone until the stream has passed the operation. The
+//   of at least that size, which stays untouched until the stream has passed the operation. The
 //   same workspace can serve all operations of one stream.
 // - Memory passed to an operation stays alive until the stream has passed it.
 // - Results repeat bit for bit: reductions have a fixed order for a given backend and number of

@@ -67,7 +67,7 @@ inline constexpr int kTypeShift = 24;
 inline constexpr int32_t kTokenMask = (1 << kTypeShift) - 1;
 
 struct EmbeddingForward {
-  Tensor tokens;        // int32 [1, N]; each in [0, V): the data loader's promise
+  Tensor tokens;        // int32 [1, N]; each in [0, V): the data loader guarantees it
   Tensor table;         // act [V, C]
   Tensor positions;     // act [>= position_offset + T, C]; optional (learned positions)
   Tensor types;         // act [types, C]; optional

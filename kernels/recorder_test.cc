@@ -104,7 +104,7 @@ TEST_CASE("what cannot be recorded is enqueued as usual, and the reason is repor
 TEST_CASE("work that fails while it is recorded leaves no record") {
   Story story;
   story.Repeats(kForward);
-  story.Repeats(kForward, absl::AbortedError("a peer is gone"));
+  story.Repeats(kForward, absl::AbortedError("a peer has failed"));
   REQUIRE(story.tape.done == Done{7, 8});
   REQUIRE(story.recorder.counts().recorded == 0);
   story.Repeats(kForward);

@@ -25,7 +25,7 @@ class Doorkeeper {
 
   // Z85 keys, checked before; replaces the list.
   void Admit(const std::vector<std::string>& public_keys);
-  // Answers who knocks. How many were turned away.
+  // Answers connection requests. Returns how many were refused.
   int Answer();
   void* socket() const { return zap_.get(); }
 

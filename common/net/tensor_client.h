@@ -86,7 +86,7 @@ class TensorClient {
   // must not hold it up: it enqueues, or starts the next transfer. It must not destroy the client.
 
   // Sends `source`, encoded (not quantised), as the push `id`. `source` stays unchanged while
-  // `owner` lives here: until the last byte has left. That may be slightly after `done`.
+  // `owner` is kept here: until the last byte has left. That may be slightly after `done`.
   TransferId Push(const ServerAddress& server, const PushId& id, Encoding encoding,
                   std::span<const float> source, std::shared_ptr<const void> owner,
                   Duration timeout, PushDone done);

@@ -87,11 +87,11 @@ class TensorServer {
   const std::string& endpoint() const;
 
   // The answers. Thread-safe; they return at once. An unknown or answered token does nothing.
-  // kStaged promises that the push is durable (design: it is in the log, synced).
+  // kStaged guarantees that the push is durable (design: it is in the log, synced).
   void AcknowledgePush(ReplyToken token, PushStatus status, std::string reason = "");
 
-  // Sends `values`, which stay unchanged for as long as `owner` lives here: until the last byte has
-  // left, or the puller is gone. fp32 is sent from where it lies, without a copy.
+  // Sends `values`, which stay unchanged for as long as `owner` is kept here: until the last byte
+  // has left, or the puller has disconnected. fp32 is sent from where it lies, without a copy.
   void ReplyPull(ReplyToken token, Version version, std::span<const float> values,
                  std::shared_ptr<const void> owner);
 

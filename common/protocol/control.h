@@ -43,7 +43,7 @@ inline constexpr int kMissedHeartbeatsBeforeEviction = 3;
 // to the cluster that welcomed it first, for good.
 using ClusterId = std::string;
 
-// What a member remembers durably of its coordinator. Cluster empty: it has obeyed none yet.
+// What a member remembers durably of its coordinator. Cluster empty: it has followed none yet.
 struct ClusterMark {
   ClusterId cluster;
   int64_t epoch = 0;  // newest seen
@@ -175,7 +175,7 @@ struct ValidationResult {
   std::vector<ValidationLoss> sets = {};  // data.validation's
 };
 
-// The worker ends on purpose (SIGTERM): it counts as gone at once.
+// The worker ends on purpose (SIGTERM): it is evicted at once.
 struct Leaving {
   std::string reason;
 };
@@ -426,7 +426,7 @@ struct HeldJob {
   Version snapshot_version = kNoVersion;  // newest durable snapshot
   std::vector<PushId> staged;             // logged, neither applied nor dropped
   Generation generation = 0;              // newest that an island was fenced with
-  bool ended = false;                     // EndJob was obeyed
+  bool ended = false;                     // EndJob was carried out
   int64_t placement = 0;                  // as in the newest assignment
   std::vector<ShardId> shards;            // it has, or has received whole with their momentum
   std::vector<ShardId> filled;            // received whole from an island

@@ -105,7 +105,7 @@ struct IslandProgress {
   JobId job;
   IslandId island = 0;
   Generation generation = 0;
-  int64_t seen_sequence = 0;  // newest IslandOrder obeyed
+  int64_t seen_sequence = 0;  // newest IslandOrder carried out
   Version base_version = kNoVersion;
   bool ready = false;  // holds base_version's parameters and can train
   std::string doing;   // "training", "waiting for version 7", ...: human-readable
@@ -139,7 +139,7 @@ struct MemberProgress {
   IslandId island = 0;
   Generation generation = 0;
   int64_t plan_number = 0;    // of the plan that it serves; 0: none yet
-  int64_t seen_sequence = 0;  // newest MemberOrder obeyed
+  int64_t seen_sequence = 0;  // newest MemberOrder carried out
   std::string doing;          // human-readable
   bool holds = false;         // it may hold layers of the island's state
 };

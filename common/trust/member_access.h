@@ -63,7 +63,7 @@ std::unique_ptr<CertificateRenewer> StartRenewer(const IdentityFolder& folder,
                                                  const std::string& coordinator);
 
 // Calls `on_keys` with the coordinator's list of CURVE keys, now and whenever it changes, from a
-// thread of its own. While the coordinator is away the newest list holds.
+// thread of its own. While the coordinator is unavailable the newest list holds.
 class KeyWatcher {
  public:
   using OnKeys = std::function<void(const std::vector<std::string>& allowed,
