@@ -26,6 +26,7 @@ WORDS = [
     (r"asks? for (?:another|a new) plan", "replan request"),
     (r"(?:'s|own) word", "commit vote"),
     (r"(?:'s|small) language", "commands, fixture"),
+    (r"sums? of gradients|gradient sums?|sums with other", "all-reduce"),
     (r"in vain", "lost, without effect"),
     (r"told|tells?|hears?|heard|word of", "receives, reports, gets"),
     (r"lends?|lent|lenders?|lending|borrow(?:s|ed|ers?)?", "source, destination, transfer"),

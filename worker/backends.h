@@ -55,8 +55,8 @@ HostMemory HostMemoryOf(const std::vector<WorkerDevice>& devices);
 // Of messages of pipelines that wait to be received, whole workers together: a quarter of the
 // host's memory, beside what is above. From 256 MiB to 4 GiB.
 int64_t InboxBytes(const HostMemory& host);
-// Of numbers of sums from one other worker, which wait for the other members' numbers: likewise,
-// and more than the gradients of what this worker trains. From 256 MiB to 16 GiB.
+// Of numbers of all-reduces from one other worker, which wait for the other members' numbers:
+// likewise, and more than the gradients of what this worker trains. From 256 MiB to 16 GiB.
 int64_t SumBytes(const HostMemory& host);
 
 // The type that they compute in.

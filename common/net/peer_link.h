@@ -101,8 +101,8 @@ struct PeerLinkOptions {
   int64_t chunk_bytes = int64_t{1} << 20;
 
   // Granted to every peer, by channel, in payload bytes plus kPeerMessageCost a message. A message
-  // that does not fit alone is refused at Send. Sums of several groups wait for each other's layers
-  // here, so their window is no queue's but larger than what one worker may have to add up.
+  // that does not fit alone is refused at Send. All-reduces of several groups wait for each other's
+  // layers here, so their window is no queue's but larger than what one worker may have to add up.
   std::array<int64_t, kPeerChannels> window_bytes = {int64_t{8} << 20, int64_t{1} << 30,
                                                      int64_t{256} << 20, int64_t{16} << 30};
   Duration silence_max = std::chrono::seconds(6);  // of its network thread; then it is lost

@@ -53,15 +53,15 @@ struct DeviceWork {
   bool operator==(const DeviceWork&) const = default;
 };
 
-// Gradient sums over a group of devices of several workers, as one of them sees them: what they
-// take shows the links between.
+// All-reduces of gradients in a group of devices of several workers, as one of them sees them:
+// their time shows the speed of the links between.
 struct GroupSums {
   std::string device;                // whose view it is
   std::vector<std::string> devices;  // of the group, by rank
   int64_t plan_number = 0;           // under which they were made
   int64_t window = 0;                // its number, as in BoundaryState
   int64_t bytes = 0;                 // of the window's largest tensors
-  double quickest_seconds = 0;       // of these, from the call until the sum was there
+  double quickest_seconds = 0;       // of these, from the call until the result was there
 
   bool operator==(const GroupSums&) const = default;
 };

@@ -77,7 +77,7 @@ void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
   CorrectLine(now, was, report.link);
 }
 
-// A sum goes both ways at once, and does not say which of them has changed.
+// An all-reduce goes both ways at once, and does not show which of them has changed.
 void ProfileBook::OnSums(Instant now, const GroupSums& sums) {
   const auto change = sum_corrections_.OnSums(
       sums,
@@ -102,7 +102,7 @@ void ProfileBook::OnSums(Instant now, const GroupSums& sums) {
   const std::string what = absl::StrCat("line ", change->from, " - ", change->to);
   changes_.push_back(
       {{change->from, change->to},
-       absl::StrCat(Told(what, change->before, change->now), ", as sums of gradients show"),
+       absl::StrCat(Told(what, change->before, change->now), ", as gradient all-reduces show"),
        false,
        what,
        HowFar(change->factor, 1)});

@@ -19,10 +19,10 @@ namespace atl::plan {
 StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s);
 
 // The time from step to step that the slowest device needs: from when its first operation may begin
-// until it knows of all sums and has taken its optimizer's step; in another site than the cluster's
-// leader, until that one's message that the next step begins, if that comes later. `begun_s`: when
-// each stage's first operation starts, infinite if that is not known, and taken as 0 for first
-// stages; `optimizer_s`: per replica, per place.
+// until it knows that all all-reduces are complete and has taken its optimizer's step; in another
+// site than the cluster's leader, until that one's message that the next step begins, if that comes
+// later. `begun_s`: when each stage's first operation starts, infinite if that is not known, and
+// taken as 0 for first stages; `optimizer_s`: per replica, per place.
 double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s,
                         const StageTimes& begun_s, const StageTimes& optimizer_s);
 

@@ -26,11 +26,12 @@ namespace atl::plan {
 // Per replica, per stage.
 using StageTimes = std::vector<std::vector<double>>;
 
-// When each stage's sums are complete, given when its own gradients are. With one replica: at once.
+// When each stage's all-reduce is complete, given when its own gradients are. With one replica: at
+// once.
 StageTimes SynchroniseGradients(const Cluster& cluster, const Costs& costs, const Job& job,
                                 const Layout& layout, const StageTimes& ready_s);
 
-// The slowest sum if all gradients are ready at 0.
+// The slowest all-reduce if all gradients are ready at 0.
 double SyncSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
                    const Layout& layout);
 

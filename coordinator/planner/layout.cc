@@ -153,7 +153,8 @@ GradientTimes TimesTogether(const Cluster& cluster, const Layout& layout, Outcom
   return times;
 }
 
-// The slowest replica's end, given when every stage's sums are complete: the optimizer follows.
+// The slowest replica's end, given when every stage's all-reduce is complete: the optimizer
+// follows.
 double StepEnd(const Layout& layout, const Outcome& outcome, const StageTimes& summed_s) {
   double end_s = 0;
   for (const ReplicaOutcome& kind : outcome.kinds) {

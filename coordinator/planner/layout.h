@@ -113,7 +113,7 @@ struct ReplicaOutcome {
 
 struct Outcome {
   double step_s = 0;      // from step to step: operations, all-reduces, commit votes, optimizer
-  double sync_s = 0;      // of it, sums that the slowest replica's operations do not hide
+  double sync_s = 0;      // of it, all-reduces that the slowest replica's operations do not hide
   double commit_s = 0;    // of it, until far sites know of each other (commit.h)
   double bound_s = 0;     // no schedule of this layout is faster
   bool together = false;  // replicas share lines and were played together

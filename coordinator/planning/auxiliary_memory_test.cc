@@ -57,7 +57,7 @@ TEST_CASE("both ends of a stage link hold messages for what is in flight, and on
         9 * kMessage);
 }
 
-TEST_CASE("sums with other workers take a gradient's bytes, but for one's own part") {
+TEST_CASE("all-reduces with other workers take a gradient's bytes, but for one's own part") {
   PlanRequest request = TwoWorkers();
   request.spec.layout.stages = 1;
   request.spec.layout.replicas = 2;

@@ -329,7 +329,7 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   MakeTypes(request, devices, input, input.table);
   input.costs = plan::Costs(model, input.table, CostOptionsOf(request.spec, element.compute == 4));
   ATOLL_ASSIGN_OR_RETURN(input.job, JobOf(request.spec, shape));
-  // Without keys sums go around Gloo's rings, which know no sites.
+  // Without keys all-reduces go around Gloo's rings, which know no sites.
   const bool keys = std::all_of(request.members.begin(), request.members.end(),
                                 [](const PlanMember& m) { return !m.member.public_key.empty(); });
   input.job.reduction = keys ? plan::Reduction::kBySite : plan::Reduction::kRing;

@@ -180,7 +180,7 @@ def line_that_changes_for_good(story):
 
 @case
 def line_of_sums_that_changes_for_good(story):
-    """Only sums of gradients cross the line between two sites, whose four workers are replicas. It
+    """Only all-reduces cross the line between two sites, whose four workers are replicas. It
     drops from 500 to 20 Mbit/s: the island takes another plan, says why, and does without the line"""
     try:
         with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=500, latency_ms=2)) as net:
@@ -191,8 +191,8 @@ def line_of_sums_that_changes_for_good(story):
             goes_on(story, job)
             uses_the_line(story, job)
             net.reshape("a", "b", rate_mbit=20)
-            leaves_the_line(story, job, lambda reason: "slower than measured, as sums of gradients "
-                            "show" in reason)
+            leaves_the_line(story, job, lambda reason: "slower than measured, as gradient "
+                            "all-reduces show" in reason)
             goes_on(story, job)
             story.close()
     except Unavailable as why:

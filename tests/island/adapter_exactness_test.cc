@@ -92,7 +92,7 @@ bool InOneStepUnlike(const std::map<int64_t, std::set<int>>& steps) {
                      [](const auto& step) { return step.second.size() > 1; });
 }
 
-// Devices of one group cut alike: their sums are of one chunk's size.
+// Devices of one group cut alike: their all-reduces are of one chunk's size.
 void CheckGroupsAlike(const IslandPlan& plan, const SeenCuts& cuts) {
   for (const PlanReplica& replica : plan.replicas) {
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {

@@ -45,7 +45,7 @@ std::vector<Spread> Layouts() {
           {On(2, replicas[0]), true, 4}};  // in chunks
 }
 
-// The bytes went over sockets, and the sums as they should.
+// The bytes went over sockets, and the all-reduces as they should.
 void CheckOverSockets(bool with_keys) {
   REQUIRE(SetLogLevel("warning").ok());
   for (const Spread& spread : Layouts()) {
@@ -63,11 +63,11 @@ void CheckOverSockets(bool with_keys) {
   }
 }
 
-TEST_CASE("workers over sockets, sums by Gloo, train as one device does", "[gloo]") {
+TEST_CASE("workers over sockets, all-reduces by Gloo, train as one device does", "[gloo]") {
   CheckOverSockets(false);
 }
 
-TEST_CASE("workers with keys, sums over their links, train as one device does", "[keys]") {
+TEST_CASE("workers with keys, all-reduces over their links, train as one device does", "[keys]") {
   CheckOverSockets(true);
 }
 

@@ -50,7 +50,7 @@ struct BlockName {
 class PeerBlocks {
  public:
   struct Link {
-    // Queues a message on the channel of sums; never waits.
+    // Queues a message on the channel of collectives; never waits.
     std::function<absl::Status(const NodeId& to, std::string header,
                                std::span<const std::byte> payload,
                                std::shared_ptr<const void> owner)>
@@ -112,8 +112,8 @@ class PeerBlocks {
   std::map<std::pair<std::string, int32_t>, Box> boxes_;  // guarded by mutex_; by group and rank
 };
 
-// The channel of sums of a link that is made later: `*link` is there before the first block, and
-// outlives the last.
+// The channel of collectives of a link that is made later: `*link` is there before the first block,
+// and outlives the last.
 PeerBlocks::Link SumsOver(const std::unique_ptr<PeerLink>* link);
 
 }  // namespace atl::worker

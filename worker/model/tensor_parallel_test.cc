@@ -335,7 +335,8 @@ class Counting final : public Communicator {
   Communicator& to_;
 };
 
-TEST_CASE("collectives are four sums a block, one for each end, and two small ones for the loss") {
+TEST_CASE(
+    "collectives are four all-reduces a block, one for each end, and two small ones for the loss") {
   const ModelConfig config = Tiny(ModelFamily::kLlama, 3, false);
   const auto parts = *CutModel(config, 2, {});
   const auto members = NewThreadCommunicators(2, kTimeout);

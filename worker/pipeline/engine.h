@@ -203,7 +203,8 @@ struct StepOutcome {
   std::vector<DeviceMemory> memory;  // of this worker's devices
   // How fast they are: the newest window of each (work_meter.h), without the model's digest.
   std::vector<DeviceWork> work;
-  // What their gradient sums with other workers' devices take: the newest window of each group.
+  // Times of their gradient all-reduces with other workers' devices: the newest window of each
+  // group.
   std::vector<GroupSums> sums;
 };
 

@@ -114,7 +114,8 @@ Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, in
 
 // The emulated device's own time: it begins where the operation before ended, unless there was a
 // wait, and does not know that this thread is woken up late or does not run. Waits for the others
-// of its tensor-parallel group are not its own: slowed down, too, they would grow with every sum.
+// of its tensor-parallel group are not its own: slowed down, too, they would grow with every
+// all-reduce.
 void Executor::Emulate(int32_t first_layer, int32_t layers, int64_t rows, OpSpan* span) {
   const Emulation& emulation = options_.emulation;
   Duration lasts = computes() ? span->end - span->start - span->in_group : Duration(0);

@@ -1,6 +1,7 @@
-// The sums of one device's gradients in one step, on a thread of their own, so that they overlap
-// with B and W of other layers: all-reduces, or, where ownership is sharded
-// (common/model/ownership.h), sums at the owners, whose parameters come back after the optimizer's
+// The reductions of one device's gradients in one step, on a thread of their own, so that they
+// overlap with B and W of other layers: all-reduces, or, where ownership is sharded
+// (common/model/ownership.h), reduce-scatters to the owners, whose parameters come back by
+// all-gather after the optimizer's
 // step. All devices do theirs in the same order of layers (see role.h), so that blocking
 // collectives cannot wait for each other in a circle.
 

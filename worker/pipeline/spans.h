@@ -22,8 +22,8 @@ struct OpSpan {
   bool with_weights = false;  // B that did W too
   int32_t piece = 0;
   int32_t pieces = 1;
-  int64_t bytes = 0;     // of a sum over several devices
-  Duration in_group{0};  // of it, in sums over the tensor-parallel group: waiting, mostly
+  int64_t bytes = 0;     // of an all-reduce over several devices
+  Duration in_group{0};  // of it, in all-reduces over the tensor-parallel group: waiting, mostly
 };
 
 struct DeviceStep {

@@ -1,8 +1,9 @@
-// What a device's gradient sums with other workers' devices take, in windows. Pure.
+// Times of a device's gradient all-reduces with other workers' devices, in windows. Pure.
 //
-// A window of a group is 20 sums or more, and ends with a step: the first sums of a step find the
-// line idle, later ones may stand behind others. Of its largest tensors the quickest counts: a sum
-// lasts longer for who comes early, and where other messages are on the line.
+// A window of a group is 20 all-reduces or more, and ends with a step: the first ones of a step
+// find the line idle, later ones may stand behind others. Of its largest tensors the quickest
+// counts: an all-reduce lasts longer for members that come early, and where other messages are on
+// the line.
 
 #ifndef ATOLL_WORKER_PIPELINE_SUM_METER_H_
 #define ATOLL_WORKER_PIPELINE_SUM_METER_H_
