@@ -24,7 +24,7 @@ struct Global {
 
 // Wherever a job is named, the beginning of its id is enough where no other job's id begins so.
 
-// Checks the file here; with `ask`, also asks the coordinator whether it would take it.
+// Checks the file here; with `ask`, also has the coordinator check it.
 int Validate(const Global& global, const std::string& path, bool ask);
 struct SubmitFlags {
   std::string path;                   // "-": standard input

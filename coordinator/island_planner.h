@@ -7,7 +7,7 @@
 // When there is nothing to plan the thread prepares plans for the loss of workers
 // (prepared_plans.h), and rests between them, so that islands by the hundred do not keep a core
 // busy with plans for losses. When one is lost, the plan is there at once, and a full search is
-// asked for after it.
+// requested after it.
 //
 // All calls come from one thread, the coordinator's loop. `post` is called on either.
 
@@ -75,7 +75,7 @@ class IslandPlanner {
     PlanRequest request;
     IslandPlan plan;
   };
-  // The core may keep an earlier plan, and users may ask for it long after.
+  // The core may keep an earlier plan, and users may request it long after.
   static constexpr size_t kKeptOfIsland = 4;
   static constexpr size_t kKept = 256;
 

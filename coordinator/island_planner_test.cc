@@ -165,7 +165,7 @@ void PrepareLosses(Inbox& inbox, IslandPlanner& planner, MakePlan& ask) {
   REQUIRE(planner.Prepared().second);
 }
 
-TEST_CASE("A plan for who is left was prepared, is there at once, and a full search is asked for") {
+TEST_CASE("A plan for who is left was prepared, is there at once, and a full search is requested") {
   Inbox inbox;
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });

@@ -103,7 +103,7 @@ CoordinatorLoop::CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOption
       store_(std::move(store)),
       core_(std::move(options), own.cluster, own.epoch),
       traces_(own.epoch),
-      // One that finds no room is asked for again by the core.
+      // One that finds no room is requested again by the core.
       planner_([this](CoordinatorEvent event) {
         Post([this, event = std::move(event)](Instant now) { Step(now, event); });
       }) {}

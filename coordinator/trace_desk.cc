@@ -15,7 +15,7 @@ absl::Status NotRunning(const JobSummary& job) {
   if (job.state == JobState::kPaused) {
     remedy = absl::StrCat("; atoll resume ", job.job);
   } else if (job.state < JobState::kRunning) {
-    remedy = "; ask again when it runs";
+    remedy = "; retry when it runs";
   }
   return absl::FailedPreconditionError(absl::StrCat(job.job, " is ", Name(job.state),
                                                     job.reason.empty() ? "" : ": ", job.reason,
@@ -122,7 +122,7 @@ std::optional<absl::StatusOr<TracedStep>> TraceDesk::Look(Instant now,
         record.generation != request.generation || !island->attached) {
       return absl::AbortedError(absl::StrCat("worker ", request.leader, ", which led island ",
                                              request.island, ", is unavailable: ", record.reason,
-                                             "; ask again when the island trains (atoll status)"));
+                                             "; retry when the island trains (atoll status)"));
     }
   } else if (island != nullptr && Leads(*island)) {
     Send(request, *island, work);

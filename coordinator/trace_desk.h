@@ -4,7 +4,7 @@
 // nothing of it is stored, and a restart ends the call that waits for it. This class only reads the
 // core's view of the job. It sends TraceNextStep to the island's leader once that leads in the
 // generation in force, and passes on the leader's answer. Requests for an island whose leader has
-// been asked already share its answer.
+// got the request already share its answer.
 //
 // Every request ends: with a step; with the reason why none comes (the job does not run, there is
 // no such island), at once; with the loss of the leader or of the step; or at its deadline with

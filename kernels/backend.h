@@ -149,10 +149,10 @@ class Backend {
   // Blocks the host until the stream is idle.
   virtual absl::Status Synchronize(Stream& stream) = 0;
 
-  // Enqueues on the stream what `work` enqueues. Where the backend can (and was asked to), it calls
-  // `work` the first times that it sees a key, and later enqueues what it has recorded then, in one
-  // launch, without calling it. So `work` only enqueues operations, copies and zeroes, on this
-  // stream alone: the same ones on the same memory for the same key. Freeing a buffer of the
+  // Enqueues on the stream what `work` enqueues. Where the backend can (and is configured to), it
+  // calls `work` the first times that it sees a key, and later enqueues what it has recorded then,
+  // in one launch, without calling it. So `work` only enqueues operations, copies and zeroes, on
+  // this stream alone: the same ones on the same memory for the same key. Freeing a buffer of the
   // backend forgets all that was recorded, so addresses may be part of a key. Returns what `work`
   // does.
   virtual absl::Status Repeat(Stream& /*stream*/, const WorkKey& /*key*/,

@@ -9,7 +9,7 @@
 // the sum starts from zero; one may be the output itself, but not overlap it partly.
 //
 // Check() aborts on shapes that do not fit together: that is a bug of the caller. Every backend
-// calls it first. Checks look at shapes only where a workspace is asked for (data may be null).
+// calls it first. Checks look at shapes only where a workspace is requested (data may be null).
 
 #ifndef ATOLL_KERNELS_OPS_H_
 #define ATOLL_KERNELS_OPS_H_

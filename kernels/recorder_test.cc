@@ -61,7 +61,7 @@ struct Story {
 
 using Done = std::vector<int>;
 
-TEST_CASE("work is enqueued, then recorded, then launched without being asked again") {
+TEST_CASE("work is enqueued, then recorded, then launched without another call of the work") {
   Story story;
   REQUIRE(story.Repeats(kForward) == 1);
   REQUIRE(story.recorder.counts().recorded == 0);

@@ -1,4 +1,4 @@
-// The devices that a worker's flags ask for, and the backends on them.
+// The devices that a worker's flags request, and the backends on them.
 
 #ifndef ATOLL_WORKER_BACKENDS_H_
 #define ATOLL_WORKER_BACKENDS_H_

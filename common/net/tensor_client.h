@@ -1,4 +1,4 @@
-// The end of a tensor link that asks: it pushes tensors to servers and pulls tensors from them.
+// The client end of a tensor link: it pushes tensors to servers and pulls tensors from them.
 //
 // Workers use it (and `atoll export`). One network thread serves all transfers to all servers; it
 // converts to and from the encoding of messages chunk by chunk, so no second copy of a tensor
@@ -100,7 +100,7 @@ class TensorClient {
   // (Both: id.elements is what is pushed, or 0 for a whole shard.)
 
   // Fills `destination`, which must stay valid until `done` and have exactly as many elements as
-  // were asked for.
+  // were requested.
   // Its content is unspecified unless the result is OK.
   TransferId Pull(const ServerAddress& server, const PullRequest& request,
                   std::span<float> destination, Duration timeout, PullDone done);

@@ -39,7 +39,7 @@ class TensorHandler {
   virtual ~TensorHandler() = default;
 
   // Whether to take a push of which only the description has come; no memory is taken for it yet.
-  // OK: its bytes are asked for and OnPush follows, or nothing if the sender dies.
+  // OK: its bytes are requested and OnPush follows, or nothing if the sender dies.
   // AlreadyExists: answered kDuplicate, and its bytes are not sent.
   // Anything else: answered kRefused with the message as reason.
   virtual absl::Status AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) = 0;

@@ -135,7 +135,7 @@ struct JobRefused {
   std::string reason;  // names the file, the field and the remedy
 };
 
-// The island asks for data until it holds leases for `wanted` sequences that it has not used.
+// The island requests data until it holds leases for `wanted` sequences that it has not used.
 struct LeaseRequest {
   JobId job;
   IslandId island = 0;
@@ -144,7 +144,7 @@ struct LeaseRequest {
   int64_t wanted = 0;   // sequences, more than it holds
 };
 
-// The island has made its steps and asks to push. Sent again until the round is committed.
+// The island has made its steps and requests to push. Sent again until the round is committed.
 struct PushRequest {
   JobId job;
   ContributionId contribution;
@@ -332,7 +332,7 @@ struct PushGrant {
 
 // Open peer links to these workers, for this request alone, until another one or an order comes.
 // The measurer times messages to others, which take them: LinksMeasured. In islands only these are
-// answered, on connections of their own: a probe, that asks who is there, and `beside`.
+// answered, on connections of their own: a probe, which finds the reachable ones, and `beside`.
 struct MeasureLinks {
   JobId job;
   int64_t request = 0;  // grows; a larger one replaces a smaller one

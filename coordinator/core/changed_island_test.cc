@@ -28,7 +28,7 @@ TEST_CASE("A device that is not what was measured leads to a plan, if that is wo
   SECTION("the same layout is still the best") {
     CHECK(Says(world.Do("changed b reason=b/0_is_1.9_times_slower_than_measured"),
                "island 0 keeps plan 1 (b/0 is 1.9 times slower than measured): the same layout"));
-    CHECK_FALSE(Says(world.Do("wait 100"), "plan"));  // said once, asked once
+    CHECK_FALSE(Says(world.Do("wait 100"), "plan"));  // reported once, requested once
     // The next change is considered soon, whatever the result of this one.
     CHECK(Says(world.Do("changed b reason=b/0_is_fast_again"), "(b/0 is fast again)"));
   }

@@ -153,7 +153,7 @@ bool DropLostHolders(State& s, Job& job) {
       Drop(s, job, NodeId(server), slots, why);
       return true;
     }
-    // A job that has ended loses no copy: only who is asked for it changes.
+    // A job that has ended loses no copy: only the server that sends it changes.
     bool swapped = false;
     for (const SlotId slot : slots) {
       if (IsCopy(job.record, slot)) continue;

@@ -61,7 +61,7 @@ struct CoordinatorOptions {
   // 50 us a member later.
   int64_t many_members = 256;
   int64_t max_jobs = 4096;  // that have not ended
-  // A plan that could not be made is tried again so often; one that an island asks for itself is
+  // A plan that could not be made is tried again so often; one that an island requests itself is
   // not made more often.
   Duration plan_retry = std::chrono::seconds(30);
   // A request to the planner without an answer is repeated after so long.
@@ -245,7 +245,7 @@ class CoordinatorCore {
   std::optional<JobView> Job(Instant now, const JobId& job) const;
   // Jobs that members hold and this coordinator does not know.
   std::vector<OrphanView> Orphans() const;
-  // What the next plan of each of the job's islands would be asked for with, if it were now.
+  // What the next plan of each of the job's islands would be requested with, if it were now.
   // Islands without a worker, and those that train without plans, have none.
   std::vector<MakePlan> PlanRequests(const JobId& job) const;
   // Why the plan in force would be kept although this one was made; empty: it would not.

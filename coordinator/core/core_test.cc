@@ -85,7 +85,7 @@ TEST_CASE("more_names_come_over_a_clusters_life_than_are_kept") {
   CHECK(Says(NamesOf(w), "stays"));
 }
 
-TEST_CASE("a member without a hello is refused and asked for one") {
+TEST_CASE("a member without a hello is refused until it says hello") {
   World w;
   CHECK(Says(w.Do("worker a ready"), "Refused: say hello first: not seen before"));
   w.Tell({"worker a attaches", "worker a goes-silent", "wait 7"});
@@ -254,7 +254,7 @@ TEST_CASE("a new worker's island does not change the others' generation") {
   CHECK(w.Order("b").generation > before);
 }
 
-TEST_CASE("a server's fault makes the job wait with its reason, and it is asked again") {
+TEST_CASE("a server's fault makes the job wait with its reason, and the order is repeated") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   w.Do("server ps-0 faults reason=a-push-is-missing");
@@ -483,7 +483,7 @@ TEST_CASE("an order that got lost is sent again when the heartbeat shows it") {
   CHECK(Says(w.Do("again"), "IslandOrder"));
 }
 
-TEST_CASE("an unanswered question is asked again every two seconds") {
+TEST_CASE("an unanswered request is repeated every two seconds") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   w.Contribute("a", 4);

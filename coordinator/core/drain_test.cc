@@ -42,7 +42,7 @@ TEST_CASE("worker_alone_in_its_island_is_drained_when_its_leased_data_is_committ
     CHECK(DrainingOf(w, "a") == kDrained);
     CHECK_FALSE(Says(w.Do("wait 10"), "-> a: PrepareJob"));
   }
-  SECTION("undone, it is asked to prepare the job again") {
+  SECTION("undone, it gets the request to prepare the job again") {
     CHECK(Says(w.Do("drain a undo"), "-> a: PrepareJob"));
     CHECK(DrainingOf(w, "a").empty());
   }

@@ -136,7 +136,7 @@ std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
       why_not = absl::StrCat("its saved state is of version ", about.base_version,
                              ", committed is ", job.progress.version);
     } else if (MayBePushed(job, island, about.base_version)) {
-      why_not = "its saved state holds steps that it had asked to push";
+      why_not = "its saved state holds steps that it had requested to push";
     } else if (const std::optional<SavedUnit> missing =
                    Missing(state, [&](const SavedHolder& h) { return IsThere(s, island, h); })) {
       why_not = absl::StrCat("no attached worker holds layer ", missing->layer,

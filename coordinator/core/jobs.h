@@ -20,7 +20,7 @@ void FailJob(State& s, Job& job, const std::string& reason);
 void Schedule(State& s);
 // Carries the job as far as it goes; true if anything changed (call again).
 bool AdvanceJob(State& s, Job& job);
-// Asks candidates that have not answered.
+// Repeats requests to candidates that have not answered.
 void PumpCandidates(State& s);
 
 Instant NextJobDeadline(const State& s, const Job& job);

@@ -34,7 +34,7 @@ TEST_CASE("A follower that leaves serves on until the island is set up without i
   CHECK(changes[2].reason == "its transfer sources are not needed any more");
 }
 
-// The leader, a, has pushed in part and handed that on when it is asked to leave.
+// The leader, a, has pushed in part and handed that on when it begins to leave.
 void StartHandingOver(World& world) {
   world.Tell({"server ps-0 attaches", "worker a attaches incarnation=3",
               "worker b attaches incarnation=8", "worker c attaches",

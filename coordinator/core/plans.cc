@@ -194,7 +194,7 @@ std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
   double takes_ms = static_cast<double>(current.step_ns) / 1e6;
   const bool wished = !Wish(s, job, island, current).empty();
   const Member* leader = Leader(s, island);
-  // The island asks because its steps are not what was predicted.
+  // The island sends the request because its steps are not what was predicted.
   if (answer.current_step_ns > 0) {
     takes_ms = static_cast<double>(answer.current_step_ns) / 1e6;
   } else if (wished && leader->progress->step_seconds_quiet > 0) {
@@ -347,7 +347,7 @@ const IslandPlan* PlanInForce(const Job& job, const IslandRecord& island) {
     }
     return true;
   };
-  // Asked again and again, and no matter of a few comparisons for islands of a hundred workers.
+  // Called often, and more than a few comparisons for islands of a hundred workers.
   if (job.dirty.islands.contains(island.island) || job.dirty.plans.contains(island.island)) {
     return whole() ? &found->second : nullptr;
   }

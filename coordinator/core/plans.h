@@ -18,9 +18,9 @@
 
 namespace atl::coord {
 
-// Whether the island runs by plans. A worker of one device by itself does not, unless the job asks
-// for what only plans have, or does not fit it otherwise: then it has measured its device, which
-// such a worker does for nothing else.
+// Whether the island runs by plans. A worker of one device by itself does not, unless the job
+// requests for what only plans have, or does not fit it otherwise: then it has measured its device,
+// which such a worker does for nothing else.
 bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island);
 
 // Whether the worker leads the plan's island or has a device in it. Its other members are only
@@ -38,7 +38,7 @@ void RenumberPlan(Job& job, IslandRecord& island);
 
 void OnPlanMade(State& s, const PlanMade& made);
 void OnProfileChanged(State& s, const ProfileChanged& event);
-// Asks for the plans that are wanted now.
+// Requests the plans that are wanted now.
 void AdvancePlans(State& s, Job& job);
 Instant NextPlanDeadline(const State& s, const Job& job);
 

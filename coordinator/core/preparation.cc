@@ -178,7 +178,7 @@ bool AdvancePreparing(State& s, Job& job) {
   const std::string refusals = Refusals(s, job, refused);
   const int64_t enough = static_cast<int64_t>(prepared.size());
   job.waiting_for = absl::StrCat("workers to open the model and the data: ", enough, " have of ",
-                                 candidates.size(), " asked, ", needed, " are needed",
+                                 candidates.size(), " candidates, ", needed, " are needed",
                                  refused > 0 ? "; refused by " : "", refusals,
                                  WhoMeasures(s, NamesOf(candidates)));
   if (candidates.empty() && refused >= needed) {

@@ -176,7 +176,7 @@ struct IslandRecord {
   std::vector<SavedState> saved = {};  // whole ones, newest first: at most kSavedStatesMax
   int64_t steps_this_round = 0;
   std::string reason;                       // why it is as it is: "joined", "evicted: ..."
-  Version last_push_base = kNoVersion;      // newest base version it asked to push from
+  Version last_push_base = kNoVersion;      // newest base version it requested to push from
   int64_t lease_request = -1;               // newest LeaseRequest answered with ranges
   std::vector<PositionRange> lease_ranges;  // that answer, to be repeated
   std::optional<ContributionOutcome> outcome;
@@ -207,8 +207,8 @@ struct PlanRecord {
   bool operator==(const PlanRecord&) const = default;
 };
 
-// A contribution that its island asked to push and that was granted. It goes when it is decided.
-// Key: job, contribution.
+// A contribution that its island requested to push and that was granted. It goes when it is
+// decided. Key: job, contribution.
 struct ContributionRecord {
   JobId job;
   ContributionId contribution;

@@ -326,7 +326,8 @@ void OnPushStaged(State& s, Member& server, const PushStaged& message) {
 
 namespace {
 
-// Whose statistics a server is asked for: each shard's by one server. Empty: of all that it holds.
+// The shards whose statistics a server sends: each shard's by one server. Empty: of all that it
+// holds.
 std::vector<ShardId> AskedShards(const Job& job, const NodeId& server) {
   std::vector<ShardId> asked;
   if (job.record.copies.empty()) return asked;
@@ -472,7 +473,7 @@ void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
 
 namespace {
 
-// While a job is stale its servers are asked for nothing but what they hold.
+// While a job is stale its servers only get requests for what they hold.
 bool OwesDescription(const State& s, const NodeId& server, const ServerLink& link) {
   const Member* member = s.FindMember(MemberKind::kServer, server);
   return member != nullptr && member->attached && !link.described;

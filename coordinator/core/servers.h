@@ -18,9 +18,9 @@ void OnStatistics(State& s, Member& server, const Statistics& message);
 void OnRoundApplied(State& s, Member& server, const RoundApplied& message);
 void OnServerFault(State& s, Member& server, const ServerFault& message);
 
-// Sends what servers owe an answer for and were not asked within kRetryInterval.
+// Sends what servers owe an answer for and that was not requested within kRetryInterval.
 void PumpServers(State& s, Job& job);
-// The next PumpServers asks at once.
+// The next PumpServers sends at once.
 void AskServersNow(State& s, Job& job);
 Instant NextServerRetry(const State& s, const Job& job);
 

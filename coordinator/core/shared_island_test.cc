@@ -142,7 +142,7 @@ TEST_CASE("A leader that dies: the next one goes on from the saved state, if all
   }
   SECTION("a push from the same base may count, if it is whole") {
     world.Tell({"worker a pushes", "worker a stages"});
-    CHECK(Says(world.Do("worker a dies"), "holds steps that it had asked to push"));
+    CHECK(Says(world.Do("worker a dies"), "holds steps that it had requested to push"));
   }
   SECTION("one that is half there is dropped, and counts no more") {
     world.Tell({"worker a pushes", "worker a stages shards=1"});
@@ -214,7 +214,7 @@ TEST_CASE("A worker that joins gets a part if that is worth it") {
     CHECK(world.Island(0).workers.size() == 2);
     CHECK(Says(world.Island(0).planning, "keeps plan 1 (worker b has joined): the best other one"));
     CHECK(Says(world.Island(0).workers[1].doing, "no part in the plan: keeps plan 1 (worker b"));
-    CHECK(world.Do("wait 100").find("plan") == std::string::npos);  // not asked again
+    CHECK(world.Do("wait 100").find("plan") == std::string::npos);  // not requested again
     world.Do("planner speed=1");
     CHECK(Says(world.Do("worker a wishes reason=slow"), "(slow): plan 2 by a, b"));
   }
@@ -283,7 +283,7 @@ TEST_CASE("The planner refuses while an island works: it keeps what it has") {
   CHECK(
       Says(world.Job().summary.waiting_for, "island 0 needs a plan (worker b is unavailable): no"));
   world.Do("planner answers");
-  // A worker that joins changes everything: the planner is asked at once.
+  // A worker that joins changes everything: the planner gets a request at once.
   world.Tell({"worker d attaches", "worker d prepared"});
   CHECK(Members(world.Order("a").plan) == "acd");
 }

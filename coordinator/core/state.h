@@ -47,7 +47,7 @@ struct Member {
   std::string peer_public_key;
   std::string site;                      // as its operator says
   bool leaving = false;                  // it ends; serves on until its state has moved
-  JobId candidate_for;                   // asked to prepare this job; see State::SetCandidate
+  JobId candidate_for;                   // it is to prepare this job; see State::SetCandidate
   Instant asked_at{};                    // PrepareJob, first
   Instant ask_again_at{};                // PrepareJob, again
   std::optional<JobFacts> prepared;      // its answer, for candidate_for
@@ -79,10 +79,10 @@ struct ServerLink {
   std::set<ShardId> lacking;  // the problem is that it has none of these
   HeldJob held;               // what it said that it holds, while it lacks some
   bool ahead = false;         // the problem is that the store is older than what the server holds
-  std::optional<JobDescribed> described;  // asked for while a link of the job is ahead
+  std::optional<JobDescribed> described;  // requested while a link of the job is ahead
   Version version = kNoVersion;
   Version snapshot_version = kNoVersion;
-  Instant again_at{};   // when what it still owes is asked for again
+  Instant again_at{};   // when what it still owes is requested again
   std::string trouble;  // a fault that it reported and that has not ended yet
   std::string logged_trouble;
 };
@@ -166,7 +166,7 @@ struct Planning {
   std::vector<IslandMember> considered;  // those of the newest request that was answered
   Instant wish_not_before{};             // when its next replan request is considered
   int wishes_in_vain = 0;                // without effect, in a row
-  // What the shell says has changed: wanted from the next plan that is asked for.
+  // What the shell says has changed: wanted from the next plan that is requested.
   Changes changed;
   Changes asked_for;                       // `changed` of the newest request
   std::string asked_reason;                // `reason` of the newest request
@@ -217,12 +217,12 @@ struct Moving {
   std::vector<ShardMove> batch;
   int64_t batch_bytes = int64_t{256} << 20;
   std::map<ShardId, std::pair<NodeId, Version>> received;
-  Instant again_at{};                 // servers are asked
+  Instant again_at{};                 // servers get requests
   Instant plan_again_at{};            // whether shards are to move
   std::optional<Instant> held_since;  // a round waits for them
   Duration hold = std::chrono::seconds(5);
   Instant fill_again_at{};
-  int64_t fills = 0;  // asked for
+  int64_t fills = 0;  // requested
   std::map<NodeId, Instant> release_again_at;
   std::set<NodeId>
       givers;           // they keep shards that have moved until the new holders have taken them
@@ -249,7 +249,7 @@ struct Job {
   std::map<IslandId, ProgressWatch> watches;
   int not_finite_rounds = 0;                    // in a row, void because no delta was finite
   std::map<IslandId, PushRequest> asked_early;  // before all servers were known; answered then
-  std::set<IslandId> waits_for_room;            // asked to push; granted when servers have room
+  std::set<IslandId> waits_for_room;            // requested to push; granted when servers have room
   std::optional<Instant> round_closed_at;       // of the round under way
   Duration round_took{0};  // from the end of the newest round's window until it was committed
   std::optional<Window> window;

@@ -25,7 +25,7 @@ inline constexpr int64_t kLeaseTtlS = 2;
 
 class Leadership {
  public:
-  // Waits until this process leads. `stop`: asked several times a second; Cancelled once it is
+  // Waits until this process leads. `stop`: polled several times a second; Cancelled once it is
   // true. `on_leader`: called with who leads, whenever that changes while waiting. An etcd that
   // does not answer is waited for, too; other errors end it.
   static absl::StatusOr<std::unique_ptr<Leadership>> Campaign(

@@ -233,7 +233,8 @@ HttpReply Gateway::Api(const std::string& call, const HttpRequest& request) {
 }
 
 HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
-  // Another site's page cannot send this header without asking first, which is never answered.
+  // Another site's page cannot send this header without a preflight request, which is never
+  // answered.
   if (request.Header("x-atoll-action").empty()) return ErrorReply(403, "not from this page");
   const std::string path = ActionOf(call);
   if (path.empty()) return ErrorReply(404, "there is no such action");

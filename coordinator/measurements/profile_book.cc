@@ -260,7 +260,7 @@ bool ProfileBook::NextTurn(Instant now, Waiting& waiting) const {
   return false;
 }
 
-// The members that its turn needs; no others are asked.
+// The members that its turn needs; no others get a request.
 std::vector<IslandMember> ProfileBook::TakingPart(const Waiting& waiting) {
   std::vector<IslandMember> members = MembersOf(waiting.request);
   std::erase_if(members, [&](const IslandMember& member) {

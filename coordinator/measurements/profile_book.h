@@ -43,7 +43,7 @@ namespace atl {
 struct ProfileBookOptions {
   Duration link_fresh = std::chrono::minutes(30);  // older ones are measured again
   Duration turn_limit = std::chrono::seconds(20);  // one worker's measuring
-  // A pair that could not be measured though there is a connection is asked for again after so
+  // A pair that could not be measured though there is a connection is requested again after so
   // long.
   Duration unmeasured_retry = std::chrono::minutes(2);
   size_t max_profiles = 65'536;

@@ -197,7 +197,7 @@ TEST_CASE("the line of two sites is measured once each way, and at a site each w
   while (story.planned.empty()) {
     const std::vector<NodeId> to = story.sent[0].message.to;
     const NodeId from = story.Measurer();
-    CHECK(story.sent.size() == to.size() + 1);  // no other worker is asked
+    CHECK(story.sent.size() == to.size() + 1);  // no other worker gets a request
     for (const NodeId& other : to) measured.emplace(from, other);
     story.Measures(to, from == "a3" ? 1e6 : from == "b1" ? 2e6 : 1e8);
   }

@@ -36,7 +36,7 @@ struct Separated : Running {
     if (!trouble.empty()) answer.unreachable = {{"b", trouble}};
     Says("a", answer);
   }
-  // In the next plan that is asked for.
+  // In the next plan that is requested.
   size_t Unreachable() {
     Wants({"a", "b"}, true, ++request);
     return planned.back().second.unreachable.size();

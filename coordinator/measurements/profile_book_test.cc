@@ -62,8 +62,7 @@ TEST_CASE("old measurements are repeated") {
   CHECK(story.Measurer() == "a");
 }
 
-TEST_CASE(
-    "workers that run an island are not asked, nor such as cannot be reached, nor one alone") {
+TEST_CASE("workers that run an island, that cannot be reached or are alone get no request") {
   Story story;
   story.Wants({"a", "b"}, true);
   CHECK(story.planned.size() == 1);

@@ -43,7 +43,7 @@ std::optional<GroupChoice> EqualShares(const Scope& scope, int groups) {
   return GroupChoice{std::vector<Composition>(groups, share), 0};
 }
 
-// GroupByCounts, which sites and scopes that are alike are asked about once.
+// GroupByCounts, which is called once for sites and scopes that are alike.
 class Grouper {
  public:
   const std::optional<GroupChoice>& Group(const std::vector<EntityClass>& classes, int groups,

@@ -56,7 +56,7 @@ absl::Status ValidateWire(const Wire& wire, size_t trunks, absl::string_view wha
   return absl::OkStatus();
 }
 
-// Average linkage over a distance matrix with a heap of pairs; `may_merge` is asked with the
+// Average linkage over a distance matrix with a heap of pairs; `may_merge` is called with the
 // distance of two groups. Groups are returned with ascending members, in order of the first.
 template <class MayMerge>
 std::vector<std::vector<int>> Agglomerate(std::vector<std::vector<double>> distance,

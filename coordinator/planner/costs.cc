@@ -218,7 +218,7 @@ std::vector<LayerTimes> Costs::Times(const DeviceType& type, int tp, int micro_b
   int below_size = 0;
   int above_size = 0;
   const size_t layers = model_.layers.size();
-  // The measured TP size nearest to the one asked for, then the micro-batches around it.
+  // The measured TP size nearest to the one requested, then the micro-batches around it.
   int measured_tp = 0;
   for (const auto& [key, entry] : profile_) {
     if (std::get<0>(key) != type.name || entry.size() != layers) continue;

@@ -133,8 +133,8 @@ struct Evaluation {
   double limit_s = INFINITY;       // CANCELLED if no schedule can be as fast as that
 };
 
-// Orders a stage's devices by how long they take for the whole model: what types they are of beside
-// the first one's is not asked.
+// Orders a stage's devices by their time for the whole model; their types, but for the first one's,
+// do not matter.
 void SlowestFirst(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
                   std::vector<int>& devices);
 

@@ -14,7 +14,7 @@
 namespace atl::plan {
 namespace {
 
-// Of a replica's stages; groups of devices that are alike are asked about once.
+// Of a replica's stages; groups of devices that are alike are computed once.
 class CostsOfStages {
  public:
   CostsOfStages(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,

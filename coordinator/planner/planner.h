@@ -40,7 +40,7 @@ struct Options {
   double exact_work = 1e7;            // steps that an exact order of groups may take; else beam
   int64_t mapping_nodes = 20'000;     // of all searches by branch and bound together
   Parallel parallel;                  // of these searches' nodes; no plan depends on it
-  std::function<bool()> stop;         // asked between candidates; what is best by then is returned
+  std::function<bool()> stop;         // polled between candidates; what is best by then is returned
 };
 
 struct Alternative {

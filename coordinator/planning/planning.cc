@@ -138,7 +138,7 @@ IslandPlan InRuntimeForm(const PlanRequest& request, const PlanningInput& input,
 }
 
 // As PredictMemory; where the job does not say how many replicas keep the optimizer's state, one of
-// them where memory asks for it.
+// them where memory requires it.
 std::vector<MemoryLack> PredictFitting(const PlanRequest& request, IslandPlan* island) {
   std::vector<MemoryLack> lacks = PredictMemory(request, island);
   if (lacks.empty() || request.spec.layout.optimizer_copies > 0 || island->optimizer_copies <= 1) {
@@ -180,7 +180,7 @@ absl::Status KeepLimits(const PlanRequest& request, const PlanningInput& input,
   absl::StrAppend(&island.reason, "; ", TotalsText(request.spec, rate));
   const absl::Status kept = CheckLimits(request.spec, rate);
   if (kept.ok() || request.number == 1) return kept;
-  absl::StrAppend(&island.reason, "; not what the job asks for: ", kept.message());
+  absl::StrAppend(&island.reason, "; not what the job requests: ", kept.message());
   return absl::OkStatus();
 }
 
@@ -348,7 +348,7 @@ absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
   absl::StatusOr<IslandPlan> plan = PlanAsAsked(relaxed);
   if (!plan.ok()) return asked;
   absl::StrAppend(&plan->reason,
-                  "; not what the job asks for, until that fits again: ", asked.status().message());
+                  "; not what the job requests, until that fits again: ", asked.status().message());
   return plan;
 }
 

@@ -65,7 +65,7 @@ TEST_CASE("replicas synchronise every layer, and share the sequences by measured
   CHECK(Count(plan, "w2/0", PlanOpKind::kSync) == 6);
 }
 
-TEST_CASE("a replica that the job asks for gets a sequence, however slow its device is") {
+TEST_CASE("a replica that the job requests gets a sequence, however slow its device is") {
   PlanRequest request = JobOf(4, 8);
   request.members = {Worker("w1", 1), Worker("w2", 1)};
   request.members[0].profiles = {Measured("w1/0", 1)};
@@ -73,7 +73,7 @@ TEST_CASE("a replica that the job asks for gets a sequence, however slow its dev
   Link(request, "w1", "w2", 0.01, 1e10);
   request.spec.layout.replicas = 2;
   request.spec.inner.micro_batch_sequences = 1;
-  request.number = 2;  // a plan that is not as asked for would be made
+  request.number = 2;  // a plan that is not as requested would be made
   const IslandPlan plan = Planned(request);
   REQUIRE(plan.replicas.size() == 2);
   for (const PlanReplica& replica : plan.replicas) {

@@ -44,7 +44,7 @@ struct PlanRequest {
   int64_t number = 1;                        // of the plan; 1: the island's first
   int islands = 1;                           // that share the job's tokens
   uint64_t seed = 1;
-  std::function<bool()> stop;  // asked between candidates; what is best by then is returned
+  std::function<bool()> stop;  // polled between candidates; what is best by then is returned
   std::optional<int>
       improvements;  // small changes to try on the winner; none: the planner's number
 };
@@ -59,7 +59,7 @@ struct PlanningInput {
   std::string assumptions;   // what was not measured, in words; empty: nothing
 };
 
-// What a job's specification asks of the search: batch, sizes of micro-batches that divide it,
+// What a job's specification requires of the search: batch, sizes of micro-batches that divide it,
 // tensor-parallel degrees that the model's shape allows, what [layout] fixes. The error names the
 // field that is impossible.
 absl::StatusOr<plan::Job> JobOf(const JobSpec& spec, const ModelSpec& shape);

@@ -138,7 +138,7 @@ absl::Status ShareUnevenly(const PlanRequest& request, const PlanningInput& inpu
     if (!shared.ok()) return Annotate(shared.status(), "layout.tensor_shares");
     plan = *std::move(shared);
     absl::StrAppend(&plan.reason, "; layers shared ", absl::StrJoin(asked, ":"),
-                    ", as the job asks");
+                    ", as the job requests");
     return absl::OkStatus();
   }
   const double evenly_s = plan.outcome.step_s;

@@ -1,4 +1,4 @@
-// The simulator's agenda: a binary heap ordered by time, then by the order of asking.
+// The simulator's agenda: a binary heap ordered by time, then by the order of the calls.
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_EVENT_QUEUE_H_
 #define ATOLL_COORDINATOR_SIMULATOR_EVENT_QUEUE_H_

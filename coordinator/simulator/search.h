@@ -74,7 +74,7 @@ struct SearchOptions {
   int restarts = 64;
   int improve = 0;  // simulations for ImproveOrder on top of that
   uint64_t seed = 1;
-  // Asked between simulations; true ends the search early (a time budget, kept by the caller).
+  // Polled between simulations; true ends the search early (a time budget, kept by the caller).
   std::function<bool()> stop;
 };
 

@@ -73,7 +73,7 @@ struct Result {
   int64_t operations = 0;  // F, B, W and optimizer steps that have ended
   // With Options::record only.
   std::vector<std::vector<OpSpan>> timeline;  // per device
-  std::vector<MessageSpan> messages;          // in the order asked
+  std::vector<MessageSpan> messages;          // in the order of requests
   std::vector<SyncSpan> syncs;                // in the order started
 };
 

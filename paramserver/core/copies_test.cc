@@ -163,7 +163,7 @@ TEST_CASE("what is decided is not forwarded any more") {
   REQUIRE(pair.active.forwards.empty());
 }
 
-TEST_CASE("statistics are of the shards that are asked for") {
+TEST_CASE("statistics are of the shards that are requested") {
   Pair pair;
   pair.active.PushAll(pair.active.By(0, 0), /*seed=*/3);
   pair.active.Sync();

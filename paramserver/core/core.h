@@ -183,7 +183,7 @@ struct ForwardPush {
 };
 
 // Write it once all records up to snapshot->last_sequence are durable; keep the snapshot before it;
-// answer with SnapshotDone. At most one a job is asked for at a time.
+// answer with SnapshotDone. At most one a job is requested at a time.
 struct WriteSnapshot {
   std::shared_ptr<const Snapshot> snapshot;
 };
@@ -255,7 +255,8 @@ class ServerCore {
   // Where the tensor link came to listen. Before the first ConnectionUp.
   void SetEndpoint(std::string endpoint) { options_.endpoint = std::move(endpoint); }
 
-  // What the tensor link asks before it takes memory for a push. Thread-safe; may outlive the core.
+  // Decides for the tensor link before it takes memory for a push. Thread-safe; may outlive the
+  // core.
   std::shared_ptr<const PushGate> gate() const { return gate_; }
 
   // For tests and status pages. kNoVersion for unknown jobs; empty for unknown shards.

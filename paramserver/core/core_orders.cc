@@ -221,7 +221,7 @@ void ServerCore::Obey(const DropContributions& message, Turn& turn) {
   if (record.contributions.empty()) return;
   const LogSequence sequence = Append(message.job, *job, record, turn);
   job->state->Apply(sequence, record);
-  job->gathering.reset();  // asked for again without them
+  job->gathering.reset();  // requested again without them
   Known(record.contributions, *job);
   UpdateRoom();
   turn.actions.notes.push_back(absl::StrCat("job ", message.job, ": ", record.contributions.size(),

@@ -35,7 +35,7 @@ AssignShards Placed(std::vector<OwnedShard> shards) {
   return assign;
 }
 
-// Answers what the receiver asks for; whole answers come from the giver.
+// Answers what the receiver requests; whole answers come from the giver.
 void Deliver(ServerStory& giver, ServerStory& receiver) {
   while (!receiver.fetches.empty()) {
     const FetchPart fetch = receiver.fetches.front();

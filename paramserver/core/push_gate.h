@@ -1,5 +1,5 @@
 // Which pushes are taken: decided in one place, for the core and for the tensor link's network
-// thread, which asks before it takes memory for a push.
+// thread, which calls it before it takes memory for a push.
 
 #ifndef ATOLL_PARAMSERVER_CORE_PUSH_GATE_H_
 #define ATOLL_PARAMSERVER_CORE_PUSH_GATE_H_

@@ -7,7 +7,7 @@
 namespace atl::ps {
 namespace {
 
-// Version 0 is committed and the pushes of version 1 are durable. Arithmetic waits to be asked for.
+// Version 0 is committed and the pushes of version 1 are durable. Arithmetic waits to be requested.
 struct Round {
   explicit Round(bool in_parts) {
     story.Assign();

@@ -1,4 +1,4 @@
-// Makes durable what the core asks for, and finds it again after a restart.
+// Makes durable what the core requests, and finds it again after a restart.
 //
 //   STATE/jobs/<job>/log-*, snapshot-*
 //   STATE/jobs/<job>/removed              the rest is to be deleted, or is already

@@ -160,7 +160,7 @@ class DiskStory {
     Instant next = Turn(core_->Step(kNow, event));
     while (next <= kNow) next = Turn(core_->Step(kNow, Tick{}));
   }
-  // When it wants to be asked again.
+  // When it wants the next call.
   Instant Turn(Actions actions) {
     for (AppendLog& append : actions.log) storage_->Add(std::move(append));
     for (WriteSnapshot& write : actions.snapshots) storage_->Add(std::move(write));

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The Debian packages, installed in a clean Debian 12: a job runs, upgrades keep, a purge asks."""
+"""The Debian packages, installed in a clean Debian 12: a job runs, upgrades keep, a purge prompts."""
 import hashlib
 import json
 import os

@@ -63,7 +63,7 @@ def trains_over_a_slow_line(story):
                 "w1", "w2"}, 2 * LIMIT_S)
             goes_on(story, job)
             shown = story.atoll("show", job)[1]
-            check("not what the job asks for" in shown, f"no reason in: {shown}")
+            check("not what the job requests" in shown, f"no reason in: {shown}")
             net.mend("a", "b")
             story.wait_until("a plan with all", lambda: takes_part(story, job) == everybody,
                              2 * LIMIT_S)

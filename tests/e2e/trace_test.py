@@ -222,7 +222,7 @@ def kills(story, job, who):
     trace = subprocess.Popen([binary("atoll"), "trace", job], text=True, stdin=subprocess.DEVNULL,
                              env=dict(os.environ, ATOLL_COORDINATOR=story.address),
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    story.wait_until("the leader to be asked",
+    story.wait_until("the request at the leader",
                      lambda: leader.log().count("is recorded") > asked, LIMIT_S, every_s=0.01)
     worker.kill()
     out, errors = trace.communicate(timeout=LIMIT_S)

@@ -1,4 +1,4 @@
-// What crosses the bus beside steps is what it was when it was asked for, bit for bit, however late
+// What crosses the bus beside steps is what it was when it was requested, bit for bit, however late
 // it is copied, and the devices compute meanwhile: deltas and what is adopted; and saves.
 
 #include <atomic>

@@ -16,7 +16,7 @@
 namespace atl::worker {
 namespace {
 
-// Lets one message be seen only after it was asked for so many times.
+// Lets one message be seen only after it was polled so many times.
 class HoldBack : public Wrapped {
  public:
   HoldBack(Transport& inner, MessageTag tag, int times)

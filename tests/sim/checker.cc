@@ -183,7 +183,7 @@ void Checker::Decided(const DecisionRecord& decision) {
   }
 }
 
-// Weights are token shares times clips, and the clipped pseudo-gradient is as short as asked for.
+// Weights are token shares times clips, and the clipped pseudo-gradient is as short as requested.
 void Checker::CheckWeights(const DecisionRecord& decision) {
   std::vector<RoundTerm>& terms = decided_[decision.version];
   terms.clear();

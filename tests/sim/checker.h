@@ -40,7 +40,7 @@ class Checker {
   }
   // A server said that it has applied the version.
   void Applied(Version version) { newest_applied_ = std::max(newest_applied_, version); }
-  // A person has asked for the job's removal; before that nothing of it may be deleted.
+  // A person has requested the job's removal; before that nothing of it may be deleted.
   void RemovalAsked() { removal_asked_ = true; }
   void Deleted(const NodeId& member);
   // By the newest placement that was ever stored.

@@ -43,7 +43,7 @@ using Disk = std::map<int64_t, SavedPart>;  // by save
 class SimMember final : public worker::IslandPort, public std::enable_shared_from_this<SimMember> {
  public:
   struct Hooks {
-    // A call that asks this worker to work.
+    // A call that requests work of this worker.
     std::function<void(const NodeId& from, v1::GroupFrame frame)> serve;
     std::function<void()> peer_lost;
     std::function<void(const NodeId& from, const v1::SaveDone& done)> save_done;

@@ -1,4 +1,4 @@
-// SimMember: what a call asks a member for.
+// SimMember: what a call requests of a member.
 
 #include <algorithm>
 #include <utility>

@@ -110,7 +110,7 @@ struct Reconfigured {
   bool kept = false;
   bool step_taken = false;
   std::string reason;  // of a loss, and how the state moved: human-readable
-  // What who led before knows, where the command asked for it; kept and step_taken then speak of
+  // What who led before knows, where the command requested it; kept and step_taken then speak of
   // its newest command.
   std::optional<Leadership> taken_over = std::nullopt;
   int64_t steps_replayed = 0;  // on the way there from a saved state
@@ -369,7 +369,7 @@ struct StartPull {
 };
 // Push these parts of the pseudo-gradient, each sender its own in this order: one PushShardDone for
 // each. Where IsFill(base version) they are theta_base's, and its owners share them out: each has a
-// PushShardDone for what it sends. The same part may be asked for again after it failed.
+// PushShardDone for what it sends. The same part may be requested again after it failed.
 struct PushShards {
   JobId job;
   ContributionId contribution;

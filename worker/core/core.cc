@@ -113,7 +113,7 @@ void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
                                              std::chrono::milliseconds(1), std::chrono::minutes(1));
   if (welcomed_) return;
   welcomed_ = true;
-  // Whatever waits for an answer is asked again at once: this may be another coordinator.
+  // Unanswered requests are repeated at once: this may be another coordinator.
   heartbeat_at_ = lease_at_ = validation_at_ = now_;
   if (in_flight_) in_flight_->request_at = now_;
   tell_saved_ = !saved_states_.empty();

@@ -11,13 +11,13 @@
 //
 // Rules:
 //  * At most one contribution is in flight, from CaptureDelta until a version that decided it is
-//    adopted. It is asked for when its delta is there, which may take a while. Meanwhile the island
+//    adopted. It is requested when its delta is there, which may take a while. Meanwhile the island
 //    waits (overlap none) or trains on (overlap carry) for at most kMaxCarriedRounds * H steps;
 //    what it learns there goes into the next contribution, which is made H steps after the
 //    adoption: so islands that were apart in time push together again.
 //  * A rejected contribution's sequences are the coordinator's to lease again. Steps made after
 //    that push stay, unless the outcome says warm_up_again: then their sequences are trained again.
-//  * Without a coordinator it trains until its leases are used up; it asks ahead for
+//  * Without a coordinator it trains until its leases are used up; it requests data ahead for
 //    kLeasedRoundsAhead rounds.
 //  * A new generation forgets leases, contribution and local steps: they were fenced off.
 //  * State is saved to disks and the remote tier only when nothing is in flight, so that a worker

@@ -170,7 +170,7 @@ TEST_CASE("Requests are repeated until they are answered, and at once after a re
   CHECK(story.Wants<LeaseRequest>().request == lease.request);
 }
 
-TEST_CASE("It trains on while its delta is made, and asks to push it when it is there") {
+TEST_CASE("It trains on while its delta is made, and requests to push it when it is there") {
   Story story;
   story.Starts();
   story.TrainsSteps(4);
@@ -240,7 +240,7 @@ TEST_CASE("Without a coordinator it trains until its leases are used up") {
   story.Wants<TrainStep>();
 }
 
-TEST_CASE("It asks for data ahead of time, under one number until sequences come") {
+TEST_CASE("It requests data ahead of time, under one number until sequences come") {
   Story story;
   story.Attaches();
   story.Orders();
@@ -352,7 +352,7 @@ TEST_CASE("A residual is kept while all that was pushed is in the model, and for
   CHECK_FALSE(keeps(4, false, true));
 }
 
-TEST_CASE("An island that waits for the initial weights asks for data as soon as they are there") {
+TEST_CASE("An island that waits for the initial weights requests data as soon as they are there") {
   Story story;
   story.order.committed_version = kNoVersion;
   story.Attaches();

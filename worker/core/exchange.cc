@@ -29,7 +29,7 @@ void WorkerCore::Impl::OnMessage(const LeaseGrant& grant) {
   }
 }
 
-// Asks in portions of half a round. An empty answer leaves the request open under its number: an
+// Requests portions of half a round. An empty answer leaves the request open under its number: an
 // answer to an earlier copy of it may still come with sequences, which must not get lost.
 void WorkerCore::Impl::PlanLeases() {
   // Before version 0 nothing is leased: to ask would only delay the question that is answered.

@@ -217,7 +217,7 @@ class WorkerCore::Impl {
   void Log(const std::string& text);
   void LogOnce(const std::string& text);
   void Start(Command command, Action action);
-  // True when `at` has come; otherwise asks to be woken then.
+  // True when `at` has come; otherwise schedules a Tick then.
   bool Due(Instant at);
   const JobSpec& spec() const { return order_->spec; }
   int64_t round_sequences() const;  // of one round

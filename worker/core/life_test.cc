@@ -68,10 +68,10 @@ TEST_CASE("Messages of old orders, epochs, generations or other clusters have no
   ++story.epoch;
   story.order.sequence = 0;
   story.order.run = RunState::kPause;
-  story.order.reason = "asked to";
+  story.order.reason = "by a user";
   story.Orders();
   story.Trains();
-  CHECK(story.Doing() == "paused: asked to");
+  CHECK(story.Doing() == "paused: by a user");
 }
 
 TEST_CASE("A pause finishes the step and holds; the round under way still ends") {
@@ -132,7 +132,7 @@ TEST_CASE("preparation_that_is_not_wanted_any_more_is_interrupted") {
     story.Happens(PrepareFailed{"job-1", "interrupted"});
     CHECK(story.Idle<JobRefused>());
   }
-  SECTION("another job is asked for") {
+  SECTION("another job is requested") {
     story.Says(PrepareJob{"job-2", story.order.spec});
     story.Wants<InterruptStep>();
     CHECK(story.Idle<Prepare>());

@@ -215,7 +215,7 @@ TEST_CASE("A leader that ends works on until it is to follow, and hands over wha
   CHECK(story.Wants<Stop>().exit_code == 0);
 }
 
-TEST_CASE("A leader that ends and is not asked to hand over goes when its time is over") {
+TEST_CASE("A leader that ends without an order to hand over ends at its time limit") {
   Group story;
   story.Starts();
   story.Happens(ShutdownRequested{"SIGTERM"});

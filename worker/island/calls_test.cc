@@ -29,7 +29,7 @@ PeerDelivery Piece(int64_t begin, size_t count) {
   return delivery;
 }
 
-TEST_CASE("who does not answer is named, with what it was asked for and how long ago") {
+TEST_CASE("a member that does not answer is named, with its call and how long ago") {
   Calls calls;
   v1::GroupFrame frame;
   ToWire(LayerShard{3, 1, {1, 1}}, frame.mutable_get_layer()->mutable_shard());

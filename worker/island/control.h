@@ -4,7 +4,7 @@
 // and disks is the port.
 //
 // Every failure has one recovery path: Configure, which interrupts, agrees on the newest step, sets
-// the plan up again, asks all members for their holdings, and moves layers. A step counts if all
+// the plan up again, collects the holdings of all members, and moves layers. A step counts if all
 // layers are held at the step after it; else it is replayed; else the state is lost, or restored
 // from a save and brought to where it was.
 //

@@ -185,7 +185,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   void Log(const std::function<void(ReplayLog&)>& change) override;
 
   // ---- Work that all members do together. ----
-  // `trace`: TraceOf(outcome) will be asked for.
+  // `trace`: TraceOf(outcome) will be requested.
   absl::StatusOr<StepOutcome> Step(int64_t number, const std::vector<PositionRange>& ranges,
                                    double learning_rate, bool trace = false);
   absl::StatusOr<LossSum> Evaluate(int64_t number, int64_t first, int64_t count);
@@ -224,7 +224,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // Sends a frame's body; the reply is awaited with Await. An error: the call is not under way.
   absl::StatusOr<CallId> Call(const NodeId& to, v1::GroupFrame frame) override;
   absl::StatusOr<v1::GroupReply> Await(CallId id, Duration timeout) override;
-  // Does here what a call asks for: all but get_layer and what is no call.
+  // Does here what a call requests: all but get_layer and what is no call.
   absl::StatusOr<v1::GroupReply> Do(const v1::GroupFrame& call,
                                     const std::atomic<bool>* interrupted = nullptr) override;
   // What the newest step that Do has made came to; the loss of the newest step or evaluation.
@@ -238,18 +238,18 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // error: none does. Later failures show at the receiver, as missing chunks.
   absl::Status SendParts(const NodeId& to, CallId call,
                          const std::shared_ptr<const OwnedParts>& parts);
-  // Asks it for the time; the answer is for clocks().
+  // Requests its time; the answer is for clocks().
   absl::StatusOr<CallId> AskClock(const NodeId& to);
   ClockBook& clocks() { return clocks_; }
 
   // ---- Hooks, set before Join, called on the link's thread. They must not set others. ----
   struct Hooks {
-    // A call that asks this worker to work: all but get_layer. Replied to with Reply.
+    // A call that requests work of this worker: all but get_layer. Replied to with Reply.
     std::function<void(const NodeId& from, v1::GroupFrame frame)> serve;
     std::function<void(const NodeId& peer, const std::string& reason)> peer_lost;
     // A reply that is an error has come.
     std::function<void(const NodeId& from, const std::string& error)> call_failed;
-    // What this worker asked of a member has been saved, or not.
+    // What this worker requested of a member has been saved, or not.
     std::function<void(const NodeId& from, const v1::SaveDone& done)> save_done;
   };
   // No call of the earlier ones is under way when it returns.
@@ -274,7 +274,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
     NodeId to;
     CallId call = 0;
     v1::LayerCall what;
-    int64_t interrupts = 0;  // there had been, when it was asked for
+    int64_t interrupts = 0;  // there had been, when it was requested
   };
 
   static constexpr size_t kLoansMax = 1024;

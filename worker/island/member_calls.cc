@@ -1,4 +1,4 @@
-// GroupMember: what a call asks a member for, of the leader's own part or of a follower.
+// GroupMember: what a call requests of a member, of the leader's own part or of a follower.
 
 #include <utility>
 

@@ -154,7 +154,7 @@ absl::Status GroupMember::LendSnapshot(const Loan& loan) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const LayerShard shard = FromWire(loan.what.shard());
-  // Whether it is here is asked before memory is taken.
+  // Checks that it is here before memory is taken.
   ATOLL_ASSIGN_OR_RETURN(const int64_t all, engine->SnapshotElements(shard));
   const Range elements{loan.what.begin(), loan.what.end()};
   ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, all));
@@ -167,7 +167,7 @@ absl::Status GroupMember::Lend(const Loan& loan) {
   if ((loan.what.parts() & kOuterParts) != 0) return LendOuter(loan);
   if (loan.what.of_snapshot()) return LendSnapshot(loan);
   const LayerShard shard = FromWire(loan.what.shard());
-  // Whether it is here is asked before memory is taken.
+  // Checks that it is here before memory is taken.
   const std::vector<HeldLayer> held = Held();
   const auto found = std::find_if(held.begin(), held.end(), [&](const HeldLayer& layer) {
     return layer.shard == shard && layer.written && !layer.table_only;

@@ -150,7 +150,7 @@ absl::Status GroupMember::LendOuter(const Loan& loan) {
   if (outer == nullptr) return absl::NotFoundError("it keeps nothing for the servers");
   const ElementRange range{loan.what.begin(), loan.what.end()};
   const int32_t layer = loan.what.shard().layer();
-  // Whether it is here is asked before memory is taken.
+  // Checks that it is here before memory is taken.
   if (!PlaceOf(*outer->parts(), layer, range)) {
     return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end,
                                             " of layer ", layer, " are not kept here"));

@@ -69,7 +69,7 @@ class IslandPort {
   virtual int64_t last_number() const = 0;  // of the steps and evaluations begun
 
   // ---- Calls (proto/group.proto). ----
-  // Does here what a call asks a member for. `interrupted`: see Engine::Configure.
+  // Does here what a call requests of a member. `interrupted`: see Engine::Configure.
   virtual absl::StatusOr<v1::GroupReply> Do(const v1::GroupFrame& call,
                                             const std::atomic<bool>* interrupted = nullptr) = 0;
   // Sends a call to another member; an error: it is not under way. Every other one is awaited.

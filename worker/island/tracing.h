@@ -2,9 +2,9 @@
 // whether there is one.
 //
 // The leader marks the step's calls; every member keeps what its devices and its messages did.
-// Then, between two steps, the leader asks all members' clocks a few times (clocks.h), fetches what
-// they kept, and converts it to its own clock: that delays the island by a handful of round trips,
-// once.
+// Then, between two steps, the leader reads all members' clocks a few times (clocks.h), fetches
+// what they kept, and converts it to its own clock: that delays the island by a handful of round
+// trips, once.
 
 #ifndef ATOLL_WORKER_ISLAND_TRACING_H_
 #define ATOLL_WORKER_ISLAND_TRACING_H_

@@ -70,7 +70,7 @@ class Device {
   Backend& compute() { return *parts_.compute; }
   Backend& communication() { return *parts_.communication; }
   Stream& stream() { return *stream_; }
-  // Its operations may go on after the call that asked for them.
+  // Its operations may go on after the call that requested them.
   bool runs_behind_host() const { return !parts_.compute->memory_on_host(); }
   Stream& communication_stream() { return *communication_stream_; }
 

@@ -32,7 +32,7 @@ struct DeviceStep {
   // exchange that commits the step; the optimizer.
   Instant begun, worked, summed, committed, ended;
   Duration busy{0};    // in F, B, W and optimizer, as far as `timed` says
-  bool timed = false;  // spans say when the device did it, not only when it was asked to
+  bool timed = false;  // spans say when the device did it, not only when it was enqueued
   std::vector<OpSpan> spans;
   std::vector<OpSpan> sync_spans;  // of the all-reduce thread
 };

@@ -8,7 +8,7 @@
 namespace atl::worker {
 namespace {
 
-// A worker that does as the coordinator asks.
+// A worker that carries out the coordinator's requests.
 constexpr Duration kShort = std::chrono::seconds(3);  // and yet enough for those that do come
 
 struct Worker {
@@ -133,7 +133,7 @@ TEST_CASE("who joins is measured beside the island that runs, both ways") {
   a.peer.Say(b.peer, PeerChannel::kCommand, "still here");
   CHECK(b.peer.Hear(PeerChannel::kCommand).header == "still here");
 
-  MeasureLinks nobody{"job-1", 3, members, "j", {"a"}};  // a is not asked to take samples of j
+  MeasureLinks nobody{"job-1", 3, members, "j", {"a"}};  // a gets no request to take samples of j
   nobody.beside = true;
   nobody.members[0].incarnation = 9;
   joiner.measurer.Measure(nobody);

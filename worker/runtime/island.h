@@ -66,7 +66,7 @@ class Island {
   Island(Trainer* trainer, IslandOptions options, Hooks hooks);
   ~Island();  // what is being made ends
 
-  // Does what a trainer command or ReleaseJob asks, then posts its event.
+  // Carries out a trainer command or ReleaseJob, then posts its event.
   void Run(const Action& command);
   // Instead of Run, for a command that was interrupted before it began; false: Run it.
   bool Refuse(const Action& command, const std::string& reason);
