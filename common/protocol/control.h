@@ -151,7 +151,7 @@ struct PushRequest {
   int64_t inner_steps = 0;
   int64_t tokens = 0;
   double train_loss = 0;
-  std::vector<PositionRange> consumed;  // what the delta was trained on
+  std::vector<PositionRange> consumed;  // what the pseudo-gradient was trained on
   int64_t masked_tokens = 0;            // of `tokens`, that the loss does not count
 };
 
@@ -435,7 +435,7 @@ struct HeldJob {
 struct ServerHello {
   std::string software_version;
   std::string endpoint;      // its tensor link, as workers reach it
-  int64_t memory_bytes = 0;  // it may use, for parameters, momentum and staged deltas
+  int64_t memory_bytes = 0;  // it may use, for parameters, momentum and staged pseudo-gradients
   std::vector<HeldJob> jobs;
   std::string public_key;  // of its tensor link; empty: plaintext
   ClusterMark mark = {};
@@ -461,8 +461,8 @@ struct PushStaged {
   PushId push;
 };
 
-// Inner products of the staged deltas on this server: for each of its layers, in the order of the
-// request's contributions, a k-by-k symmetric matrix, row by row.
+// Inner products of the staged pseudo-gradients on this server: for each of its layers, in the
+// order of the request's contributions, a k-by-k symmetric matrix, row by row.
 struct LayerGram {
   int32_t layer = 0;
   std::vector<double> values;
@@ -564,7 +564,7 @@ struct RoundTerm {
 // How one layer's pseudo-gradient is made, in place of the terms' weights.
 struct LayerStep {
   int32_t layer = 0;
-  std::vector<double> weights;  // of the terms' deltas
+  std::vector<double> weights;  // of the terms' pseudo-gradients
   double reference = 0;         // of the outer optimizer's reference slot
 
   bool operator==(const LayerStep&) const = default;

@@ -342,7 +342,7 @@ TEST_CASE("a push that claims what was not leased restarts its island") {
 
 TEST_CASE("a push waits until every server has room, and a round without it makes room") {
   World w;
-  // 80 elements: 640 bytes of parameters and momentum, 320 for one staged delta.
+  // 80 elements: 640 bytes of parameters and momentum, 320 for one staged pseudo-gradient.
   w.Tell({"server ps-0 attaches memory=1000", "worker a attaches", "worker b attaches",
           "submit min=2 wait-for-all", "worker a prepared", "worker b prepared", "servers answer",
           "worker a pushes", "worker a stages", "servers answer", "worker a ready",

@@ -25,7 +25,7 @@ struct PenaltyVerdict {
   bool warm_up_again = false;  // the island re-pulls and its state begins anew
   double score = 0;            // E, before the update; 0 where there is none
   double limit = 0;            // E above this is rejected (after warm-up) or cut (in it)
-  double clip = 1;             // factor on this contribution's delta, (0, 1]
+  double clip = 1;             // factor on this contribution's pseudo-gradient, (0, 1]
   std::string reason;          // human-readable
   PenaltyState after;
 };

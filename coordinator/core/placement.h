@@ -46,9 +46,9 @@ struct Placement {
 
 // Longest processing time first: the largest shard not yet placed goes to the server whose elements
 // times their cost are the fewest with it (the first by name among equals) that has room for it:
-// parameters, slots and one staged delta. A copy goes to another server than its shard, at another
-// site if one has room. Error: the servers have too little memory; says how
-// much is needed.
+// parameters, slots and one staged pseudo-gradient. A copy goes to another server than its shard,
+// at another site if one has room. Error: the servers have too little memory; says how much is
+// needed.
 absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
                                       const std::vector<PlacementServer>& servers,
                                       int64_t bytes_per_element, bool copies = false);

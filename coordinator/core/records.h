@@ -229,7 +229,7 @@ struct DecisionParticipant {
   int64_t inner_steps = 0;
   int64_t tokens = 0;
   double train_loss = 0;
-  double norm = 0;   // global L2 norm of the delta; -1: not finite
+  double norm = 0;   // global L2 norm of the pseudo-gradient; -1: not finite
   double score = 0;  // see penalty.h
   double limit = 0;
   double clip = 1;

@@ -247,7 +247,7 @@ struct Job {
   std::map<ContributionId, StagedShards> staged;
   std::vector<ContributionId> complete;  // undecided, in order of completion
   std::map<IslandId, ProgressWatch> watches;
-  int not_finite_rounds = 0;                    // in a row, void because no delta was finite
+  int not_finite_rounds = 0;  // in a row, void because no pseudo-gradient was finite
   std::map<IslandId, PushRequest> asked_early;  // before all servers were known; answered then
   std::set<IslandId> waits_for_room;            // requested to push; granted when servers have room
   std::optional<Instant> round_closed_at;       // of the round under way

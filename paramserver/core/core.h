@@ -226,13 +226,15 @@ struct ServerOptions {
   Incarnation incarnation = 0;
   std::string software_version;
   std::string endpoint;  // of the tensor link, as workers reach it
-  // For parameters, slots and staged deltas together. Copies made for readers come on top: at
-  // most as much again as the parameters' own bytes, twice that while a snapshot is written.
+  // For parameters, slots and staged pseudo-gradients together. Copies made for readers come on
+  // top: at most as much again as the parameters' own bytes, twice that while a snapshot is
+  // written.
   int64_t memory_bytes = 0;
   std::string public_key;  // of the tensor link; empty: plaintext
   ClusterMark mark = {};   // as it was remembered
   std::string site = {};   // as its operator says
-  // Of tensors and deltas, in one Step, about; a shard is never split. A tenth of a second or so.
+  // Of tensors and pseudo-gradients, in one Step, about; a shard is never split. A tenth of a
+  // second or so.
   int64_t work_elements = int64_t{64} << 20;
   // A log of so many bytes of pushes is never a reason for a snapshot.
   int64_t log_bytes_free = int64_t{64} << 20;

@@ -90,11 +90,12 @@ absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
   const int64_t delta =
       parameters / ServerBytesPerElement(outer) * static_cast<int64_t>(sizeof(float));
   if (parameters <= options_.memory_bytes - others - delta) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "server ", options_.name, " has no room for the job: ", parameters,
-      " bytes of parameters and outer optimizer state and ", delta,
-      " for one staged delta are needed, ", options_.memory_bytes - others, " of --memory-bytes ",
-      options_.memory_bytes, " are free", names.empty() ? "" : "; jobs held: ", names));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("server ", options_.name, " has no room for the job: ", parameters,
+                   " bytes of parameters and outer optimizer state and ", delta,
+                   " for one staged pseudo-gradient are needed, ", options_.memory_bytes - others,
+                   " of --memory-bytes ", options_.memory_bytes, " are free",
+                   names.empty() ? "" : "; jobs held: ", names));
 }
 
 void ServerCore::Obey(const AssignShards& message, Turn& turn) {

@@ -62,7 +62,7 @@ TEST_CASE("version 0 is the initial weights, as pushed") {
   REQUIRE(story.Told<RoundApplied>().size() == 1);
 }
 
-TEST_CASE("rounds are Nesterov steps on the weighted sum of the deltas") {
+TEST_CASE("rounds are Nesterov steps on the weighted sum of the pseudo-gradients") {
   ServerStory story;
   story.Assign({{0, 0, 1}});
   story.Push(story.Id(0, -1, 0), {10});
@@ -190,7 +190,8 @@ TEST_CASE("long decided contributions are still recognised when their exact ids 
 }
 
 TEST_CASE("what does not fit is refused with the reason") {
-  ServerStory story(72 + 36 + 8);  // parameters, one delta, and half a delta more
+  ServerStory story(72 + 36 +
+                    8);  // parameters, one pseudo-gradient, and half a pseudo-gradient more
   const auto reason = [&](const PushId& id, std::vector<float> values) {
     const Token token = story.Push(id, values);
     REQUIRE(story.Answered(token, PushStatus::kRefused));

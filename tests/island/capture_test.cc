@@ -1,5 +1,5 @@
 // What crosses the bus beside steps is what it was when it was requested, bit for bit, however late
-// it is copied, and the devices compute meanwhile: deltas and what is adopted; and saves.
+// it is copied, and the devices compute meanwhile: pseudo-gradients and what is adopted; and saves.
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -25,7 +25,7 @@ void Checker::DeltaCaptured(const ContributionId& id, const LayerValues& delta,
                             std::vector<PositionRange> trained_on) {
   const auto [it, fresh] = captured_.try_emplace(id, Captured{delta, trained_on});
   if (!fresh && it->second.delta != delta) {
-    Fail(absl::StrCat("N2: two different deltas under one name: ", Describe(id)));
+    Fail(absl::StrCat("N2: two different pseudo-gradients under one name: ", Describe(id)));
   }
 }
 

@@ -5,9 +5,9 @@
 //  * Trainer commands (Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
 //    AdoptPulled, Validate, SaveState, HandOver): the core has at most ONE outstanding, and every
 //    one ends in exactly one event, its own or CommandFailed; Reconfigure reports Settled before.
-//    After DeltaCaptured the delta is made in parallel to later commands; DeltaReady reports its
-//    end, once. ReleaseJob goes to the same queue, takes effect there in order, and does not count
-//    as outstanding. InterruptStep, Follow and Unfollow take effect at once.
+//    After DeltaCaptured the pseudo-gradient is made in parallel to later commands; DeltaReady
+//    reports its end, once. ReleaseJob goes to the same queue, takes effect there in order, and
+//    does not count as outstanding. InterruptStep, Follow and Unfollow take effect at once.
 //  * Transfers (StartPull, PushShards) run in parallel to the trainer. CancelTransfers ends them
 //    all; their events may still come and are identified by pull number and push id.
 
@@ -132,7 +132,8 @@ struct StepDone {
 struct DeltaCaptured {
   ContributionId contribution;
 };
-// The delta can be pushed; or it could not be made, and then it is as if it had not been captured.
+// The pseudo-gradient can be pushed; or it could not be made, and then it is as if it had not been
+// captured.
 struct DeltaReady {
   ContributionId contribution;
   bool ok = true;
@@ -276,10 +277,10 @@ struct TrainStep {
   double learning_rate = 0;
 };
 // delta <- theta_base - theta (for base kNoVersion: delta <- theta), theta_push <- theta:
-// DeltaCaptured as soon as the next step can begin, DeltaReady when the delta is there. Both stay
-// until the next Adopted. With a quantised encoding these shards' bytes are made then, once, of
-// delta + residual, and the rounding error becomes the residual; a capture that fails, at once
-// or later, leaves the residual as it was.
+// DeltaCaptured as soon as the next step can begin, DeltaReady when the pseudo-gradient is there.
+// Both stay until the next Adopted. With a quantised encoding these shards' bytes are made then,
+// once, of delta + residual, and the rounding error becomes the residual; a capture that fails, at
+// once or later, leaves the residual as it was.
 struct CaptureDelta {
   ContributionId contribution;
   Encoding encoding = Encoding::kFloat32;

@@ -11,9 +11,9 @@
 //
 // Rules:
 //  * At most one contribution is in flight, from CaptureDelta until a version that decided it is
-//    adopted. It is requested when its delta is there, which may take a while. Meanwhile the island
-//    waits (overlap none) or trains on (overlap carry) for at most kMaxCarriedRounds * H steps;
-//    what it learns there goes into the next contribution, which is made H steps after the
+//    adopted. It is requested when its pseudo-gradient is there, which may take a while. Meanwhile
+//    the island waits (overlap none) or trains on (overlap carry) for at most kMaxCarriedRounds * H
+//    steps; what it learns there goes into the next contribution, which is made H steps after the
 //    adoption: so islands that were apart in time push together again.
 //  * A rejected contribution's sequences are the coordinator's to lease again. Steps made after
 //    that push stay, unless the outcome says warm_up_again: then their sequences are trained again.

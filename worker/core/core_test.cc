@@ -170,7 +170,8 @@ TEST_CASE("Requests are repeated until they are answered, and at once after a re
   CHECK(story.Wants<LeaseRequest>().request == lease.request);
 }
 
-TEST_CASE("It trains on while its delta is made, and requests to push it when it is there") {
+TEST_CASE(
+    "It trains on while its pseudo-gradient is made, and requests to push it when it is there") {
   Story story;
   story.Starts();
   story.TrainsSteps(4);
@@ -185,7 +186,7 @@ TEST_CASE("It trains on while its delta is made, and requests to push it when it
     CHECK(request.contribution == first);
     CHECK(request.inner_steps == 4);
   }
-  SECTION("a delta that could not be made is captured again, with the steps made since") {
+  SECTION("a pseudo-gradient that could not be made is captured again, with the steps made since") {
     story.Happens(DeltaReady{first, false, "no memory"});
     CHECK(story.Wants<WorkerLog>().text == "no memory");
     CHECK(story.Idle<PushRequest>());

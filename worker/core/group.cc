@@ -33,7 +33,7 @@ bool WorkerCore::Impl::StartReconfigure() {
   if (SetUp()) return false;
   const IslandPlan& plan = order_->plan;
   if (AwaitsDelta()) {
-    doing_ = absl::StrCat("making a delta, before ", Describe(plan), " is set up");
+    doing_ = absl::StrCat("making a pseudo-gradient, before ", Describe(plan), " is set up");
     return true;
   }
   absl::Status status;

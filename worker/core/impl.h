@@ -46,7 +46,7 @@ struct InFlight {
 
   ContributionId id;
   Work work;
-  bool captured = false;     // its delta is there
+  bool captured = false;     // its pseudo-gradient is there
   Instant request_at;        // when to send PushRequest (again)
   std::vector<Push> pushes;  // in the granted order, and what is still on its way
   // Of one shard that was not pushed yet and failed: others most often have the same.
@@ -170,7 +170,7 @@ class WorkerCore::Impl {
   void TriesAgain(const std::string& reason);
   void GiveUp(const std::string& reason);
   void PlanGivenUp();
-  // Its delta is being made, perhaps beside steps.
+  // Its pseudo-gradient is being made, perhaps beside steps.
   bool Capturing() const { return in_flight_ && !in_flight_->captured; }
   // A plan that may wait does, since members are sources of what was captured under the old plan.
   bool AwaitsDelta() const { return order_->at_boundary && Capturing(); }

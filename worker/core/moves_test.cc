@@ -71,7 +71,7 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
   }
 }
 
-TEST_CASE("A plan that may wait waits for a delta that is being made") {
+TEST_CASE("A plan that may wait waits for a pseudo-gradient that is being made") {
   Group story;
   story.Starts();
   story.TrainsSteps(4);

@@ -3,13 +3,13 @@
 // What exists while a job runs: in the trainer's memory theta, its gradient and two moments; in
 // host memory, of what this worker owns, theta_base, delta (being pushed) and pulled (being
 // filled): trainer()->outer(). theta at the push is not kept: it is theta_base - delta. Where
-// pushes are quantised there are the residual before and after the push, and the encoded delta, of
-// a quarter at most.
+// pushes are quantised there are the residual before and after the push, and the encoded
+// pseudo-gradient, of a quarter at most.
 //
-// Two things are done on threads of their own while the trainer goes on: a captured delta is made
-// of a copy of its state that it hands over, and what a pulled version is to add to the parameters
-// is brought to its devices. Every command but TrainStep waits for them first. (Saves are the
-// trainer's: worker/state.)
+// Two things are done on threads of their own while the trainer goes on: a captured pseudo-gradient
+// is made of a copy of its state that it hands over, and what a pulled version is to add to the
+// parameters is brought to its devices. Every command but TrainStep waits for them first. (Saves
+// are the trainer's: worker/state.)
 //
 // Threads: Run and StagePulled are for the compute thread alone. pulled() and delta() are for
 // the thread that starts transfers, in the order that the core prescribes: pulled() between
@@ -121,8 +121,8 @@ class Island {
   mutable std::mutex stage_mutex_;
   int64_t stagings_cancelled_ = 0;  // guarded by stage_mutex_
 
-  // They use the trainer's outer() while they go on: the capturer writes its delta; both read
-  // theta_base, the stager the pulled version and the delta.
+  // They use the trainer's outer() while they go on: the capturer writes its pseudo-gradient; both
+  // read theta_base, the stager the pulled version and the pseudo-gradient.
   SideWork capturer_, stager_;
 };
 

@@ -55,7 +55,7 @@ class Transfers {
     std::shared_ptr<LayerBuffers> into;
     std::shared_ptr<const Delta> delta;
     std::shared_ptr<const LayerParts> parts;
-    // A push's: sent instead of the delta. A pull's: what steps are added to.
+    // A push's: sent instead of the pseudo-gradient. A pull's: what steps are added to.
     std::shared_ptr<const LayerBuffers> base;
     size_t next = 0;  // shard to start
     int running = 0;

@@ -475,7 +475,8 @@ HeldJob World::Held(const JobId& id, const ServerJob& job) const {
   return held;
 }
 
-// Deltas all point the same way; each layer has its share of the squared norm by elements.
+// Pseudo-gradients all point the same way; each layer has its share of the squared norm by
+// elements.
 Statistics World::Gram(const Server& server, const CollectStatistics& request) {
   Statistics statistics{request.job, request.version, request.contributions, {}};
   const ServerJob& job = server.jobs.at(request.job);
