@@ -32,17 +32,18 @@ struct ServerOptions {
 // `App` is CLI::App.
 template <class App>
 void AddStoreFlags(App& app, ServerOptions* options) {
-  app.add_option("--store", options->store,
-                 "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]: keeps the records in etcd; of all "
-                 "coordinators with the same one leads; default: in --state-dir");
+  app.add_option(
+      "--store", options->store,
+      "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]: keeps the records in etcd, where one of "
+      "several coordinators leads; default: in --state-dir");
   app.add_option("--store-tls-ca", options->store_tls.ca_path,
-                 "PEM file: authority that signed etcd's certificates");
+                 "PEM file with the authority that signed etcd's certificates");
   app.add_option("--store-tls-cert", options->store_tls.cert_path,
-                 "PEM file: certificate of this end for etcd");
+                 "PEM file with this end's certificate for etcd");
   app.add_option("--store-tls-key", options->store_tls.key_path,
-                 "PEM file: private key of this end for etcd");
+                 "PEM file with this end's private key for etcd");
   app.add_option("--advertise", options->advertise,
-                 "HOST:PORT by which others reach --listen; standby coordinators name it");
+                 "HOST:PORT at which others reach --listen; standby coordinators refer to it");
 }
 
 class CoordinatorServer {

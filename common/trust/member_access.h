@@ -28,9 +28,8 @@ struct AccessFlags {
 template <class App>
 void AddJoinFlag(App& app, std::string* join) {
   app.add_option("--join", *join,
-                 "TOKEN@HOST:PORT[,HOST:PORT...] of the coordinator, as `atoll token create` "
-                 "printed it: gets a "
-                 "certificate, which later starts find in --state-dir");
+                 "TOKEN@HOST:PORT[,HOST:PORT...] of the coordinator, as printed by `atoll token "
+                 "create`: joins the cluster; the certificate is kept in --state-dir");
 }
 
 // Fills in what the flags leave open. Files that flags name are used as they are. Else the
