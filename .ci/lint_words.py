@@ -108,7 +108,8 @@ def sentences(path, text):
         return document(text)
     if path.endswith(".py") or re.match(r"#!.*\bpython3\n", text):
         return python(text)
-    if path.endswith((".sh", ".toml", ".yaml", ".yml", ".bzl", "BUILD")) or text.startswith("#!"):
+    if path.endswith((".sh", ".toml", ".yaml", ".yml", ".bzl", "BUILD", ".bazel", ".env", ".service", ".in", ".txt")) \
+            or text.startswith("#!"):
         return comments(text)
     return ()
 
