@@ -2,8 +2,8 @@
 //
 // JobSpec.layout says who may share an island. The first worker of an island leads it; the others
 // follow, in the order in which they came. A worker that ends costs the island a new plan
-// (switching.h);
-// a leader that dies costs it a new generation, under the first of those that remain.
+// (switching.h); a leader that dies costs it a new generation, under the first of those that
+// remain.
 
 #ifndef ATOLL_COORDINATOR_CORE_ROSTER_H_
 #define ATOLL_COORDINATOR_CORE_ROSTER_H_

@@ -125,9 +125,10 @@ TEST_CASE("A leader that dies: the next one goes on from the saved state, if all
     CHECK(Says(told, "goes on from the state saved at inner step 4"));
     REQUIRE(world.Order("b").resume.has_value());
     CHECK(world.Order("b").resume->save == 1);
-    // What it was trained on is leased again, and what follows comes next.
+    // What it was trained on is leased again, with what the dead leader may have used since.
+    CHECK(world.Order("b").resume->leased == std::vector<PositionRange>{{4, 6}});
     world.Tell({"worker c follows", "worker b ready", "worker b leases wanted=2"});
-    CHECK(world.Leases("b") == std::vector<PositionRange>{{4, 6}});
+    CHECK(world.Leases("b") == std::vector<PositionRange>{{6, 8}});
   }
   SECTION("after the coordinator's restart, too") {
     world.Tell({"coordinator restarts", "worker a attaches incarnation=1",

@@ -3,8 +3,7 @@
 // queries, stationary), on tiles of 64 x 64 with products by mma.m16n8k16: bf16 in, fp32 sums.
 //
 // FLOP and bytes as in attention.cu. A block is four warps; each owns 16 rows of the stationary
-// side
-// and all columns, so that a row's maximum and sum stay within four lanes.
+// side and all columns, so that a row's maximum and sum stay within four lanes.
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launchers.h"

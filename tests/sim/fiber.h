@@ -1,5 +1,5 @@
-// Code that waits in virtual time: it runs on a stack of its own, in the one thread of
-// the simulation, until it waits or ends. So the product's code that blocks runs here as it is.
+// Code that waits in virtual time: it runs on a stack of its own, in the one thread of the
+// simulation, until it waits or ends. So the product's code that blocks runs here as it is.
 
 #ifndef ATOLL_TESTS_SIM_FIBER_H_
 #define ATOLL_TESTS_SIM_FIBER_H_

@@ -19,8 +19,7 @@ class Rendezvous {
   virtual absl::Status Set(const std::string& key, const std::string& value) = 0;
 
   // Waits until another member has set the key. DEADLINE_EXCEEDED names it; UNAVAILABLE or ABORTED
-  // say
-  // why it will never come.
+  // say why it will never come.
   virtual absl::StatusOr<std::string> Get(const std::string& key, Instant deadline) = 0;
 };
 

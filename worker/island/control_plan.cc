@@ -207,6 +207,10 @@ absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
 
   PlanTaken taken;
   taken.kept = moves.kept;
+  if (beyond_) {
+    taken.resumed = true;
+    taken.beyond = *std::exchange(beyond_, std::nullopt);
+  }
   taken.step_taken = moves.kept && step_tried_ && moves.optimizer_step == *known_steps_ + 1;
   taken.reason = moves.reason;
   v1::GroupFrame drop;
@@ -249,6 +253,7 @@ absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
   change_failed_ = false;
   replay_.reset();
   resume_save_ = 0;
+  resume_leased_.clear();
   NoteWholeSaves(holdings);
   return taken;
 }

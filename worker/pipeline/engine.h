@@ -19,9 +19,8 @@
 //
 // Threads: one caller, but for Interrupt, GetSnapshot, SetAddition and the queries of their
 // elements, which any thread may call. Each device has two threads of its own, one that computes
-// and one for
-// gradient all-reduces. Calls block until all devices are done; no wait is longer than its
-// deadline, and an error names what did not come and from whom.
+// and one for gradient all-reduces. Calls block until all devices are done; no wait is longer than
+// its deadline, and an error names what did not come and from whom.
 
 #ifndef ATOLL_WORKER_PIPELINE_ENGINE_H_
 #define ATOLL_WORKER_PIPELINE_ENGINE_H_

@@ -86,8 +86,7 @@ TEST_CASE("steps without a time from the host's clock are not reported") {
 }
 
 // A step of a device that computes for so long and is in its group's all-reduces for so long, in F
-// and,
-// as long, in B and W.
+// and, as long, in B and W.
 DeviceStep Shared(const std::string& device, int computes_ms, int sums_ms) {
   DeviceStep step;
   step.device = device;
