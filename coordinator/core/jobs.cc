@@ -114,7 +114,7 @@ bool AdvanceFinishing(State& s, Job& job) {
     }
     if (given_up && progress.validate_version != kNoVersion) {
       s.Log(job.id(), Severity::kWarning,
-            absl::StrCat("the validation of version ", progress.version, " has not finished after ",
+            absl::StrCat("the validation of version ", progress.version, " timed out after ",
                          Seconds(s.options.final_validation_limit), " s"));
     }
     job.EditProgress().validated_final = true;
