@@ -8,14 +8,26 @@ import subprocess
 import tokenize
 
 # Everything that git has under these is checked, but for what EXCLUDED begins.
-CLEANED = ("*.md", "bench/", "cli/", "common/", "dashboard/", "deploy/", "docs/", "kernels/", "proto/", "tests/",
-           "third_party/")
-EXCLUDED = ("dashboard/built/", "dashboard/package-lock.json", "bench/sharded_state/", "bench/train/", "tests/e2e/",
-            "tests/island/", "tests/sim/")
+CLEANED = ("*.md", "bench/", "cli/", "common/", "coordinator/", "dashboard/", "deploy/", "docs/",
+           "kernels/", "paramserver/", "proto/", "tests/", "third_party/", "worker/")
+EXCLUDED = ("dashboard/built/", "dashboard/package-lock.json")
 
 # What stands in the way of a search for the field's terms, with the term to write instead.
 WORDS = [
-    (r"nobody|whoever|whomever|somebody", "name the member or write \"no worker\""),
+    (r"nobody|whoever|whomever|somebody|any(?:body|one)|every(?:body|one)|no one",
+     "name the member or write \"no worker\", \"all members\""),
+    (r"gone|(?:is|are|was|were|be|been|stays?) away", "unavailable, failed; ended, deleted"),
+    (r"life|lives", "incarnation; lifetime; is, exists"),
+    (r"deals?|dealt|dealing", "assigns, distributes, divides"),
+    (r"promis(?:es?|ed|ing)", "predicts; guarantees, contract"),
+    (r"obeys?|obeyed|obeying", "follows, carries out"),
+    (r"guests?", "peers"),
+    (r"quiet", "idle"),
+    (r"asks|asked|asking", "requests, polls"),
+    (r"ask for (?:another|a new) plan", "replan request"),
+    (r"(?:'s|own) word", "commit vote"),
+    (r"(?:'s|small) language", "commands, fixture"),
+    (r"sums? of gradients|gradient sums?|sums with other", "all-reduce"),
     (r"in vain", "lost, without effect"),
     (r"told|tells?|hears?|heard|word of", "receives, reports, gets"),
     (r"lends?|lent|lenders?|lending|borrow(?:s|ed|ers?)?", "source, destination, transfer"),
@@ -23,7 +35,7 @@ WORDS = [
     (r"(?:gives?|gave|giving|given|give) (?:it |them )?up", "refuses, ends, times out"),
     (r"as ever", "as usual"),
     (r"roster|people", "members, membership; human-readable"),
-    (r"(?:holds?|held) up|stood still", "delays, stall"),
+    (r"(?:holds?|held) up|stood still|stands? still|standing still", "delays, stall; idle"),
     (r"doorkeepers?|sparing", "ZAP authenticator; eviction suspension"),
     (r"stor(?:y|ies)", "test, case, fixture"),
     (r"wires?", "link"),
@@ -34,7 +46,7 @@ WORDS = [
 ]
 PATTERN = re.compile(r"\b(?:" + "|".join(f"(?P<w{i}>{words})" for i, (words, _) in enumerate(WORDS)) + r")\b",
                      re.IGNORECASE)
-QUOTED = re.compile(r"`[^`]*`|[\w/]+\.(?:cc|h|py|proto)\b")  # code and file names
+QUOTED = re.compile(r"`[^`]*`|/\*\w+=\*/|[\w/]+\.(?:cc|h|py|proto)\b")  # code, arguments' names, files
 # (path begins so, the line contains): the word is meant in its usual sense, or is a name.
 EXCEPTIONS = [
     ("", "on the wire"),  # bytes as they are sent
@@ -44,6 +56,12 @@ EXCEPTIONS = [
     ("tests/tokenizer/lines.py", "people"),  # text to tokenize
     ("tests/fuzz/wire_decoders.cc", "inheritance {"),  # a field
     ("tests/net/shaped.py", "Wire"),  # its class and arguments
+    ("coordinator/core/", "worker a wishes"),  # a command of the World
+    ("", "promise N"),  # N1 to N10
+    ("docs/", "promise"),
+    ("tests/sim/", "promise"),
+    ("worker/profiler/link_profiler.cc", "promise"),  # std::promise
+    ("kernels/simd.h", "quiet"),  # of a NaN
 ]
 
 
@@ -88,9 +106,10 @@ def sentences(path, text):
         return c_like(text)
     if path.endswith(".md"):
         return document(text)
-    if path.endswith(".py") or text.startswith("#!/usr/bin/env python3"):
+    if path.endswith(".py") or re.match(r"#!.*\bpython3\n", text):
         return python(text)
-    if path.endswith((".sh", ".toml", ".yaml", ".yml", ".bzl", "BUILD")) or text.startswith("#!"):
+    if path.endswith((".sh", ".toml", ".yaml", ".yml", ".bzl", "BUILD", ".bazel", ".env", ".service", ".in", ".txt")) \
+            or text.startswith("#!"):
         return comments(text)
     return ()
 

@@ -18,13 +18,13 @@ struct Global {
   TlsOptions tls;
   std::string curve_key_path;  // of the context in use; empty: it has none
   bool json = false;
-  // Commands that follow something outlive a coordinator that is away for so long.
+  // Commands that follow something outlive a coordinator that is unavailable for so long.
   Duration reconnect_for = std::chrono::minutes(5);
 };
 
 // Wherever a job is named, the beginning of its id is enough where no other job's id begins so.
 
-// Checks the file here; with `ask`, also asks the coordinator whether it would take it.
+// Checks the file here; with `ask`, also has the coordinator check it.
 int Validate(const Global& global, const std::string& path, bool ask);
 struct SubmitFlags {
   std::string path;                   // "-": standard input

@@ -11,7 +11,7 @@
 
 namespace atl::cli {
 
-// The script to install for `shell`: bash, zsh or fish. The error names what else was asked for.
+// The script to install for `shell`: bash, zsh or fish. The error names what else was requested.
 absl::StatusOr<std::string> CompletionScript(const CLI::App& app, const std::string& shell);
 
 }  // namespace atl::cli

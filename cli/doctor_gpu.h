@@ -1,4 +1,5 @@
-// What `atoll doctor` asks NVIDIA's libraries, loaded at run time: builds without CUDA look, too.
+// What `atoll doctor` queries from NVIDIA's libraries, loaded at run time: builds without CUDA
+// look, too.
 
 #ifndef ATOLL_CLI_DOCTOR_GPU_H_
 #define ATOLL_CLI_DOCTOR_GPU_H_

@@ -1,5 +1,5 @@
-// What `atoll show` says of a job's islands: a table of all, then of each shared one its plan, what
-// the plan promises beside what is measured, and how its messages travel.
+// What `atoll show` prints of a job's islands: a table of all, then for each shared one its plan,
+// the plan's predictions beside the measurements, and how its messages travel.
 // docs/reference/commands.md explains the words to users.
 
 #ifndef ATOLL_CLI_ISLAND_TEXT_H_

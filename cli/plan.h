@@ -136,7 +136,7 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
 // Prints the best known layout, why, and the alternatives.
 int PlanCommand(const Global& global, const PlanFlags& flags);
 
-// Plays one layout under one schedule, with failures where asked; or outer rounds.
+// Plays one layout under one schedule, with failures where requested; or outer rounds.
 int SimulateCommand(const Global& global, const PlanFlags& flags);
 
 }  // namespace atl::cli

@@ -133,9 +133,9 @@ TEST_CASE("a job in full: rejected contributions stand out with their reason") {
   v1::Participant& p = *decision.add_participants();
   p.set_island(1);
   p.set_norm(-1);
-  p.set_reason("its delta is not finite");
+  p.set_reason("its pseudo-gradient is not finite");
   const std::string text = JobText(job, 10);
-  CHECK(text.find("REJECTED  its delta is not finite") != std::string::npos);
+  CHECK(text.find("REJECTED  its pseudo-gradient is not finite") != std::string::npos);
   CHECK(text.find("(5.5000 at the start)") != std::string::npos);
   CHECK(JobText(job, 0).find("REJECTED") == std::string::npos);
 }

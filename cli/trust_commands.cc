@@ -125,7 +125,7 @@ absl::Status CreateToken(const Global& global, const TokenFlags& flags, Client& 
   }
   ATOLL_ASSIGN_OR_RETURN(const std::string pem, ReadPemFile(global.tls.ca_path));
   ATOLL_ASSIGN_OR_RETURN(const CertificateFacts authority, ReadCertificate(pem));
-  // Made here: the secret goes nowhere but to the person who asked for it.
+  // Made here: the secret goes nowhere but to the person who requested it.
   ATOLL_ASSIGN_OR_RETURN(const JoinToken token, NewToken(authority.fingerprint));
   v1::CreateTokenRequest request;
   ATOLL_ASSIGN_OR_RETURN(*request.mutable_key_digest(), TokenKeyDigest(token));

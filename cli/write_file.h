@@ -1,4 +1,4 @@
-// Writes what a command was asked to write to a file.
+// Writes a command's output file.
 
 #ifndef ATOLL_CLI_WRITE_FILE_H_
 #define ATOLL_CLI_WRITE_FILE_H_

@@ -1,6 +1,6 @@
-// How the elements of a tensor lie on the wire and on disk, little endian, and how many bytes they
-// take: the table that everybody who checks a length goes by. What the bytes of the quantised ones
-// mean stands with their codecs (kernels/codecs/).
+// The sizes of a tensor's elements on the wire and on disk, little endian: the one table for all
+// checks of a length. The meaning of the quantised ones' bytes is defined by their codecs
+// (kernels/codecs/).
 
 #ifndef ATOLL_COMMON_ENCODING_H_
 #define ATOLL_COMMON_ENCODING_H_

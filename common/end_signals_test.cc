@@ -11,7 +11,7 @@ namespace {
 
 // A process that reports the signal that ends it, and ends on request; how it ended is its exit
 // code.
-TEST_CASE("The first signal asks, the second one ends the process at once") {
+TEST_CASE("The first signal requests the end, the second one ends the process at once") {
   int said[2];
   REQUIRE(pipe(said) == 0);
   const pid_t child = fork();

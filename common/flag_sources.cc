@@ -106,7 +106,7 @@ void ParseFlags(CLI::App& app, int argc, const char* const* argv,
     const char* other = std::getenv("ATOLL_CONFIG");
     if (other != nullptr && *other != '\0') path = other;
     app.add_option(absl::StrCat("--", kConfigFlag), path,
-                   "TOML file with a line a flag; the environment comes first, then this")
+                   "TOML file with one flag = value a line; the environment takes precedence")
         ->capture_default_str();
     for (size_t i = 0; i < given.size(); ++i) {
       absl::string_view word = given[i];

@@ -1,7 +1,7 @@
 // Names of the things that messages speak about, and the numbers that fence old messages off.
 //
-// Words are defined in README.md ("Words"). All numbers start at 0 unless said otherwise and never
-// decrease during the life of what they number.
+// Words are defined in README.md ("Words"). All numbers start at 0 unless stated otherwise and
+// never decrease.
 //
 // The namespace is atl because <stdlib.h> has a function atoll(). Text is absl::string_view because
 // Debian's Abseil does not take std::string_view.
@@ -29,7 +29,7 @@ using JobId = std::string;
 using IslandId = int32_t;
 
 // Index of a shard in its job's shard list. A shard is a contiguous range of one layer's parameters
-// and lives on exactly one parameter server.
+// and is on exactly one parameter server.
 using ShardId = int32_t;
 
 // Number of outer rounds applied. Version 0 is the initial model; kNoVersion is "nothing yet".
@@ -40,11 +40,11 @@ inline constexpr Version kNoVersion = -1;
 // that of the plan which last changed the island; messages of an older one are refused.
 using Generation = int64_t;
 
-// Number of one daemon process's life; a restarted daemon has a larger one.
+// Number of one start of a daemon; a restarted daemon has a larger one.
 using Incarnation = int64_t;
 
 // Names the pseudo-gradient of some elements of one shard, of one island in one outer round. A
-// parameter server that has seen a push acknowledges it again without applying it again (promise
+// parameter server that has seen a push acknowledges it again without applying it again (guarantee
 // N2). The pushes of a shard may come from several workers and may overlap: their bits agree.
 struct PushId {
   JobId job;

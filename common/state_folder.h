@@ -14,7 +14,7 @@ namespace atl {
 // No clock shows more milliseconds: a larger incarnation is damage or a lie.
 inline constexpr Incarnation kClockIncarnationMax = Incarnation{1} << 53;
 
-// Holds the folder for this process alone as long as it lives.
+// Locks the folder for this process until it is destroyed.
 class StateFolder {
  public:
   // Makes the folder, with its parents, where it is missing, and locks it. Errors begin with
@@ -26,9 +26,9 @@ class StateFolder {
 
   const std::string& path() const { return path_; }
 
-  // A number for this life, larger than that of any life before, on the disk before this returns.
-  // It follows the wall clock as well, so that it grows even after the folder was lost, or the
-  // number damaged. Once a life.
+  // A new incarnation number, larger than all before, on the disk before this returns. It follows
+  // the wall clock as well, so that it grows even after the folder was lost, or the number damaged.
+  // Once a process.
   absl::StatusOr<Incarnation> NextIncarnation();
 
  private:

@@ -17,7 +17,7 @@ std::string UsageError(const CLI::App& app, const CLI::ParseError& error);
 // `--version` prints "PROGRAM VERSION" and ends the program.
 void AddVersionFlag(CLI::App& app);
 
-// Prints it on standard error, or the help or version that was asked for on standard output. The
+// Prints it on standard error, or the help or version that was requested on standard output. The
 // exit code: 2 after a mistake, 0 after help.
 int ExplainUsage(const CLI::App& app, const CLI::ParseError& error);
 

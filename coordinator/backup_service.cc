@@ -26,7 +26,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
 // Makes the copy on a thread of its own, then sends it part by part. Deletes itself.
 class BackupStream : public grpc::ServerWriteReactor<v1::BackupPart> {
  public:
-  // `busy` is false again when the stream is gone.
+  // `busy` is false again when the stream has ended.
   BackupStream(const Store* store, const std::string& copy, std::atomic<bool>* busy)
       : store_(store), copy_(copy), busy_(busy) {
     std::thread([this] { Begin(); }).detach();  // ends with what may delete this, and no sooner
@@ -37,7 +37,8 @@ class BackupStream : public grpc::ServerWriteReactor<v1::BackupPart> {
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok || cancelled_) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "it is gone"));
+    if (!ok || cancelled_)
+      return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the stream has ended"));
     if (part_.last()) return Finish(grpc::Status::OK);
     SendNext();
   }
@@ -51,7 +52,7 @@ class BackupStream : public grpc::ServerWriteReactor<v1::BackupPart> {
     if (!sequence.ok()) return Finish(ToGrpc(sequence.status()));
     sequence_ = *sequence;
     auto file = InputFile::Open(copy_);
-    std::remove(copy_.c_str());  // gone when the call is, however that ends
+    std::remove(copy_.c_str());  // deleted with the call, however that ends
     if (!file.ok()) return Finish(ToGrpc(file.status()));
     file_ = *std::move(file);
     XXH3_64bits_reset(checksum_);

@@ -63,7 +63,7 @@ void IslandPlanner::Want(Instant now, const MakePlan& ask) {
     for (const PlanWorker& worker : ask.workers) joined.insert(worker.member.worker);
     for (const IslandMember& member : ask.current->members) joined.erase(member.worker);
   }
-  // Without a plan in force the island stands still until it has one.
+  // Without a plan in force the island is idle until it has one.
   book_.Want(now, {ask.job, ask.island, ask.request}, std::move(request), ask.busy, joined);
 }
 
@@ -179,7 +179,7 @@ CoordinatorEvent IslandPlanner::Answer(Item& item) {
   return made;
 }
 
-// One plan for a loss, unless somebody waits for another.
+// Makes one plan for a loss, unless a request for another plan waits.
 void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
   std::optional<PreparedPlans::Case> next = prepared_.Next();
   const Instant begun = SteadyNow();

@@ -7,7 +7,7 @@
 // When there is nothing to plan the thread prepares plans for the loss of workers
 // (prepared_plans.h), and rests between them, so that islands by the hundred do not keep a core
 // busy with plans for losses. When one is lost, the plan is there at once, and a full search is
-// asked for after it.
+// requested after it.
 //
 // All calls come from one thread, the coordinator's loop. `post` is called on either.
 
@@ -34,7 +34,7 @@ class IslandPlanner {
  public:
   // `post` gets PlanMade and WorkersGrouped.
   explicit IslandPlanner(std::function<void(CoordinatorEvent)> post);
-  ~IslandPlanner();  // the plan being made is given up
+  ~IslandPlanner();  // cancels the plan being made
 
   void OnWorkerMessage(Instant now, const FromWorker& from) { book_.OnMessage(now, from); }
   // A worker that the core knew before.
@@ -45,8 +45,8 @@ class IslandPlanner {
   void Want(Instant now, const MakePlan& ask);
   void Want(Instant now, const GroupWorkers& ask);
 
-  // What is to be sent to workers now, and what the core is to hear first. Call it after those
-  // above, and at the deadline.
+  // Messages for workers, and events that the core needs first. Call it after those above, and at
+  // the deadline.
   struct Work {
     std::vector<ProfileBook::Message> send;
     std::vector<CoordinatorEvent> tell;  // SitesFound, ProfileChanged
@@ -75,7 +75,7 @@ class IslandPlanner {
     PlanRequest request;
     IslandPlan plan;
   };
-  // The core may keep an earlier plan, and people may ask for it long after.
+  // The core may keep an earlier plan, and users may request it long after.
   static constexpr size_t kKeptOfIsland = 4;
   static constexpr size_t kKept = 256;
 

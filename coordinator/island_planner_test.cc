@@ -143,7 +143,7 @@ TEST_CASE("The lines to whom has joined an island are measured before its plan, 
   REQUIRE(work.send.size() == 2);
   CHECK(work.send[0].message.beside);
   CHECK(work.send[0].message.to == std::vector<NodeId>{"w3"});
-  ask.current.reset();  // it stands still: there is no time
+  ask.current.reset();  // it is idle: there is no time
   ask.request = 2;
   planner.Want(Instant{}, ask);
   CHECK(planner.Advance(Instant{}).send.empty());
@@ -165,7 +165,7 @@ void PrepareLosses(Inbox& inbox, IslandPlanner& planner, MakePlan& ask) {
   REQUIRE(planner.Prepared().second);
 }
 
-TEST_CASE("A plan for who is left was prepared, is there at once, and a full search is asked for") {
+TEST_CASE("A plan for who is left was prepared, is there at once, and a full search is requested") {
   Inbox inbox;
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
@@ -196,7 +196,7 @@ TEST_CASE("A plan for who is left was prepared, is there at once, and a full sea
   }
 }
 
-TEST_CASE("A prepared plan is handed out once, and not to another life of a worker") {
+TEST_CASE("A prepared plan is handed out once, and not to another incarnation of a worker") {
   Inbox inbox;
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });

@@ -127,8 +127,8 @@ class LeadingServer::Impl {
     return absl::OkStatus();
   }
 
-  // On a page over TLS, what the certificate allows. In plaintext anybody may look, and act where
-  // that is somebody on this machine, of a cluster without roles.
+  // On a page over TLS, the certificate's role applies. In plaintext every user may read, and a
+  // user on this machine may act, in a cluster without roles.
   Gateway::User Permit(const HttpRequest& request, const std::string& call, bool loopback,
                        bool try_only) {
     if (!request.peer_certificate.empty()) {
@@ -182,7 +182,7 @@ class LeadingServer::Impl {
       for (const auto& [denial, count] : access_->audit().denials()) {
         writer.Add(kDeniedCalls, static_cast<double>(count), {{"reason", DenialWord(denial)}});
       }
-      // Of its own: the task may run after this call has given up.
+      // Shared: the task may run after this call has timed out.
       auto cluster = std::make_shared<MetricsWriter>();
       const bool there = OnLoop([loop = loop_.get(), cluster](Instant now) {
         cluster->Add(kEpoch, static_cast<double>(loop->core().epoch()));

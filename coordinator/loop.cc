@@ -70,8 +70,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(std::uniq
   if (!authority.empty() && authority != own.cluster) {
     return absl::InvalidArgumentError(absl::StrCat(
         state_dir, "/trust is the authority of cluster ", authority, ", and the state is of ",
-        own.cluster, ": move that folder away, and make one by `atoll init --cluster ", own.cluster,
-        "`"));
+        own.cluster, ": move that folder away, and run `atoll init --cluster ", own.cluster, "`"));
   }
   ATOLL_RETURN_IF_ERROR(store->Apply({{own}}, UnixTimeMs()));
   auto loop = std::unique_ptr<CoordinatorLoop>(
@@ -104,7 +103,7 @@ CoordinatorLoop::CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOption
       store_(std::move(store)),
       core_(std::move(options), own.cluster, own.epoch),
       traces_(own.epoch),
-      // One that finds no room is asked for again by the core.
+      // One that finds no room is requested again by the core.
       planner_([this](CoordinatorEvent event) {
         Post([this, event = std::move(event)](Instant now) { Step(now, event); });
       }) {}
@@ -126,7 +125,7 @@ Instant CoordinatorLoop::AdvancePlanner(Instant now) {
     for (const ProfileBook::Message& m : work.send) {
       SendToWorker(m.worker, m.incarnation, m.message);
     }
-    // What the core makes of it may want a plan. Nothing is told twice, so this ends.
+    // The core's reaction may request a plan. No event is repeated, so this ends.
     for (const CoordinatorEvent& event : work.tell) Step(now, event);
     if (work.tell.empty()) return work.deadline;
   }
@@ -166,7 +165,7 @@ void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
   const int64_t unix_ms = UnixTimeMs();
   failure_ = store_->Apply(actions.persist, unix_ms);
   if (!failure_.ok()) {
-    // The core is ahead of what is durable: nobody may hear of it, and only a fresh start helps.
+    // The core is ahead of the durable state: nothing of it may be sent, and only a restart helps.
     queue_.Stop();
     return;
   }

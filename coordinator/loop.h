@@ -61,8 +61,8 @@ class CoordinatorLoop {
   // Steps the core: stores, then sends.
   void Step(Instant now, const CoordinatorEvent& event);
 
-  // Steps with a request of somebody's; `on_reply` is called before this returns, or not at all if
-  // the store fails. `make` gets the request's id.
+  // Steps with a client's request; `on_reply` is called before this returns, or not at all if the
+  // store fails. `make` gets the request's id.
   void Request(Instant now, const std::function<CoordinatorEvent(int64_t)>& make,
                const std::function<void(const Reply&)>& on_reply);
 

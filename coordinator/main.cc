@@ -38,22 +38,23 @@ int main(int argc, char** argv) {
   atl::ServerOptions options;
   std::string log_level = "info";
   CLI::App app("The coordinator of Atoll: members, jobs, outer rounds.", "atoll-coordinator");
-  app.add_option("--listen", options.listen, "HOST:PORT for members and the command line")
+  app.add_option("--listen", options.listen,
+                 "HOST:PORT at which members and the command line connect")
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "folder of the durable state")->required();
   atl::AddStoreFlags(app, &options);
   app.add_option("--cluster", options.cluster,
-                 "id of the cluster whose state folder was lost, for an empty --state-dir: its "
-                 "members then obey, and atoll adopt takes their jobs over");
+                 "id of a cluster whose state was lost, with an empty --state-dir: its members "
+                 "accept this coordinator, and `atoll adopt` takes over their jobs");
   app.add_option(
       "--restore", options.restore_from,
-      "file of `atoll backup`: makes the state in --state-dir, which must hold none, and "
-      "serves it");
+      "file of `atoll backup`: restores it to --state-dir, which must be empty, and starts");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   app.add_option("--http-listen", options.http_listen, "HOST:PORT of the web page; default: none");
   std::string lifetime = "720h";
   app.add_option("--certificate-lifetime", lifetime,
-                 "of those who join, such as 720h; they renew their certificates by themselves")
+                 "validity of the certificates of members that join, such as 720h; they are "
+                 "renewed in time")
       ->capture_default_str();
   atl::AddMetricsFlag(app, &options.metrics_listen);
   atl::AddTlsFlags(app, &options.tls);

@@ -116,7 +116,7 @@ class Stream
     : public SendingStream<grpc::ServerBidiReactor<typename Kind::WireUp, typename Kind::WireDown>,
                            typename Kind::WireDown> {
  public:
-  // `count` is decremented when the stream is gone.
+  // `count` is decremented when the stream has ended.
   static Stream* Begin(CoordinatorLoop* loop, Registry<Kind>* registry,
                        const grpc::CallbackServerContext& context, std::atomic<int>* count) {
     auto stream = std::shared_ptr<Stream>(new Stream(loop, registry, context, count));
@@ -170,7 +170,7 @@ class Stream
   void OnDone() override {
     count_->fetch_sub(1);
     auto self = std::move(self_);
-    // The registry lets go of it; when the loop has ended, nobody cares any more.
+    // The registry drops it; a loop that has ended does not need that any more.
     if (!self->name_.empty()) {
       self->loop_->Post([self](Instant now) { self->registry_->Remove(now, *self); });
     }
@@ -194,7 +194,7 @@ class Stream
   std::atomic<int>* const count_;
   std::shared_ptr<Stream> self_;  // until OnDone
   typename Kind::WireUp wire_;
-  NodeId name_;  // set by the first message, before anybody else sees the stream
+  NodeId name_;  // set by the first message, before other threads see the stream
   Incarnation incarnation_ = 0;
 };
 

@@ -273,7 +273,7 @@ class PeopleService::Impl {
     Unary* Remove(Context* context, const v1::RemoveRequest* request,
                   v1::JobSummary* reply) override {
       const auto remove = [=, loop = impl_->loop_](Instant now) {
-        const auto view = loop->core().Job(now, request->job());  // nobody sees it afterwards
+        const auto view = loop->core().Job(now, request->job());  // it is hidden afterwards
         reply->set_job(request->job());                           // also of an orphaned one
         if (view) AddTimes(*loop, view->summary, EncodeView(view->summary, reply));
         absl::Status status = absl::UnavailableError("the coordinator cannot store this");

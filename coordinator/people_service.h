@@ -1,4 +1,4 @@
-// The coordinator's services for people and monitors: Jobs and Status of proto/coordinator.proto.
+// The coordinator's client services: Jobs and Status of proto/coordinator.proto.
 // Every call is answered from the loop's thread; streams get a new message when something has
 // changed, and no faster than they are read.
 

@@ -1,5 +1,4 @@
-// What the planner answers: one way for the plans that islands run and for those that people look
-// at.
+// What the planner answers: one way for the plans that islands run and for previews.
 
 #ifndef ATOLL_COORDINATOR_PLAN_ANSWER_H_
 #define ATOLL_COORDINATOR_PLAN_ANSWER_H_

@@ -1,9 +1,9 @@
 // Plans for the loss of one or two of an island's workers, made in idle time, so that the others
 // go on at once when it happens.
 //
-// A loss is known by who is left and who of them leads. Whoever leads hands over to the first that
-// is left, as the core does. A plan that was prepared is what PlanIsland made of the same request
-// with the measurements of then; a search of today's may find a better one.
+// A loss is identified by the remaining workers and the leader among them. A lost leader's
+// successor is the first one left, as in the core. A prepared plan is what PlanIsland made of the
+// same request with the measurements of that time; a present search may find a better one.
 //
 // Pure. Not thread-safe.
 

@@ -130,7 +130,7 @@ void Previews::Enqueue(Item item) {
   }
   lock.unlock();
   item.on_done(absl::ResourceExhaustedError(
-      absl::StrCat(kPreviewsMax, " previews of plans wait already: ask again in a while")));
+      absl::StrCat(kPreviewsMax, " previews of plans wait already: retry later")));
 }
 
 absl::StatusOr<Preview> Previews::Answer(Item& item, const std::function<bool()>& stop) {

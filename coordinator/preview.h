@@ -1,7 +1,7 @@
-// Plans that people look at before an island runs them: `atoll plan JOB`, `atoll plan --live`.
+// Previews of plans before an island runs them: `atoll plan JOB`, `atoll plan --live`.
 //
 // A preview is made as the islands' planner thread makes plans (plan_answer.h), of what is known
-// when it is asked for: nothing is measured for it and nothing is stored. It has a thread of its
+// when it is requested: nothing is measured for it and nothing is stored. It has a thread of its
 // own, so that no island waits for it and the coordinator's loop does not either.
 
 #ifndef ATOLL_COORDINATOR_PREVIEW_H_

@@ -138,7 +138,7 @@ TEST_CASE("50 generated jobs and clusters: the preview is the plan that the isla
   CHECK(plans >= 40);
 }
 
-TEST_CASE("the core asks for a preview with what it asks the planner for") {
+TEST_CASE("the core requests a preview with the planner's request") {
   testing::World world;
   testing::StartShared(world);
   const auto job = world.core().Jobs(world.now()).front().job;

@@ -25,24 +25,25 @@ struct ServerOptions {
   std::string http_listen;     // "host:port" of the web page; empty: none
   // Empty: those of `atoll init` in state_dir, if there are any.
   TlsOptions tls;
-  int64_t certificate_lifetime_s = 30 * 86400;  // of members and people who join
+  int64_t certificate_lifetime_s = 30 * 86400;  // of members and users that join
   CoordinatorOptions core;
 };
 
 // `App` is CLI::App.
 template <class App>
 void AddStoreFlags(App& app, ServerOptions* options) {
-  app.add_option("--store", options->store,
-                 "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]: keeps the records in etcd; of all "
-                 "coordinators with the same one leads; default: in --state-dir");
+  app.add_option(
+      "--store", options->store,
+      "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]: keeps the records in etcd, where one of "
+      "several coordinators leads; default: in --state-dir");
   app.add_option("--store-tls-ca", options->store_tls.ca_path,
-                 "PEM file: authority that signed etcd's certificates");
+                 "PEM file with the authority that signed etcd's certificates");
   app.add_option("--store-tls-cert", options->store_tls.cert_path,
-                 "PEM file: certificate of this end for etcd");
+                 "PEM file with this end's certificate for etcd");
   app.add_option("--store-tls-key", options->store_tls.key_path,
-                 "PEM file: private key of this end for etcd");
+                 "PEM file with this end's private key for etcd");
   app.add_option("--advertise", options->advertise,
-                 "HOST:PORT by which others reach --listen; standby coordinators name it");
+                 "HOST:PORT at which others reach --listen; standby coordinators refer to it");
 }
 
 class CoordinatorServer {

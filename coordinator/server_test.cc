@@ -72,7 +72,7 @@ struct Context : grpc::ClientContext {
   Context() { set_deadline(std::chrono::system_clock::now() + kLong); }
 };
 
-// A worker that says hello whenever it is attached, and keeps what it hears.
+// A worker that says hello whenever it is attached, and keeps what it receives.
 class Worker {
  public:
   Worker(const Coordinator& coordinator, Incarnation incarnation) {
@@ -268,7 +268,7 @@ TEST_CASE("a log of many pages comes whole and in order") {
   REQUIRE(stream->Finish().ok() != request.follow());
 }
 
-TEST_CASE("a worker attaches, is seen, and a newer life of it takes its place") {
+TEST_CASE("a worker attaches, is listed, and a newer incarnation replaces it") {
   Coordinator coordinator(FreshFolder());
   Worker old_life(coordinator, 1);
   REQUIRE(old_life.Await<Welcome>().incarnation == 1);

@@ -74,7 +74,7 @@ class Store {
   virtual absl::StatusOr<int64_t> BackUp(const std::string& to) const = 0;
 
   // Where the registry of who may be in the cluster belongs; null: in the state folder, as this
-  // store does. It lives as long as the store, whose other calls may come from another thread
+  // store does. It is valid as long as the store, whose other calls may come from another thread
   // meanwhile.
   virtual SharedValue* registry() { return nullptr; }
 

@@ -13,7 +13,7 @@
 namespace atl {
 namespace {
 
-// The checksum of parts that are told apart by their lengths.
+// The checksum of parts, which includes their lengths.
 class Checksum {
  public:
   void Add(int64_t value) { state_ = XXH3_64bits_withSeed(&value, sizeof value, state_); }

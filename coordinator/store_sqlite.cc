@@ -315,7 +315,7 @@ class SqliteStore : public Store {
     return absl::OkStatus();
   }
 
-  // A file that was deleted takes writes as ever; nothing of them would be found again.
+  // A deleted file still takes writes, which a later start would not find.
   absl::Status CheckStillThere() const {
     const auto now = InputFile::Open(path_);
     if (now.ok() && now->identity().device == identity_.device &&

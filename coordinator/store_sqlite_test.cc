@@ -58,7 +58,7 @@ TEST_CASE("foreign, newer and damaged files are refused and left as they are") {
     REQUIRE(OpenFault(folder.path).find("is not an Atoll coordinator's database") !=
             std::string::npos);
   }
-  SECTION("somebody else's database") {
+  SECTION("another program's database") {
     MustOpen(folder.path).reset();
     Sql(folder.path, "PRAGMA application_id=5");
     REQUIRE(OpenFault(folder.path).find("is not an Atoll coordinator's database") !=

@@ -33,7 +33,8 @@ class SendingStream : public Reactor {
     return queue_.empty();
   }
 
-  // Ends the stream once what is queued is written, or at once if the peer is gone. Idempotent.
+  // Ends the stream once what is queued is written, or at once if the peer has disconnected.
+  // Idempotent.
   void End(grpc::Status status) {
     const std::lock_guard lock(mutex_);
     if (ended_) return;
@@ -60,7 +61,7 @@ class SendingStream : public Reactor {
       queue_.pop_front();
     } else {
       queue_.clear();
-      if (!ended_) status_ = grpc::Status(grpc::StatusCode::CANCELLED, "the peer is gone");
+      if (!ended_) status_ = grpc::Status(grpc::StatusCode::CANCELLED, "the peer has disconnected");
     }
     if (!queue_.empty()) return this->StartWrite(&queue_.front());
     if (ended_ || !ok) {

@@ -15,7 +15,7 @@ absl::Status NotRunning(const JobSummary& job) {
   if (job.state == JobState::kPaused) {
     remedy = absl::StrCat("; atoll resume ", job.job);
   } else if (job.state < JobState::kRunning) {
-    remedy = "; ask again when it runs";
+    remedy = "; retry when it runs";
   }
   return absl::FailedPreconditionError(absl::StrCat(job.job, " is ", Name(job.state),
                                                     job.reason.empty() ? "" : ": ", job.reason,
@@ -39,7 +39,7 @@ const IslandView* Find(const JobView& job, std::optional<IslandId> island) {
   return found == job.islands.end() ? nullptr : &*found;
 }
 
-// Whether its leader has heard that it leads.
+// Whether its leader has its order to lead.
 bool Leads(const IslandView& island) {
   return island.attached && island.record.incarnation != 0 && island.progress &&
          island.progress->generation == island.record.generation;
@@ -121,8 +121,8 @@ std::optional<absl::StatusOr<TracedStep>> TraceDesk::Look(Instant now,
     if (record.worker != request.leader || record.incarnation != request.incarnation ||
         record.generation != request.generation || !island->attached) {
       return absl::AbortedError(absl::StrCat("worker ", request.leader, ", which led island ",
-                                             request.island, ", is gone: ", record.reason,
-                                             "; ask again when the island trains (atoll status)"));
+                                             request.island, ", is unavailable: ", record.reason,
+                                             "; retry when the island trains (atoll status)"));
     }
   } else if (island != nullptr && Leads(*island)) {
     Send(request, *island, work);

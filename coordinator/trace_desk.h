@@ -1,10 +1,10 @@
-// Requests of people for the trace of one step of an island: `atoll trace`.
+// User requests for the trace of one step of an island: `atoll trace`.
 //
 // A request passes through the coordinator's shell and not through its core: it decides nothing,
-// nothing of it is stored, and after a restart nobody waits for the answer any more. The desk only
-// looks at what the core shows of the job. It sends TraceNextStep to the island's leader once that
-// leads in the generation in force, and hands on what the leader answers. Requests for an island
-// whose leader has been asked already share its answer.
+// nothing of it is stored, and a restart ends the call that waits for it. This class only reads the
+// core's view of the job. It sends TraceNextStep to the island's leader once that leads in the
+// generation in force, and passes on the leader's answer. Requests for an island whose leader has
+// got the request already share its answer.
 //
 // Every request ends: with a step; with the reason why none comes (the job does not run, there is
 // no such island), at once; with the loss of the leader or of the step; or at its deadline with
@@ -76,7 +76,7 @@ class TraceDesk {
     Instant ends;
     Duration limit;
     OnDone on_done;
-    // Of whom it has been asked; 0: of nobody yet.
+    // The leader that it was sent to; 0: not sent yet.
     int64_t number = 0;
     IslandId island = 0;
     NodeId leader;

@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A job with one island, and people who ask for a step of it.
+// A job with one island, and users who request a step of it.
 class Story {
  public:
   Story() {
@@ -63,7 +63,7 @@ class Story {
   std::vector<std::string> errors;
 };
 
-TEST_CASE("A request goes to the leader, and its answer to whoever asked") {
+TEST_CASE("A request goes to the leader, and its answer to every requester") {
   Story story;
   story.Turn();
   CHECK(story.deadline == kNever);
@@ -76,7 +76,7 @@ TEST_CASE("A request goes to the leader, and its answer to whoever asked") {
   CHECK(story.deadline == story.now + kTraceLook);
   story.Asks(0);  // shares the answer
   CHECK(story.sent.size() == 1);
-  story.Answers("", "w2");  // somebody else
+  story.Answers("", "w2");  // another worker
   CHECK(story.steps.empty());
   story.Answers();
   REQUIRE(story.steps.size() == 2);
@@ -115,7 +115,7 @@ TEST_CASE("A job that does not run, or is not there, is said at once") {
 
 TEST_CASE("An island between plans is waited for, and the deadline says what it is doing") {
   Story story;
-  story.job.islands[0].progress->generation = 2;  // it has not heard yet
+  story.job.islands[0].progress->generation = 2;  // it has not got its order yet
   story.job.islands[0].planning = "making a plan: the island begins";
   story.Asks();
   CHECK(story.sent.empty());
@@ -142,11 +142,11 @@ TEST_CASE("A leader or a step that is lost ends the request") {
     story.job.islands[0].record.incarnation = 0;
     story.job.islands[0].record.reason = "evicted: its connection is lost";
     story.Turn();
-    CHECK_THAT(story.Error(), Catch::Contains("w1, which led island 0, is gone: evicted"));
+    CHECK_THAT(story.Error(), Catch::Contains("w1, which led island 0, is unavailable: evicted"));
   }
   SECTION("the step") {
-    story.Answers("the island gave up a step: w2 is lost");
-    CHECK(story.Error() == "the island gave up a step: w2 is lost");
+    story.Answers("the island abandoned a step: w2 is lost");
+    CHECK(story.Error() == "the island abandoned a step: w2 is lost");
   }
   SECTION("the coordinator") {
     story.desk.Close("the coordinator is ending");
@@ -166,7 +166,7 @@ TEST_CASE("Jobs are not looked at more often than needed") {
     });
   };
   advance();
-  CHECK(views == 0);  // nobody waits
+  CHECK(views == 0);  // no request waits
   story.Asks();
   story.Asks();
   for (int i = 0; i < 10; ++i) advance();

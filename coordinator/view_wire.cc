@@ -47,7 +47,7 @@ void Encode(const IslandView& view, v1::Island* m) {
   }
   if (view.plan.number != 0) {
     Encode(view.plan, m->mutable_plan());
-    m->mutable_plan()->clear_programs();  // thousands of operations, which nobody reads here
+    m->mutable_plan()->clear_programs();  // thousands of operations, which no client reads
     m->mutable_plan()->clear_link_orders();
   }
   m->set_planning(view.planning);

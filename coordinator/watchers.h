@@ -1,5 +1,5 @@
-// Streams to people: each is asked from time to time, on the loop's thread, whether it has
-// something new to send. For people_service.cc only.
+// Streams to clients: each is polled from time to time, on the loop's thread, for something new to
+// send. For people_service.cc only.
 
 #ifndef ATOLL_COORDINATOR_WATCHERS_H_
 #define ATOLL_COORDINATOR_WATCHERS_H_
@@ -43,7 +43,7 @@ class Watchers {
   }
   size_t size() const { return all_.size(); }
 
-  // Polls whoever is due; says when the next one is.
+  // Polls the streams that are due; returns when the next one is.
   Instant Turn(Instant now) {
     Instant next = kNever;
     std::erase_if(all_, [&](Watcher& w) {

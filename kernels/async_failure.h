@@ -44,7 +44,7 @@ class ReportsFailures {
 class FailureSources {
  public:
   void Add(std::shared_ptr<AsyncFailure> source) { sources_.push_back({std::move(source), false}); }
-  // The first failure of a source that is in use elsewhere, or is gone without having been asked.
+  // The first failure of a source that is in use elsewhere, or was destroyed before it was read.
   absl::Status First() {
     absl::Status first;
     std::erase_if(sources_, [&](Source& source) {

@@ -7,7 +7,7 @@
 // - No operation synchronises, allocates device memory or copies to the host behind the caller's
 //   back. Scratch memory is the caller's: an operation that needs some has an overload of
 //   WorkspaceBytes, which looks at shapes alone (data pointers may be null), and takes a Workspace
-//   of at least that size, not touched by anyone until the stream has passed the operation. The
+//   of at least that size, which stays untouched until the stream has passed the operation. The
 //   same workspace can serve all operations of one stream.
 // - Memory passed to an operation stays alive until the stream has passed it.
 // - Results repeat bit for bit: reductions have a fixed order for a given backend and number of
@@ -149,10 +149,10 @@ class Backend {
   // Blocks the host until the stream is idle.
   virtual absl::Status Synchronize(Stream& stream) = 0;
 
-  // Enqueues on the stream what `work` enqueues. Where the backend can (and was asked to), it calls
-  // `work` the first times that it sees a key, and later enqueues what it has recorded then, in one
-  // launch, without calling it. So `work` only enqueues operations, copies and zeroes, on this
-  // stream alone: the same ones on the same memory for the same key. Freeing a buffer of the
+  // Enqueues on the stream what `work` enqueues. Where the backend can (and is configured to), it
+  // calls `work` the first times that it sees a key, and later enqueues what it has recorded then,
+  // in one launch, without calling it. So `work` only enqueues operations, copies and zeroes, on
+  // this stream alone: the same ones on the same memory for the same key. Freeing a buffer of the
   // backend forgets all that was recorded, so addresses may be part of a key. Returns what `work`
   // does.
   virtual absl::Status Repeat(Stream& /*stream*/, const WorkKey& /*key*/,

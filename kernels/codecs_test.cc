@@ -1,4 +1,4 @@
-// What every codec promises, and what each does to numbers.
+// The contract of all codecs, and the effect of each on numbers.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -48,7 +48,7 @@ bool SameBits(const Numbers& a, const Numbers& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Runs the kernels of machines that have less while it lives.
+// Runs the kernels of machines that have less while it exists.
 struct OnLevel {
   explicit OnLevel(int level) { simd::instruction_level_max = level; }
   ~OnLevel() { simd::instruction_level_max = 4; }

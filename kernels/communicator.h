@@ -71,7 +71,7 @@ class Communicator {
   }
 
   // Ends the call that waits, if any, and all later ones: on this member with ABORTED and the
-  // reason, on the others with that or, where they only see this member gone, UNAVAILABLE.
+  // reason, on the others with that or, where they only see this member fail, UNAVAILABLE.
   virtual void Abort(const std::string& reason) = 0;
 };
 

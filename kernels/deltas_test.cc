@@ -1,4 +1,4 @@
-// What quantised pseudo-gradients promise, on the reference backend.
+// The contract of quantised pseudo-gradients, on the reference backend.
 
 #include "kernels/deltas.h"
 
@@ -86,7 +86,7 @@ TEST_CASE("a quantised delta is off by at most half a step of its block") {
   }
 }
 
-TEST_CASE("error feedback makes up for what was rounded away: sums are right in the long run") {
+TEST_CASE("error feedback compensates rounding errors: sums are right in the long run") {
   Exchange exchange(4);
   Scramble(exchange.base, 1);  // theta is 0: the same delta, again and again
   constexpr int kRounds = 40;

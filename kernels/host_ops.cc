@@ -65,7 +65,7 @@ Plain Behind(const Plain& p, int64_t n) {
 int64_t TileOf(int64_t block) { return block > kTile ? kTileMax : kTile; }
 
 // What the last pass of AddDeltas does with the sum g of the weighted deltas: Sixteen for elements
-// i to i + 15, One for element i. Prefetch asks for what Sixteen changes.
+// i to i + 15, One for element i. Prefetch requests what Sixteen changes.
 struct SgdUpdate {
   float* theta;
   float eta;
@@ -466,7 +466,7 @@ void GramTask(const GramBlock& block, int64_t begin, int64_t end, double* sums) 
   }
 }
 
-// PlainFrom of delta `d` of `count`, whose decoding asks for what the update changes kTile elements
+// PlainFrom of delta `d` of `count`, whose decoding requests what the update changes kTile elements
 // later, up to `end`: neither waits for the other.
 template <class Update>
 Plain DecodeBeside(const Update& update, const WeightedDelta& from, int64_t d, int64_t count,

@@ -9,7 +9,7 @@
 // the sum starts from zero; one may be the output itself, but not overlap it partly.
 //
 // Check() aborts on shapes that do not fit together: that is a bug of the caller. Every backend
-// calls it first. Checks look at shapes only where a workspace is asked for (data may be null).
+// calls it first. Checks look at shapes only where a workspace is requested (data may be null).
 
 #ifndef ATOLL_KERNELS_OPS_H_
 #define ATOLL_KERNELS_OPS_H_
@@ -67,7 +67,7 @@ inline constexpr int kTypeShift = 24;
 inline constexpr int32_t kTokenMask = (1 << kTypeShift) - 1;
 
 struct EmbeddingForward {
-  Tensor tokens;        // int32 [1, N]; each in [0, V): the data loader's promise
+  Tensor tokens;        // int32 [1, N]; each in [0, V): the data loader guarantees it
   Tensor table;         // act [V, C]
   Tensor positions;     // act [>= position_offset + T, C]; optional (learned positions)
   Tensor types;         // act [types, C]; optional

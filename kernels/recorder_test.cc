@@ -61,7 +61,7 @@ struct Story {
 
 using Done = std::vector<int>;
 
-TEST_CASE("work is enqueued, then recorded, then launched without being asked again") {
+TEST_CASE("work is enqueued, then recorded, then launched without another call of the work") {
   Story story;
   REQUIRE(story.Repeats(kForward) == 1);
   REQUIRE(story.recorder.counts().recorded == 0);
@@ -104,7 +104,7 @@ TEST_CASE("what cannot be recorded is enqueued as usual, and the reason is repor
 TEST_CASE("work that fails while it is recorded leaves no record") {
   Story story;
   story.Repeats(kForward);
-  story.Repeats(kForward, absl::AbortedError("a peer is gone"));
+  story.Repeats(kForward, absl::AbortedError("a peer has failed"));
   REQUIRE(story.tape.done == Done{7, 8});
   REQUIRE(story.recorder.counts().recorded == 0);
   story.Repeats(kForward);

@@ -80,7 +80,7 @@ void ReduceSlice(const std::vector<Tensor>& tensors, bool sum, int64_t begin, in
 
 // What the members share. A round is one collective: members arrive; when the last one has, all
 // work on their slices; when the last one is done, all leave. Failure and timeouts count only until
-// the last one has arrived: from then on everybody's tensor is being written to, so no member may
+// the last one has arrived: from then on all tensors are being written to, so no member may
 // leave, and none has anything left to wait for but running threads.
 class Group {
  public:
@@ -104,7 +104,7 @@ class Group {
 
   absl::Status Gather(int rank, const Tensor& x, const Cuts& cuts, const Routes& routes) {
     ATOLL_RETURN_IF_ERROR(Arrive(rank, x, Kind::kGather));
-    // Everybody's own part stays as it is while the others read it.
+    // The own parts of all members stay as they are while the others read them.
     for (int from = 0; from < size_; ++from) {
       if (from == rank || !routes(from, rank)) continue;
       const Tensor to = x.Columns(cuts[from], cuts[from + 1] - cuts[from]);
@@ -184,7 +184,7 @@ class Group {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_, but for tensors_ while a round is worked on: no one changes it then.
+  // Guarded by mutex_, but for tensors_ while a round is worked on: it is constant then.
   std::vector<Tensor> tensors_;
   std::vector<Kind> kinds_;
   std::vector<char> present_;

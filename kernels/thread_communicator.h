@@ -1,8 +1,8 @@
 // Communicators of the threads of one process, in host memory (see host_communicator.h).
 //
-// Each member sums its own slice of everybody's tensor, in the order of ranks, and writes the
-// result to everybody: no copies, no scratch memory, and one thread computes each element, so that
-// all members have the same bits.
+// Each member sums its own slice of all tensors, in the order of ranks, and writes the result to
+// all: no copies, no scratch memory, and one thread computes each element, so that all members have
+// the same bits.
 
 #ifndef ATOLL_KERNELS_THREAD_COMMUNICATOR_H_
 #define ATOLL_KERNELS_THREAD_COMMUNICATOR_H_

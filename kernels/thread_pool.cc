@@ -25,7 +25,7 @@ bool SpinUntil(const Condition& condition) {
   return false;
 }
 
-// Flushes denormals to zero on this thread while it lives.
+// Flushes denormals to zero on this thread while it exists.
 class FlushDenormals {
  public:
 #if defined(__x86_64__)

@@ -52,29 +52,30 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
   std::string memory = "4GiB", curve_key, curve_clients, log_level = "info", join;
   app.add_option("--coordinator", options.coordinator,
-                 "its address, HOST:PORT; of several, all, with commas; --join says it too");
-  app.add_option("--name", options.name, "unique among the parameter servers")->required();
-  app.add_option("--state-dir", options.state_folder, "folder of logs and snapshots")->required();
+                 "HOST:PORT[,HOST:PORT...] of the coordinators; also given by --join");
+  app.add_option("--name", options.name, "name, unique among the parameter servers")->required();
+  app.add_option("--state-dir", options.state_folder, "folder for logs and snapshots")->required();
   app.add_option("--listen", options.listen,
-                 "tensor link, tcp://ADDRESS:PORT; port 0: any free one")
+                 "tcp://ADDRESS:PORT of the tensor link; port 0: any free port")
       ->capture_default_str();
   app.add_option("--advertise", options.advertise,
-                 "tcp://HOST:PORT where workers reach it, if not where it listens");
+                 "tcp://HOST:PORT at which workers reach it, if it differs from --listen");
   app.add_option("--site", options.site,
-                 "where it is, as workers' --site: shards go to servers at islands' sites");
-  app.add_option("--memory-bytes", memory, "for parameters, momentum and pushes, like 4GiB")
+                 "site of the machine, as workers' --site; shards are placed near the islands");
+  app.add_option("--memory-bytes", memory,
+                 "memory for parameters, optimizer slots and staged pushes, such as 4GiB")
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "for arithmetic")
+  app.add_option("--threads", options.threads, "threads for arithmetic")
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
-  app.add_option("--io-threads", options.io_threads, "of the tensor link")
+  app.add_option("--io-threads", options.io_threads, "threads of the tensor link")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
   app.add_option("--curve-key", curve_key,
                  "file with this server's secret CURVE key, made by `atoll keygen`");
   app.add_option("--curve-clients", curve_clients,
-                 "file with the public keys of those who may push and pull, one a line, beside "
-                 "those that the coordinator knows");
+                 "file with public keys that may push and pull, one a line, in addition to those "
+                 "that the coordinator distributes");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   AddJoinFlag(app, &join);
   AddMetricsFlag(app, &options.metrics_listen);

@@ -105,7 +105,7 @@ absl::Status Daemon::Listen() {
   TensorServerOptions options;
   options.endpoint = options_.listen;
   if (absl::EndsWith(options.endpoint, ":0")) {
-    options.endpoint.replace(options.endpoint.size() - 1, 1, "*");  // ZeroMQ's word for any
+    options.endpoint.replace(options.endpoint.size() - 1, 1, "*");  // ZeroMQ's wildcard
   }
   options.security = options_.security;
   options.io_threads = options_.io_threads;
@@ -152,7 +152,7 @@ Daemon::~Daemon() {
   monitor_.reset();
   renewer_.reset();
   key_watcher_.reset();
-  loop_.Stop();  // whoever waits to post goes on
+  loop_.Stop();  // threads that wait in Post return
   if (attach_ != nullptr) attach_->Close(std::chrono::seconds(1));
   client_.reset();
   link_.reset();

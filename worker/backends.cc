@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<CudaDevice>> Choose(const std::vector<CudaDevice>& th
 // A kernel of NCCL's holds its device until the peers' have come. The driver loads others at their
 // first launch; for that it waits until the device is idle, and holds a lock that all calls need,
 // those too which the peers wait for: so all are loaded at the start, at the price of some time and
-// device memory. The operator's word counts, as for all of the driver's variables.
+// device memory. The operator's setting counts, as for all of the driver's variables.
 void LoadKernelsAtStart() { setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
 
 // Its share of --memory-bytes, or all that the device has.

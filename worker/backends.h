@@ -1,4 +1,4 @@
-// The devices that a worker's flags ask for, and the backends on them.
+// The devices that a worker's flags request, and the backends on them.
 
 #ifndef ATOLL_WORKER_BACKENDS_H_
 #define ATOLL_WORKER_BACKENDS_H_
@@ -39,8 +39,8 @@ struct WorkerDevice {
 
 // In the order in which the flags name them. All compute in one type. INVALID_ARGUMENT, NOT_FOUND
 // or FAILED_PRECONDITION names the flag, the device and what to do. `cuda_devices`: what there is.
-// Before anything else of the process that uses CUDA: where GPUs work together it tells the driver
-// to load all kernels at its start.
+// Call it before anything else in the process that uses CUDA: where GPUs work together it makes the
+// driver load all kernels at its start.
 absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
     const DeviceFlags& flags,
     const std::function<absl::StatusOr<std::vector<CudaDevice>>()>& cuda_devices = CudaDevices);
@@ -55,8 +55,8 @@ HostMemory HostMemoryOf(const std::vector<WorkerDevice>& devices);
 // Of messages of pipelines that wait to be received, whole workers together: a quarter of the
 // host's memory, beside what is above. From 256 MiB to 4 GiB.
 int64_t InboxBytes(const HostMemory& host);
-// Of numbers of sums from one other worker, which wait for the other members' numbers: likewise,
-// and more than the gradients of what this worker trains. From 256 MiB to 16 GiB.
+// Of numbers of all-reduces from one other worker, which wait for the other members' numbers:
+// likewise, and more than the gradients of what this worker trains. From 256 MiB to 16 GiB.
 int64_t SumBytes(const HostMemory& host);
 
 // The type that they compute in.

@@ -134,7 +134,7 @@ TEST_CASE("GPUs that work together have all kernels loaded before NCCL's wait on
   unsetenv("CUDA_MODULE_LOADING");
   CHECK(loading({.device = "0", .joins_others = true}) == "EAGER");
   setenv("CUDA_MODULE_LOADING", "LAZY", 1);
-  CHECK(loading({.device = "all"}) == "LAZY");  // the operator's word
+  CHECK(loading({.device = "all"}) == "LAZY");  // the operator's setting
 }
 
 TEST_CASE("wrong names of GPUs are refused with what there is") {

@@ -207,8 +207,8 @@ WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateF
   return profiler;
 }
 
-// A thread may wait for a disk that does not answer, and cannot be told to stop. What is on the
-// disk is whole at any time, so the process may end at any time.
+// A thread may wait for a disk that does not answer, and cannot be stopped. The disk's content is
+// whole at any time, so the process may end at any time.
 void EndAnyway(int exit_code) {
   std::thread([exit_code] {
     std::this_thread::sleep_for(kEndLimit);
@@ -405,8 +405,8 @@ class Daemon {
     if (!status.ok()) LogWarning("attach", "its cluster is not remembered: ", status.message());
   }
 
-  // A layer of an earlier pull may be on its way to a device still, for seconds on a slow line; a
-  // Tick tells of its end.
+  // A layer of an earlier pull may still be on its way to a device, for seconds on a slow line; its
+  // end causes a Tick.
   void PullIfFree() {
     if (!next_pull_ || island_.staging()) return;
     transfers_.Pull(*std::exchange(next_pull_, std::nullopt));

@@ -48,12 +48,12 @@ struct DaemonOptions {
   int notice_every_seconds = 5;
 };
 
-// How it learns that its machine is about to be taken away. `App` is CLI::App.
+// Flags for notices that the machine is about to be reclaimed. `App` is CLI::App.
 template <class App>
 void AddNoticeFlags(App& app, DaemonOptions* options) {
   app.add_option("--notice-command", options->notice_command,
-                 "run by /bin/sh again and again; exit status 0: this machine is about to be taken "
-                 "away, in as many seconds as the output says, and the worker leaves");
+                 "command that /bin/sh runs periodically; exit status 0: this machine ends in the "
+                 "number of seconds that it prints, and the worker leaves as on SIGTERM");
   app.add_option("--notice-every", options->notice_every_seconds,
                  "seconds between two runs of --notice-command")
       ->capture_default_str();
@@ -63,12 +63,11 @@ void AddNoticeFlags(App& app, DaemonOptions* options) {
 template <class App>
 void AddSiteFlags(App& app, DaemonOptions* options) {
   app.add_option("--site", options->site,
-                 "name of its fast network, the same for its neighbours; default: by measuring");
-  app.add_option(
-      "--price-per-hour", options->price_per_hour,
-      "what each of its devices costs, in the operator's currency; see layout.objective");
+                 "site of the machine: name of its fast network; default: found by measurement");
+  app.add_option("--price-per-hour", options->price_per_hour,
+                 "price of each device, in the operator's currency; see layout.objective");
   app.add_option("--egress-price-per-gb", options->egress_price_per_gb,
-                 "what it costs to send a GB to another site");
+                 "price of a GB sent to another site");
 }
 
 // Runs until SIGTERM, SIGINT or a final refusal. The process's exit code. An error says which

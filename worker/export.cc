@@ -86,7 +86,7 @@ class Fetch {
   std::mutex mutex_;
   std::condition_variable changed_;
   // All guarded by mutex_.
-  size_t next_ = 0;  // shard to ask for
+  size_t next_ = 0;  // shard to request
   size_t arrived_ = 0;
   std::map<size_t, TransferId> running_;
   absl::Status status_;  // of the first that failed

@@ -23,10 +23,10 @@ struct ExportRequest {
 };
 
 // Pulls every shard at exactly `version`, a few at a time, and writes config.json and safetensors
-// (worker/model's WriteModelFolder: complete or not there). `progress` hears the share of shards
+// (worker/model's WriteModelFolder: complete or not there). `progress` gets the share of shards
 // that has arrived, in [0, 1]. There is no limit to the whole: each shard has one by its size
-// (TransferTimeout), from when it is asked for. The first one that fails ends the rest.
-// FAILED_PRECONDITION with the newer version in its message if a server has gone on: ask again.
+// (TransferTimeout), from when it is requested. The first one that fails ends the rest.
+// FAILED_PRECONDITION with the newer version in its message if a server has advanced: retry.
 // ALREADY_EXISTS, at once: the folder holds a model's files, and its file atoll-job does not
 // name this job.
 // Memory: one copy of the model.

@@ -105,7 +105,7 @@ TEST_CASE("folder_with_another_model_is_refused_and_stays_as_it_is") {
   CHECK_THAT(std::string(other.message()), Contains(own));
 }
 
-TEST_CASE("A server that has gone on: its version is told, the rest is not asked for") {
+TEST_CASE("A server that has advanced is reported with its version, and ends the export") {
   Export story;
   story.request.version = 6;
   const absl::Status refused = story.Run();

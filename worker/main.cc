@@ -17,42 +17,42 @@ int main(int argc, char** argv) {
   std::string memory = "0", log_level = "info";
   app.add_option("--coordinator", options.coordinator, "HOST:PORT[,...] of the coordinators");
   app.add_option("--name", options.name, "unique among workers: a-z, 0-9 and '-'")->required();
-  app.add_option("--state-dir", options.state_dir, "this worker's own folder")->required();
+  app.add_option("--state-dir", options.state_dir, "folder of this worker's state")->required();
   app.add_option("--backend", options.backend, "cpu, cuda, or reference (slow, for tests)")
       ->capture_default_str();
   app.add_option(
       "--device", options.device,
-      "of --backend cuda: indices or beginnings of UUIDs, separated by commas, or \"all\"");
+      "with --backend cuda: GPUs' indices or beginnings of UUIDs, with commas, or \"all\"");
   app.add_option("--compute", options.compute,
-                 "fp32, or bf16 with fp32 parameters and sums; default: bf16 on GPUs that have it");
+                 "fp32, or bf16 with fp32 parameters; default: bf16 on GPUs that have it");
   app.add_flag("--cuda-graphs", options.cuda_graphs,
-               "of --backend cuda: records what repeats in every step; for small models");
+               "with --backend cuda: records repeated operations in CUDA graphs; for small models");
   app.add_option("--threads", options.threads, "computing threads; 0: one per core")
       ->capture_default_str();
   app.add_option(
          "--memory-bytes", memory,
-         "memory for the model, like 8GiB; larger jobs are refused; 0: the device's, or the "
+         "memory for the model, such as 8GiB; a larger job is refused; 0: the device's, or the "
          "machine's")
       ->capture_default_str();
   app.add_option("--devices", options.devices,
-                 "into how many devices its threads and memory are divided")
+                 "number of devices into which its threads and memory are divided")
       ->capture_default_str();
   app.add_option("--peer-endpoint", options.peer_endpoint,
-                 "tcp://host:port at which other workers of an island reach it; port * is any")
+                 "tcp://HOST:PORT for the other workers of its island; port *: any free port")
       ->capture_default_str();
   atl::worker::AddSiteFlags(app, &options);
   app.add_option_function<std::string>(
          "--profile", [&options](const std::string&) { options.profile_again = true; },
-         "\"again\": forget what was measured of its devices, and measure again")
+         "\"again\": discards the stored profile of its devices and measures again")
       ->check(CLI::IsMember({"again"}));
   app.add_option("--emulate-slowdown", options.emulate_slowdown,
-                 "for tests: every operation takes so many times as long");
+                 "for tests: factor on the time of every operation");
   app.add_option("--emulate-step-ms", options.emulate_step_ms,
-                 "for tests: every step lasts at least so long");
+                 "for tests: shortest time of a step");
   app.add_option("--emulate-block-ms", options.emulate_block_ms,
-                 "for benchmarks of islands: computes nothing; F, B and W of a block last so long");
+                 "for benchmarks of islands: time of F, B and W of a block, without computation");
   app.add_option("--curve-key", options.curve_key_path,
-                 "file with its secret CURVE key, of `atoll keygen`");
+                 "file with its secret CURVE key, made by `atoll keygen`");
   atl::worker::AddNoticeFlags(app, &options);
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   atl::worker::AddRootFlags(app, &options.roots);

@@ -1,5 +1,5 @@
-// Asks a command of the operator's, again and again, whether this machine is about to be taken
-// away, as spot instances are: exit status 0 says so.
+// Runs an operator's command periodically to detect that this machine is about to be reclaimed, as
+// spot instances are: exit status 0 means so.
 
 #ifndef ATOLL_WORKER_NOTICE_H_
 #define ATOLL_WORKER_NOTICE_H_

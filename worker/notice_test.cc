@@ -31,7 +31,7 @@ TEST_CASE("what cannot be run, or does not end, is trouble and no notice") {
   REQUIRE(SteadyNow() - begun < 100s);
 }
 
-TEST_CASE("a watcher asks until there is a notice, and tells of trouble once") {
+TEST_CASE("a watcher polls until there is a notice, and reports a failure once") {
   const std::string file =
       std::string(getenv("TEST_TMPDIR") != nullptr ? getenv("TEST_TMPDIR") : "/tmp") + "/notice";
   std::remove(file.c_str());

@@ -1,6 +1,6 @@
 // What a job may make a worker read and write: files under --data-root and --model-root, and URLs
-// that begin with one; and its remote tier under --remote-root. A job file is somebody else's; the
-// worker's own files are not his to read.
+// that begin with one; and its remote tier under --remote-root. A job file comes from another user,
+// who has no right to the worker's own files.
 
 #ifndef ATOLL_WORKER_PATH_ROOTS_H_
 #define ATOLL_WORKER_PATH_ROOTS_H_
@@ -24,13 +24,13 @@ struct PathRoots {
 template <class App>
 void AddRootFlags(App& app, PathRoots* roots) {
   app.add_option("--data-root", roots->data,
-                 "folder, or beginning of a URL, in which jobs' data may lie, several times; "
-                 "default: whatever this user may read")
+                 "folder or URL prefix to which jobs' data is confined; may be repeated; default: "
+                 "all that this user may read")
       ->allow_extra_args(false);
-  app.add_option("--model-root", roots->model, "likewise of models and tokenizers")
+  app.add_option("--model-root", roots->model, "likewise, for models and tokenizers")
       ->allow_extra_args(false);
   app.add_option("--remote-root", roots->remote,
-                 "likewise of the remote tier of checkpoints, which this worker writes")
+                 "likewise, for the remote tier of checkpoints, which this worker writes")
       ->allow_extra_args(false);
 }
 

@@ -65,7 +65,7 @@ Members NewGlooMembers(int size) {
   return members;
 }
 
-// Runs `calls` sums of everybody's numbers.
+// Runs `calls` all-reduces of all members' numbers.
 void SumAll(Members& members, std::vector<std::vector<float>>& numbers, int calls) {
   std::vector<std::jthread> threads;
   for (size_t rank = 0; rank < members.size(); ++rank) {

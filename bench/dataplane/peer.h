@@ -23,7 +23,7 @@ struct Load {
   int64_t tensor_bytes() const { return elements * BytesPerElement(encoding); }
 };
 
-// A server in the child process; it lives until the process ends.
+// A server in the child process; it runs until the process ends.
 class Server {
  public:
   virtual ~Server() = default;

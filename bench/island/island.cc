@@ -1,4 +1,4 @@
-// Islands that span devices and sites: what real execution takes against what the plan promises.
+// Islands that span devices and sites: the time of real execution against the plan's prediction.
 //
 // Real: engines, executors, programs, messages and their order, the commit exchange. Emulated, as
 // two cores cannot run four devices at once: computation (sleeps of exact length) and the lines
@@ -94,7 +94,7 @@ void Print(const Setting& setting, const std::vector<Case>& cases) {
 // What all scenarios together found.
 struct Found {
   std::vector<Case> all;
-  double kept = INFINITY;     // least real / promised speed-up
+  double kept = INFINITY;     // least real / predicted speed-up
   double speedup = 0;         // over 1F1B at 100 Mbit/s and 20 ms
   double heterogeneous = 0;   // planned over uniform
   double in_turn = INFINITY;  // least gain over all at once, on a shared line
@@ -256,7 +256,7 @@ void SharedLine(int rounds, Found& found) {
     }
     Run(setting, task, rounds, cases);
     Print(setting, cases);
-    std::printf("all at once takes %.3f times as long; promised %.3f\n",
+    std::printf("all at once takes %.3f times as long; predicted %.3f\n",
                 cases[1].measured_s / cases[0].measured_s,
                 cases[1].promised_s / cases[0].promised_s);
     found.in_turn = std::min(found.in_turn, cases[1].measured_s / cases[0].measured_s);
@@ -275,7 +275,7 @@ void PrintFigures(const Found& found, const AdapterGain& adapter) {
   std::printf("\n%zu layouts and settings; largest error of a step's time %.1f%%\n\n",
               found.all.size(), 100 * worst);
   PrintFigureAtMost("island_prediction_error", error / count, "mean absolute ratio", 0.05);
-  PrintFigureAtLeast("island_promised_speedup_kept", found.kept, "real/promised, the least", 0.97);
+  PrintFigureAtLeast("island_promised_speedup_kept", found.kept, "real/predicted, the least", 0.97);
   PrintFigureAtLeast("island_speedup_over_1f1b_100mbit_20ms", found.speedup, "x", 1.3);
   PrintFigureAtLeast("island_heterogeneous_over_uniform", found.heterogeneous, "x", 1.5);
   // Never slower, but for the noise of a measurement.

@@ -3,7 +3,7 @@
 // on one machine.
 //
 // Cores like the daemons' own, events in and messages out, but without failures: each answers what
-// it is asked, at once or after the time that a step or a push is said to take.
+// it is requested to, at once or after the time that a step or a push is said to take.
 
 #ifndef ATOLL_BENCH_MEMBERS_FAKE_MEMBERS_H_
 #define ATOLL_BENCH_MEMBERS_FAKE_MEMBERS_H_

@@ -39,15 +39,15 @@ Setting OneSite(const std::vector<std::string>& types, int count, int per_node,
                 const std::string& model, int batch);
 
 // `count` devices of `count` types, unlike in speed (a factor of 8) and memory (8 to 48 GB), each a
-// node of its own, dealt over the sites; 1 Gbit/s within a site, 0.1 to 1 Gbit/s and 2 to 30 ms
-// between sites. The seed says which is where.
+// node of its own, distributed over the sites; 1 Gbit/s within a site, 0.1 to 1 Gbit/s and 2 to 30
+// ms between sites. The seed says which is where.
 Setting Unlike(int count, int sites, uint64_t seed, const std::string& model, int batch);
 
 // The same without the devices whose index `keep` refuses.
 Setting Subset(const Setting& setting, const std::function<bool(int)>& keep);
 
-// `count` devices of these types in nodes of eight, nodes dealt over the sites; 400 Gbit/s within a
-// site, 10 Gbit/s and 5 ms between sites.
+// `count` devices of these types in nodes of eight, nodes distributed over the sites; 400 Gbit/s
+// within a site, 10 Gbit/s and 5 ms between sites.
 Setting Sites(const std::vector<std::string>& types, int count, int sites, const std::string& model,
               int batch);
 

@@ -358,7 +358,7 @@ def cut_off(folder):
         cluster.wait_until("w2 to be named", lambda: island()["doing"].startswith("not waited for"))
         with_it = rate()
         cluster.daemons["w2"].kill()
-        cluster.wait_until("w2 to be gone", lambda: not island()["attached"])
+        cluster.wait_until("the eviction of w2", lambda: not island()["attached"])
         return with_it, rate()
 
 

@@ -1,6 +1,6 @@
 // Metrics in Prometheus' text format. Each metric is declared once, in names.h; a daemon writes all
-// of its metrics anew whenever they are read, so that what is gone (a job that was removed) is not
-// reported any more.
+// of its metrics anew whenever they are read, so that what was deleted (a job that was removed) is
+// not reported any more.
 //
 //   MetricsWriter writer;
 //   writer.Add(kJobLossNats, 2.5, {{"job", "lm-1"}});

@@ -1,5 +1,5 @@
-// What a monitor asks a daemon, over HTTP: /metrics, /healthz (200 while its main loop turns) and
-// /readyz (200 while it can do its work, else 503 with the reason).
+// A daemon's endpoints for monitors, over HTTP: /metrics, /healthz (200 while its main loop turns)
+// and /readyz (200 while it can do its work, else 503 with the reason).
 
 #ifndef ATOLL_COMMON_METRICS_METRICS_SERVER_H_
 #define ATOLL_COMMON_METRICS_METRICS_SERVER_H_

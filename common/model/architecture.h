@@ -1,5 +1,5 @@
 // What a transformer is made of, beyond its sizes: one Architecture describes a family, and layers,
-// layouts and costs follow it. Nothing outside families/ asks which family a model is of.
+// layouts and costs follow it. Nothing outside families/ depends on which family a model is of.
 
 #ifndef ATOLL_COMMON_MODEL_ARCHITECTURE_H_
 #define ATOLL_COMMON_MODEL_ARCHITECTURE_H_

@@ -9,9 +9,9 @@
 
 namespace atl {
 
-// Reads the text of a config.json, which may come from anybody. Fields that change nothing in
-// training are skipped; every other one that the family does not know, or whose value Atoll does
-// not implement, is refused by name. `file` is named in messages.
+// Reads the text of a config.json from an untrusted source. Fields that change nothing in training
+// are skipped; every other one that the family does not know, or whose value Atoll does not
+// implement, is refused by name. `file` is named in messages.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view file);
 
 // A config.json that transformers' Auto classes load. REQUIRES: valid.

@@ -1,4 +1,4 @@
-// JSON from files that may come from anybody.
+// JSON from untrusted files.
 
 #ifndef ATOLL_COMMON_MODEL_JSON_H_
 #define ATOLL_COMMON_MODEL_JSON_H_

@@ -1,6 +1,6 @@
 // Which workers of an island keep theta_base and the error residual of which elements, and push
-// and pull them: the shards of the model cut by owners. Pure: everybody who knows the plan and the
-// shards agrees.
+// and pull them: the shards of the model cut by owners. Pure: all members that know the plan and
+// the shards agree.
 //
 // The replicas that hold a layer cut its elements as they do for the optimizer's state
 // (ownership.h): each keeps what its shard of replicas owns, and speaks for the share of it that it

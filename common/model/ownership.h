@@ -1,12 +1,12 @@
 // Which replicas of an island keep the optimizer's state of which elements of a layer (ZeRO stage
 // 1, Rajbhandari et al. 2020, section 5.1). A replica owns the same share of every layer that it
-// holds, of its tensor-parallel part where layers are cut. Pure: everybody who knows the plan
-// agrees.
+// holds, of its tensor-parallel part where layers are cut. Pure: all members that know the plan
+// agree.
 //
-// Replicas are dealt into shards, runs of neighbours, and all replicas of a shard own the same
+// Replicas are divided into shards, runs of neighbours, and all replicas of a shard own the same
 // elements: they step them alike, with the same bits. A plan's optimizer_copies is the least number
-// of replicas in a shard, so a death costs no state while one of them lives. With one shard
-// everybody owns all.
+// of replicas in a shard, so a death costs no state while another one of them runs. With one shard
+// every replica owns all.
 
 #ifndef ATOLL_COMMON_MODEL_OWNERSHIP_H_
 #define ATOLL_COMMON_MODEL_OWNERSHIP_H_

@@ -8,7 +8,7 @@
 namespace atl {
 namespace {
 
-// `total` things dealt in proportion to the shares, one at least to each.
+// `total` things divided in proportion to the shares, at least one each.
 std::vector<Range> Deal(int64_t total, const std::vector<int64_t>& shares) {
   const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
   const auto ranks = static_cast<int>(shares.size());

@@ -72,7 +72,7 @@ absl::Status CheckKeyFile(absl::string_view what, const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0 || (info.st_mode & S_IRWXO) == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(what, " ", path, ": everybody on this machine may read it; chmod o= ", path));
+      absl::StrCat(what, " ", path, ": all users of this machine may read it; chmod o= ", path));
 }
 
 }  // namespace atl

@@ -27,7 +27,7 @@ class SendAccount {
   SendAccount(std::shared_ptr<Total> total, int64_t total_max, std::function<void()> wake)
       : total_(std::move(total)), total_max_(total_max), wake_(std::move(wake)) {}
 
-  // Whether to send a chunk now. If not, `wake` is called once when it is worth asking again. Two
+  // Whether to send a chunk now. If not, `wake` is called once when it is worth calling again. Two
   // chunks may always be on their way, so that no connection waits for others to move.
   bool Admits(int64_t chunk_bytes) {
     if (HasRoom(chunk_bytes)) return true;

@@ -150,8 +150,9 @@ TEST_CASE("whatever is not the next chunk ends the attempt, and the next one goe
     };
   };
   attack(0, [&](uint64_t t) { server.SendChunk(t, 0, deceived.Piece(0)); });  // before the reply
-  attack(0, [&](uint64_t t) { server.Reply(t, kChunk, 0, kVersion + 1); });   // not what was asked
-  attack(0, [&](uint64_t t) { server.Reply(t, kChunk, 3); });                 // skips chunks
+  attack(0,
+         [&](uint64_t t) { server.Reply(t, kChunk, 0, kVersion + 1); });  // not what was requested
+  attack(0, [&](uint64_t t) { server.Reply(t, kChunk, 3); });             // skips chunks
   attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 0, deceived.Piece(0), false); }));
   attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 1, deceived.Piece(1)); }));
   attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 0, ""); }));

@@ -30,10 +30,10 @@ struct LeaderChannel {
 };
 
 // A channel to the coordinator that leads: the first of the list that answers a health check. All
-// are asked at once, and again and again within `limit`, as one may be about to take over; of a
+// are polled at once, and repeatedly within `limit`, as one may be about to take over; of a
 // list of one, it is that one, unasked. A channel from a longer list notices a dead peer within
 // kShortKeepaliveMs + kShortKeepaliveTimeoutMs. Unavailable, with what each one says: none led
-// within `limit`, or `stop`, which is asked several times a second, was true.
+// within `limit`, or `stop`, which is polled several times a second, was true.
 absl::StatusOr<LeaderChannel> OpenLeaderChannel(
     const TlsOptions& tls, const std::string& list, Duration limit,
     const std::function<bool()>& stop = [] { return false; });

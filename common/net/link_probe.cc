@@ -28,7 +28,7 @@ double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// `transfer(elements, number)` blocks until so many have gone over.
+// `transfer(elements, number)` blocks until so many have been transferred.
 template <class Transfer>
 absl::StatusOr<double> HighestRate(Duration limit, const Transfer& transfer) {
   const Clock::time_point begin = Clock::now();

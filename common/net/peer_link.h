@@ -56,7 +56,7 @@ struct PeerTiming {
 struct PeerMessage {
   PeerChannel channel = PeerChannel::kCommand;
   std::string header;                  // at most kPeerHeaderBytesMax
-  std::span<const std::byte> payload;  // unchanged for as long as `owner` lives here
+  std::span<const std::byte> payload;  // unchanged for as long as `owner` is kept here
   std::shared_ptr<const void> owner;
 
   // Optional, each called once, on the network thread. `left`: the last byte has been handed to
@@ -101,8 +101,8 @@ struct PeerLinkOptions {
   int64_t chunk_bytes = int64_t{1} << 20;
 
   // Granted to every peer, by channel, in payload bytes plus kPeerMessageCost a message. A message
-  // that does not fit alone is refused at Send. Sums of several groups wait for each other's layers
-  // here, so their window is no queue's but larger than what one worker may have to add up.
+  // that does not fit alone is refused at Send. All-reduces of several groups wait for each other's
+  // layers here, so their window is no queue's but larger than what one worker may have to add up.
   std::array<int64_t, kPeerChannels> window_bytes = {int64_t{8} << 20, int64_t{1} << 30,
                                                      int64_t{256} << 20, int64_t{16} << 30};
   Duration silence_max = std::chrono::seconds(6);  // of its network thread; then it is lost
@@ -172,10 +172,10 @@ class PeerLink {
   // Peers to which no connection could be made for at least so long, though it was tried all the
   // time, and why. One that is connected and does not follow to our plan is none. Thread-safe.
   std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const;
-  // Whether these answer at all, whatever our peers and plan are: a connection
-  // of its own to each, all at once, until the other end has greeted or turned away whom it does
-  // not know, by its key if it has one. Some hundred bytes; nothing else notices. Returns those
-  // that have not answered within `limit`, and why. Thread-safe, but not for callbacks.
+  // Whether these answer at all, whatever our peers and plan are: a connection of its own to each,
+  // all at once, until the other end has greeted or refused an unknown peer, by its key if it has
+  // one. Some hundred bytes; nothing else notices. Returns those that have not answered within
+  // `limit`, and why. Thread-safe, but not for callbacks.
   std::vector<std::pair<NodeId, std::string>> Probe(const std::vector<IslandMember>& members,
                                                     Duration limit) const;
   // Takes samples of these for so long, whatever our peers and plan are;

@@ -102,7 +102,7 @@ class PeerLink::Impl {
     std::string header;
     int64_t bytes = 0;
     bool wants_arrival = false;
-    bool dropped = false;  // not admitted: its chunks are counted and thrown away
+    bool dropped = false;  // not admitted: its chunks are counted and discarded
     int64_t dropped_bytes = 0;
     bool stays = false;  // one chunk, which is delivered where it lies
     Payload payload;
@@ -137,7 +137,7 @@ class PeerLink::Impl {
   int WaitMs() const;
   void Adopt(const PeerFence& fence, const std::vector<IslandMember>& members);
   void MeetAgain();  // the peers that are lost
-  void OpenDoor();   // for peers and guests
+  void OpenDoor();   // for peers and samplers
   void StartPeer(Peer& peer);
   absl::Status Check(const PeerFence& fence, const std::vector<IslandMember>& members) const;
   absl::Status Connect(Peer& peer);

@@ -49,7 +49,7 @@ void PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
   while (const auto event = lane->link->Next(now_, &descriptor)) {
     switch (*event) {
       case ConnectionEvent::kConnected:
-        // Should the connection be gone already, this touches nothing that it could harm.
+        // Without effect if the connection has been closed already.
         setsockopt(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kKernelUnsentBytes,
                    sizeof kKernelUnsentBytes);
         NoteConnection(name, true);
@@ -185,7 +185,7 @@ bool PeerLink::Impl::SendChunk(Peer& peer, Lane& lane, Outgoing& outgoing) {
                                           /*checksum=*/options_.keys.empty());
   if (lane.link->Send(std::move(frame), &payload) != SendOutcome::kSent) {
     outgoing.tensor->SkipTo(outgoing.tensor->next() - 1);
-    return false;  // the connection has just gone; its watch will say so
+    return false;  // the connection was just lost; its watch will report it
   }
   Count(peer.member.worker, &PeerCounters::payload_bytes_sent, bytes);
   return true;
@@ -200,7 +200,7 @@ void PeerLink::Impl::Finish(Peer& peer, int channel) {
 
 void PeerLink::Impl::Unqueue(const NodeId& to, const Outgoing& outgoing) {
   const std::lock_guard lock(mutex_);
-  if (outgoing.round != round_) return;  // counted in an entry that is gone
+  if (outgoing.round != round_) return;  // counted in an entry that was removed
   const auto it = directory_.find(to);
   if (it == directory_.end()) return;
   --it->second.queued_messages;

@@ -117,7 +117,7 @@ void PeerLink::Impl::Adopt(const PeerFence& fence, const std::vector<IslandMembe
       Entry& entry = directory_[member.worker];
       entry.trouble = "no connection yet";
       const auto it = before.find(member.worker);
-      // Under another plan it is as far away.
+      // Under another plan it is unreachable for as long.
       if (it != before.end() && it->second->member == member) {
         entry.unconnected_since = known[member.worker].unconnected_since;
       }
@@ -140,7 +140,7 @@ void PeerLink::Impl::Adopt(const PeerFence& fence, const std::vector<IslandMembe
   ConsiderAll();
 }
 
-// A guest that says hello is a stranger all the same.
+// A sampler that says hello is a stranger all the same.
 void PeerLink::Impl::OpenDoor() {
   if (options_.keys.empty()) return;
   std::vector<std::string> keys;

@@ -151,7 +151,7 @@ void PeerLink::Impl::Welcome(Route& route) {
   frame.mutable_peer_welcome()->set_state_limit(route.granted[2]);
   frame.mutable_peer_welcome()->set_sum_limit(route.granted[3]);
   if (Answer(route.id, frame) != SendOutcome::kSent) {
-    routes_.erase(routes_.find(route.id));  // gone while it waited; its sender says hello again
+    routes_.erase(routes_.find(route.id));  // lost while it waited; its sender says hello again
     return;
   }
   for (auto it = routes_.begin(); it != routes_.end();) {

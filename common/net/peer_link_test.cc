@@ -150,7 +150,7 @@ TEST_CASE("what was queued under an older plan is never sent under a newer one")
   REQUIRE(b.HearText(kTensor) == "new");
 }
 
-TEST_CASE("a worker that the plan does not name, or an earlier life of one, is refused") {
+TEST_CASE("a worker that the plan does not name, or an earlier incarnation of one, is refused") {
   TestPeer a("a"), b("b");
   IslandMember reborn = a.member;
   reborn.incarnation = 2;
@@ -260,7 +260,7 @@ TEST_CASE(
   CHECK(a.link->Probe({impostor}, 300ms).size() == 1);
 }
 
-TEST_CASE("samples are taken of guests alone, beside whatever plan is in force") {
+TEST_CASE("samples are taken of admitted samplers alone, beside any plan in force") {
   TestPeer a("a"), b("b"), joiner("j");
   Meet(Plan(1), {&a, &b});
   const auto sampler = joiner.link->Sample(a.member, kPatience);
@@ -288,7 +288,7 @@ TEST_CASE("samples are taken of guests alone, beside whatever plan is in force")
   CHECK(b.CountersOf("a").times_lost + a.CountersOf("b").times_lost == 0);
 }
 
-TEST_CASE("with keys a guest is let in while it is one, and is no peer") {
+TEST_CASE("with keys a sampler is admitted while it is one, and is no peer") {
   const auto with_keys = [] {
     PeerLinkOptions options;
     options.keys = GenerateKeyPair().value();

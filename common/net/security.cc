@@ -92,7 +92,7 @@ absl::StatusOr<KeyPair> ReadCurveKey(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--curve-key ", path, ": everybody can read it; chmod 600 ", path));
+        absl::StrCat("--curve-key ", path, ": all users can read it; chmod 600 ", path));
   }
   ATOLL_ASSIGN_OR_RETURN(const auto keys, ReadKeys("--curve-key", path));
   if (keys.size() != 1) {

@@ -33,7 +33,7 @@ bool IsCurveKey(absl::string_view key);
 // a comment; any other begins with a key, and what follows it on the line says whose it is.
 
 // The pair of the one secret key in the file; an empty pair for an empty path. A file that
-// everybody can read is refused. Messages begin with "--curve-key PATH".
+// all users can read is refused. Messages begin with "--curve-key PATH".
 absl::StatusOr<KeyPair> ReadCurveKey(const std::string& path);
 
 // The public keys in the file. Messages begin with "--curve-clients PATH" and name the line.

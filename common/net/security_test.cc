@@ -38,7 +38,7 @@ TEST_CASE("a key file is for its owner only and gives the pair back") {
   REQUIRE(Says(WriteCurveKey(keys, path), "File exists; remove it first"));
 
   REQUIRE(chmod(path.c_str(), 0644) == 0);
-  REQUIRE(Says(ReadCurveKey(path).status(), "everybody can read it; chmod 600"));
+  REQUIRE(Says(ReadCurveKey(path).status(), "all users can read it; chmod 600"));
   REQUIRE(Says(ReadCurveKey(path + "x").status(), "cannot be read"));
 }
 

@@ -32,7 +32,7 @@ constexpr IntOption kTensorSocketLimits[] = {
     {ZMQ_HEARTBEAT_TTL, 6000},
     // Half-open and slow handshakes are cut.
     {ZMQ_HANDSHAKE_IVL, 5000},
-    // Closing throws away what is not sent: transfers are acknowledged end to end.
+    // Closing discards what is not sent: transfers are acknowledged end to end.
     {ZMQ_LINGER, 0},
     // Nothing queues for a connection that does not exist; what was queued on a lost one is dropped
     // and the transfer starts an attempt of its own.

@@ -67,7 +67,7 @@ class Socket {
   // Sends all parts or none, without waiting. Parts are used up when the outcome is kSent.
   SendOutcome Send(std::span<Message> parts);
   // Receives one message without waiting; false when there is none. Parts beyond `parts_max` are
-  // thrown away and make `parts` one longer than parts_max.
+  // discarded and make `parts` one longer than parts_max.
   bool Receive(std::vector<Message>* parts, size_t parts_max);
 
   void* get() const { return socket_; }

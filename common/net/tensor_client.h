@@ -1,4 +1,4 @@
-// The end of a tensor link that asks: it pushes tensors to servers and pulls tensors from them.
+// The client end of a tensor link: it pushes tensors to servers and pulls tensors from them.
 //
 // Workers use it (and `atoll export`). One network thread serves all transfers to all servers; it
 // converts to and from the encoding of messages chunk by chunk, so no second copy of a tensor
@@ -86,7 +86,7 @@ class TensorClient {
   // must not hold it up: it enqueues, or starts the next transfer. It must not destroy the client.
 
   // Sends `source`, encoded (not quantised), as the push `id`. `source` stays unchanged while
-  // `owner` lives here: until the last byte has left. That may be slightly after `done`.
+  // `owner` is kept here: until the last byte has left. That may be slightly after `done`.
   TransferId Push(const ServerAddress& server, const PushId& id, Encoding encoding,
                   std::span<const float> source, std::shared_ptr<const void> owner,
                   Duration timeout, PushDone done);
@@ -100,7 +100,7 @@ class TensorClient {
   // (Both: id.elements is what is pushed, or 0 for a whole shard.)
 
   // Fills `destination`, which must stay valid until `done` and have exactly as many elements as
-  // were asked for.
+  // were requested.
   // Its content is unspecified unless the result is OK.
   TransferId Pull(const ServerAddress& server, const PullRequest& request,
                   std::span<float> destination, Duration timeout, PullDone done);

@@ -137,7 +137,7 @@ void TensorClient::Impl::OnFrame(Connection& connection, LinkFrame& in) {
   const auto it = transfer_of_wire_.find(frame.transfer());
   if (it == transfer_of_wire_.end()) return;  // of an attempt or a transfer that has ended
   Transfer& transfer = *it->second;
-  // A server speaks only about what was asked of it.
+  // A server only answers requests.
   if (transfer.connection != &connection) return Count(&LinkCounters::frames_refused);
   if (transfer.is_push && frame.has_push_grant()) {
     return OnPushGrant(transfer, frame.push_grant());

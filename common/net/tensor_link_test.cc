@@ -147,7 +147,7 @@ TEST_CASE("a refused push says why, sends no bytes and takes no memory") {
   REQUIRE(link.server->assembly_bytes() == 0);
 }
 
-TEST_CASE("a push larger than the server takes is refused without asking the handler") {
+TEST_CASE("a push larger than the server takes is refused without a call of the handler") {
   TestLink link({.push_bytes_max = 1000});
   REQUIRE(Says(link.Push(ShardPush(1), RandomValues(251)).status, "1000 at most"));
   REQUIRE(link.handler.admissions() == 0);

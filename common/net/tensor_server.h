@@ -39,7 +39,7 @@ class TensorHandler {
   virtual ~TensorHandler() = default;
 
   // Whether to take a push of which only the description has come; no memory is taken for it yet.
-  // OK: its bytes are asked for and OnPush follows, or nothing if the sender dies.
+  // OK: its bytes are requested and OnPush follows, or nothing if the sender dies.
   // AlreadyExists: answered kDuplicate, and its bytes are not sent.
   // Anything else: answered kRefused with the message as reason.
   virtual absl::Status AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) = 0;
@@ -87,11 +87,11 @@ class TensorServer {
   const std::string& endpoint() const;
 
   // The answers. Thread-safe; they return at once. An unknown or answered token does nothing.
-  // kStaged promises that the push is durable (design: it is in the log, synced).
+  // kStaged guarantees that the push is durable (design: it is in the log, synced).
   void AcknowledgePush(ReplyToken token, PushStatus status, std::string reason = "");
 
-  // Sends `values`, which stay unchanged for as long as `owner` lives here: until the last byte has
-  // left, or the puller is gone. fp32 is sent from where it lies, without a copy.
+  // Sends `values`, which stay unchanged for as long as `owner` is kept here: until the last byte
+  // has left, or the puller has disconnected. fp32 is sent from where it lies, without a copy.
   void ReplyPull(ReplyToken token, Version version, std::span<const float> values,
                  std::shared_ptr<const void> owner);
 

@@ -135,7 +135,7 @@ class TensorServer::Impl {
   std::map<PushId, Push> pushes_;
   std::map<Route, PushId> push_of_route_;
   std::map<uint64_t, PushId> push_of_token_;
-  std::deque<PushId> waiting_;  // in order of arrival; may name pushes that are gone
+  std::deque<PushId> waiting_;  // in order of arrival; may name pushes that have ended
   std::map<Route, Pull> pulls_;
   std::map<uint64_t, Route> pull_of_token_;
   std::map<std::string, Peer> peers_;

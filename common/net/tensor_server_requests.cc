@@ -101,7 +101,8 @@ void TensorServer::Impl::Grant(Push& push, bool first) {
   frame.mutable_push_grant()->set_first_chunk(next);
   frame.mutable_push_grant()->set_chunk_limit(limit);
   push.granted = limit;
-  SendFrame(push.route, frame);  // if the client is gone, the push waits for its next attempt
+  SendFrame(push.route,
+            frame);  // if the client has disconnected, the push waits for its next attempt
 }
 
 void TensorServer::Impl::OnChunk(const Route& route, LinkFrame& in) {
@@ -168,7 +169,7 @@ void TensorServer::Impl::SendPushResult(const Route& route, v1::PushResult::Outc
   v1::Frame frame = MakeFrame(route.transfer);
   frame.mutable_push_result()->set_outcome(outcome);
   frame.mutable_push_result()->set_reason(reason.substr(0, kReasonBytesMax));
-  SendFrame(route, frame);  // a client that is gone asks again
+  SendFrame(route, frame);  // a client that has disconnected repeats its request
 }
 
 void TensorServer::Impl::OnPullOpen(const Route& route, const v1::PullOpen& open) {

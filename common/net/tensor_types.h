@@ -15,7 +15,7 @@ namespace atl {
 // this one changes nothing. kRefused: it will not be taken, and the reason says why.
 enum class PushStatus : uint8_t { kStaged = 0, kDuplicate = 1, kRefused = 2 };
 
-// What a puller asks for.
+// What a puller requests.
 struct PullRequest {
   JobId job;
   // The exact version wanted, or kNoVersion for the newest that the server has.

@@ -35,11 +35,11 @@ struct TlsOptions {
 // `App` is CLI::App; a template keeps CLI11 out of those who do not parse flags.
 template <class App>
 void AddTlsFlags(App& app, TlsOptions* options) {
-  app.add_option("--tls-ca", options->ca_path, "PEM file: authority that signed both ends");
-  app.add_option("--tls-cert", options->cert_path, "PEM file: certificate of this end");
-  app.add_option("--tls-key", options->key_path, "PEM file: private key of this end");
+  app.add_option("--tls-ca", options->ca_path, "PEM file with the authority that signed both ends");
+  app.add_option("--tls-cert", options->cert_path, "PEM file with the certificate of this end");
+  app.add_option("--tls-key", options->key_path, "PEM file with the private key of this end");
   app.add_flag("--insecure", options->insecure,
-               "allow plaintext beyond loopback: only on a network that is private otherwise");
+               "allow plaintext beyond loopback; use it on private networks only");
 }
 
 // Credentials to dial or listen at `address` ("host:port"); the error says which file or flag is

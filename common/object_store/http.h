@@ -23,7 +23,7 @@ struct WebRequest {
   std::span<const ByteSpan> body;      // the parts outlive the request
   int64_t answer_bytes_max = 1 << 20;  // a longer answer is an error
   bool follow_redirects = false;
-  Cancelled cancelled;  // asked about once a second, from this thread
+  Cancelled cancelled;  // polled about once a second, from this thread
 };
 
 // Of the header Range: "bytes=0-9".

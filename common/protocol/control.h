@@ -43,7 +43,7 @@ inline constexpr int kMissedHeartbeatsBeforeEviction = 3;
 // to the cluster that welcomed it first, for good.
 using ClusterId = std::string;
 
-// What a member remembers durably of its coordinator. Cluster empty: it has obeyed none yet.
+// What a member remembers durably of its coordinator. Cluster empty: it has followed none yet.
 struct ClusterMark {
   ClusterId cluster;
   int64_t epoch = 0;  // newest seen
@@ -135,7 +135,7 @@ struct JobRefused {
   std::string reason;  // names the file, the field and the remedy
 };
 
-// The island asks for data until it holds leases for `wanted` sequences that it has not used.
+// The island requests data until it holds leases for `wanted` sequences that it has not used.
 struct LeaseRequest {
   JobId job;
   IslandId island = 0;
@@ -144,14 +144,14 @@ struct LeaseRequest {
   int64_t wanted = 0;   // sequences, more than it holds
 };
 
-// The island has made its steps and asks to push. Sent again until the round is committed.
+// The island has made its steps and requests to push. Sent again until the round is committed.
 struct PushRequest {
   JobId job;
   ContributionId contribution;
   int64_t inner_steps = 0;
   int64_t tokens = 0;
   double train_loss = 0;
-  std::vector<PositionRange> consumed;  // what the delta was trained on
+  std::vector<PositionRange> consumed;  // what the pseudo-gradient was trained on
   int64_t masked_tokens = 0;            // of `tokens`, that the loss does not count
 };
 
@@ -175,7 +175,7 @@ struct ValidationResult {
   std::vector<ValidationLoss> sets = {};  // data.validation's
 };
 
-// The worker ends on purpose (SIGTERM): it counts as gone at once.
+// The worker ends on purpose (SIGTERM): it is evicted at once.
 struct Leaving {
   std::string reason;
 };
@@ -332,7 +332,7 @@ struct PushGrant {
 
 // Open peer links to these workers, for this request alone, until another one or an order comes.
 // The measurer times messages to others, which take them: LinksMeasured. In islands only these are
-// answered, on connections of their own: a probe, that asks who is there, and `beside`.
+// answered, on connections of their own: a probe, which finds the reachable ones, and `beside`.
 struct MeasureLinks {
   JobId job;
   int64_t request = 0;  // grows; a larger one replaces a smaller one
@@ -426,7 +426,7 @@ struct HeldJob {
   Version snapshot_version = kNoVersion;  // newest durable snapshot
   std::vector<PushId> staged;             // logged, neither applied nor dropped
   Generation generation = 0;              // newest that an island was fenced with
-  bool ended = false;                     // EndJob was obeyed
+  bool ended = false;                     // EndJob was carried out
   int64_t placement = 0;                  // as in the newest assignment
   std::vector<ShardId> shards;            // it has, or has received whole with their momentum
   std::vector<ShardId> filled;            // received whole from an island
@@ -435,7 +435,7 @@ struct HeldJob {
 struct ServerHello {
   std::string software_version;
   std::string endpoint;      // its tensor link, as workers reach it
-  int64_t memory_bytes = 0;  // it may use, for parameters, momentum and staged deltas
+  int64_t memory_bytes = 0;  // it may use, for parameters, momentum and staged pseudo-gradients
   std::vector<HeldJob> jobs;
   std::string public_key;  // of its tensor link; empty: plaintext
   ClusterMark mark = {};
@@ -461,8 +461,8 @@ struct PushStaged {
   PushId push;
 };
 
-// Inner products of the staged deltas on this server: for each of its layers, in the order of the
-// request's contributions, a k-by-k symmetric matrix, row by row.
+// Inner products of the staged pseudo-gradients on this server: for each of its layers, in the
+// order of the request's contributions, a k-by-k symmetric matrix, row by row.
 struct LayerGram {
   int32_t layer = 0;
   std::vector<double> values;
@@ -564,7 +564,7 @@ struct RoundTerm {
 // How one layer's pseudo-gradient is made, in place of the terms' weights.
 struct LayerStep {
   int32_t layer = 0;
-  std::vector<double> weights;  // of the terms' deltas
+  std::vector<double> weights;  // of the terms' pseudo-gradients
   double reference = 0;         // of the outer optimizer's reference slot
 
   bool operator==(const LayerStep&) const = default;

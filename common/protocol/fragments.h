@@ -1,5 +1,5 @@
-// Fragments of a model: its layers, dealt in strides. A round concerns one fragment, in turn, so a
-// layer is exchanged once in outer.fragments rounds. Versions count rounds: a layer's own version
+// Fragments of a model: its layers, assigned in strides. A round concerns one fragment, in turn, so
+// a layer is exchanged once in outer.fragments rounds. Versions count rounds: a layer's own version
 // is the newest one that was its fragment's turn. docs/decisions/fragments.md has the reasons.
 //
 // Pure functions. `fragments` is OuterSpec::fragments, at least 1; with 1 every round has all

@@ -53,15 +53,15 @@ struct DeviceWork {
   bool operator==(const DeviceWork&) const = default;
 };
 
-// Gradient sums over a group of devices of several workers, as one of them sees them: what they
-// take shows the links between.
+// All-reduces of gradients in a group of devices of several workers, as one of them sees them:
+// their time shows the speed of the links between.
 struct GroupSums {
   std::string device;                // whose view it is
   std::vector<std::string> devices;  // of the group, by rank
   int64_t plan_number = 0;           // under which they were made
   int64_t window = 0;                // its number, as in BoundaryState
   int64_t bytes = 0;                 // of the window's largest tensors
-  double quickest_seconds = 0;       // of these, from the call until the sum was there
+  double quickest_seconds = 0;       // of these, from the call until the result was there
 
   bool operator==(const GroupSums&) const = default;
 };
@@ -105,7 +105,7 @@ struct IslandProgress {
   JobId job;
   IslandId island = 0;
   Generation generation = 0;
-  int64_t seen_sequence = 0;  // newest IslandOrder obeyed
+  int64_t seen_sequence = 0;  // newest IslandOrder carried out
   Version base_version = kNoVersion;
   bool ready = false;  // holds base_version's parameters and can train
   std::string doing;   // "training", "waiting for version 7", ...: human-readable
@@ -139,7 +139,7 @@ struct MemberProgress {
   IslandId island = 0;
   Generation generation = 0;
   int64_t plan_number = 0;    // of the plan that it serves; 0: none yet
-  int64_t seen_sequence = 0;  // newest MemberOrder obeyed
+  int64_t seen_sequence = 0;  // newest MemberOrder carried out
   std::string doing;          // human-readable
   bool holds = false;         // it may hold layers of the island's state
 };

@@ -171,7 +171,7 @@ std::vector<std::vector<MicroBatchRows>> DealSequences(const IslandPlan& plan, i
       first += rows.back().rows;
     }
   }
-  ATOLL_CHECK(first == sequences, "a step of ", sequences, " sequences, but the plan deals ",
+  ATOLL_CHECK(first == sequences, "a step of ", sequences, " sequences, but the plan distributes ",
               first);
   return dealt;
 }

@@ -7,7 +7,7 @@
 // model; replicas may be cut differently and take different numbers of sequences. One device may
 // hold several stages of one replica (interleaved, V-shaped), never of two.
 //
-// Sequences of a step are dealt in order: replica 0's micro-batches first, each of
+// Sequences of a step are distributed in order: replica 0's micro-batches first, each of
 // micro_batch_sequences; a short last step leaves the last ones empty.
 
 #ifndef ATOLL_COMMON_PROTOCOL_ISLAND_PLAN_H_
@@ -134,8 +134,7 @@ struct IslandPlan {
 // `least`, or ten times the step that it predicts. Ten, since a first step is slower than those
 // that were measured (memory is touched, kernels are chosen), an unmeasured device or link may be
 // several times slower than assumed, and a link may lose most of its bandwidth for a while; a
-// caller that is gone is noticed by its link within seconds, so this ends only what hangs. Ten
-// hours at most.
+// failed caller is detected by its link within seconds, so this ends only hangs. Ten hours at most.
 Duration StepLimit(const IslandPlan& plan, Duration least);
 
 // The longest that so many bytes of layer state may take to move, beside any waiting: a line that
@@ -159,12 +158,12 @@ std::string ToString(const PlanMessage& message);
 // Sequences [first_row, first_row + rows) of a step.
 struct MicroBatchRows {
   int64_t first_row = 0;
-  int64_t rows = 0;  // 0: an empty micro-batch, which everybody skips
+  int64_t rows = 0;  // 0: an empty micro-batch, which all stages skip
 
   bool operator==(const MicroBatchRows&) const = default;
 };
 
-// How a step of so many sequences is dealt: by replica, then micro-batch.
+// How a step of so many sequences is distributed: by replica, then micro-batch.
 // REQUIRES: a valid plan; sequences <= its batch_sequences.
 std::vector<std::vector<MicroBatchRows>> DealSequences(const IslandPlan& plan, int64_t sequences);
 

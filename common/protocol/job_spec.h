@@ -1,4 +1,4 @@
-// What a user asks for: one training job. The job file (TOML) maps onto the protobuf message
+// What a user requests: one training job. The job file (TOML) maps onto the protobuf message
 // atl.v1.JobSpec, and that onto this struct; defaults and limits stand here and nowhere else.
 //
 // Rates and sizes are per island unless said otherwise. "Tokens" are training tokens.
@@ -195,7 +195,7 @@ enum class IslandExtent {
 
 // Blocks that keep only their input from the forward to the backward pass, and run forward again.
 enum class Recompute {
-  kAuto,  // as few as memory asks for
+  kAuto,  // as few as memory requires
   kNone,
   kAll,
 };

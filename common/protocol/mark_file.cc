@@ -67,7 +67,7 @@ absl::Status WriteClusterMark(Files& files, const std::string& state_folder,
 std::string ForeignClusterText(const ClusterId& own, const ClusterId& foreign) {
   return absl::StrCat("the coordinator is of cluster ", foreign,
                       ", this daemon belongs to cluster ", own,
-                      " and obeys none of its orders; start the coordinator with the "
+                      " and follows none of its orders; start the coordinator with the "
                       "--state-dir of cluster ",
                       own, " (if that is lost: an empty one and --cluster ", own,
                       "), or delete the file \"cluster\" in this daemon's --state-dir to let it "

@@ -50,8 +50,8 @@ bool HasSinglePushRounds(const OuterSpec& spec);
 // What a server keeps beside each parameter: the optimizer's slots, and last, where pulls are
 // quantised, kServedSlot.
 std::vector<std::string> ServerSlotsOf(const OuterSpec& spec);
-// The parameters as islands hold them, which differ from the server's by what quantised pulls have
-// rounded away so far (docs/decisions/quantised-pulls.md).
+// The parameters as islands hold them, which differ from the server's by the rounding error of
+// quantised pulls so far (docs/decisions/quantised-pulls.md).
 inline constexpr char kServedSlot[] = "served";
 // Bytes of one parameter and its slots on a server.
 int64_t ServerBytesPerElement(const OuterSpec& spec);

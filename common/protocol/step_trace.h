@@ -1,4 +1,4 @@
-// One inner step of an island, device by device: as it was done (the workers record it when asked),
+// One inner step of an island, device by device: as it was done (the workers record it on request),
 // or as the plan in force says it would be (the simulator plays it). Both have one form, so that
 // they can be laid side by side; proto/trace.proto is what travels.
 //

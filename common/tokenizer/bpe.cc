@@ -189,7 +189,7 @@ void BpeModel::MergeLong(std::vector<Scratch::Symbol>* symbols, Scratch* scratch
     left.id = top.joined;
     left.bytes += right.bytes;
     left.next = right.next;
-    right.bytes = 0;  // it is gone
+    right.bytes = 0;  // it is merged
     if (left.next >= 0) s[static_cast<size_t>(left.next)].previous = top.at;
     if (left.previous >= 0) offer(left.previous);
     offer(top.at);

@@ -1,5 +1,5 @@
-// Fields of a tokenizer.json that may come from anybody. A missing field has its default; one of
-// another type is an error that names it.
+// Fields of an untrusted tokenizer.json. A missing field has its default; one of another type is an
+// error that names it.
 
 #ifndef ATOLL_COMMON_TOKENIZER_JSON_FIELDS_H_
 #define ATOLL_COMMON_TOKENIZER_JSON_FIELDS_H_

@@ -4,8 +4,8 @@
 //   Encoder encoder(*tokenizer);  // one a thread
 //   ATOLL_RETURN_IF_ERROR(encoder.Encode("some text", &ids));
 //
-// Files come from anybody: whatever is in them, the answer is a tokenizer or one error that names
-// file and field.
+// Files are untrusted: whatever is in them, the answer is a tokenizer or one error that names file
+// and field.
 
 #ifndef ATOLL_COMMON_TOKENIZER_TOKENIZER_H_
 #define ATOLL_COMMON_TOKENIZER_TOKENIZER_H_

@@ -28,9 +28,8 @@ struct AccessFlags {
 template <class App>
 void AddJoinFlag(App& app, std::string* join) {
   app.add_option("--join", *join,
-                 "TOKEN@HOST:PORT[,HOST:PORT...] of the coordinator, as `atoll token create` "
-                 "printed it: gets a "
-                 "certificate, which later starts find in --state-dir");
+                 "TOKEN@HOST:PORT[,HOST:PORT...] of the coordinator, as printed by `atoll token "
+                 "create`: joins the cluster; the certificate is kept in --state-dir");
 }
 
 // Fills in what the flags leave open. Files that flags name are used as they are. Else the
@@ -63,7 +62,7 @@ std::unique_ptr<CertificateRenewer> StartRenewer(const IdentityFolder& folder,
                                                  const std::string& coordinator);
 
 // Calls `on_keys` with the coordinator's list of CURVE keys, now and whenever it changes, from a
-// thread of its own. While the coordinator is away the newest list holds.
+// thread of its own. While the coordinator is unavailable the newest list holds.
 class KeyWatcher {
  public:
   using OnKeys = std::function<void(const std::vector<std::string>& allowed,

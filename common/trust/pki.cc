@@ -71,7 +71,7 @@ absl::StatusOr<std::string> ToPem(X509* certificate) {
   return Written([&](BIO* bio) { return PEM_write_bio_X509(bio, certificate); });
 }
 
-int NoPassword(char*, int, int, void*) { return 0; }  // else OpenSSL asks on the terminal
+int NoPassword(char*, int, int, void*) { return 0; }  // else OpenSSL prompts on the terminal
 
 Key ReadKey(const std::string& pem) {
   return Key(PEM_read_bio_PrivateKey(Reader(pem).get(), nullptr, NoPassword, nullptr));

@@ -73,8 +73,8 @@ absl::Status CheckCover(const JobFacts& facts, std::vector<ShardPlacement> shard
   return shard == shards.end() ? absl::OkStatus() : Lacks("its shards overlap");
 }
 
-// All that servers say they hold, by shard; those first that were told later, or have the newer
-// version.
+// All shards that servers report to hold, by shard; first those with the newer placement, then
+// those with the newer version.
 std::vector<ShardPlacement> AllHeld(const Descriptions& by_server) {
   std::vector<ShardPlacement> held;
   for (const auto& [server, described] : by_server) {
@@ -92,8 +92,9 @@ std::vector<ShardPlacement> AllHeld(const Descriptions& by_server) {
   return held;
 }
 
-// Into `whole`. Of two that claim a shard, the one that was told later holds it: it has moved.
-// Where the job keeps two of each, servers that were told the same hold them.
+// Into `whole`. Of two servers that claim a shard, the one with the newer placement holds it: the
+// shard has moved. Where the job keeps two of each shard, servers with the same placement hold
+// them.
 absl::Status CollectShards(const Descriptions& by_server, WholeJob& whole) {
   const bool copies = whole.charter->spec.outer.shard_copies == 2;
   const auto told = [&](const ShardPlacement& shard) {
@@ -226,7 +227,7 @@ DecisionRecord DecisionFrom(const JobId& job, const CommitRound& newest) {
   return decision;
 }
 
-// Nobody has an island any more; who had one is to get it again.
+// No worker has an island any more; its former holder is to get it again.
 void VacateIslands(State& s, Job& job, const JobImage& image, const std::string& reason) {
   for (const IslandAccount& account : image.islands) {
     IslandRecord& island = job.EditIsland(account.island);
@@ -361,7 +362,7 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   progress.job = job.id();
   progress.outdated.clear();
   progress.restored = false;
-  // Servers that are away may know of newer ones, which an earlier adoption gave.
+  // Unavailable servers may know newer generations, from an earlier adoption.
   progress.plan_generation =
       std::max({progress.plan_generation, whole->generation, s.epoch * kGenerationsSkipped}) +
       kGenerationsSkipped;
@@ -565,7 +566,7 @@ absl::Status Adopt(State& s, const JobId& id) {
   if (Job* job = s.FindJob(id); job != nullptr && !job->progress.outdated.empty()) {
     if (!job->record.shards.empty()) return AdoptOutdated(s, *job);
     if (!s.held.contains(id)) {
-      // Not even placed, as far as anyone knows: the store's record is all there is.
+      // Not even placed, as far as is known: the store's record is all there is.
       job->recovered = false;
       job->EditProgress().outdated.clear();
       s.Log(id, Severity::kWarning, "adopted as the store has it: no attached server holds it");

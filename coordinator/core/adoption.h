@@ -16,7 +16,7 @@ JobCharter CharterOf(const Job& job);
 // Of the newest decision. REQUIRES: it is not applied everywhere yet, or nothing followed it.
 JobImage ImageOf(const Job& job, const DecisionRecord& decision);
 
-// An attached server holds a job that is not placed on it here: it is kept, and asked for.
+// An attached server holds a job that is not placed on it here: it is kept, and requested.
 void NoteHeld(State& s, const NodeId& server, const HeldJob& held);
 // Again, if it has not answered.
 void AskWhatIsHeld(State& s, const NodeId& server, const JobId& job);

@@ -14,7 +14,7 @@ TEST_CASE("What the planner decides of islands holds for who comes later, and af
               "worker b prepared"});
   CHECK(world.Job().islands.size() == 2);
   CHECK(Members(world.Order("a").plan) == "a");
-  CHECK(world.Job().grouping == "each worker is an island: as the story says");
+  CHECK(world.Job().grouping == "each worker is an island: as the test says");
   world.Do("coordinator restarts");
   world.Tell({"worker a attaches incarnation=1", "worker b attaches incarnation=1",
               "server ps-0 attaches incarnation=1", "worker c attaches", "worker c prepared"});
@@ -28,11 +28,11 @@ TEST_CASE("A device that is not what was measured leads to a plan, if that is wo
   SECTION("the same layout is still the best") {
     CHECK(Says(world.Do("changed b reason=b/0_is_1.9_times_slower_than_measured"),
                "island 0 keeps plan 1 (b/0 is 1.9 times slower than measured): the same layout"));
-    CHECK_FALSE(Says(world.Do("wait 100"), "plan"));  // said once, asked once
-    // The next change is heard soon, whatever came of this one.
+    CHECK_FALSE(Says(world.Do("wait 100"), "plan"));  // reported once, requested once
+    // The next change is considered soon, whatever the result of this one.
     CHECK(Says(world.Do("changed b reason=b/0_is_fast_again"), "(b/0 is fast again)"));
   }
-  SECTION("nobody works in the island that it was") {
+  SECTION("a change of a worker without an island has no effect") {
     CHECK_FALSE(Says(world.Do("changed z reason=z/0_is_slow"), "plan"));
   }
 }
@@ -51,7 +51,7 @@ TEST_CASE("A plan's reason names the largest of all that has changed since the o
   CHECK(Says(told,
              "(link b > c is 5 times slower than measured; b/0 is 4 times slower than measured; "
              "c/0 is 3 times slower than measured; and 1 more): "));
-  CHECK_FALSE(Says(world.Do("wait 100"), "plan"));  // all of them were heard
+  CHECK_FALSE(Says(world.Do("wait 100"), "plan"));  // all of them were considered
 
   SECTION("and what changes while a plan is made is for the next one") {
     world.Do("planner waits");

@@ -1,5 +1,5 @@
 // What has become known of an island's workers and of the lines between them since a plan was last
-// asked for: why another one is wanted. Pure.
+// requested: why another one is wanted. Pure.
 
 #ifndef ATOLL_COORDINATOR_CORE_CHANGES_H_
 #define ATOLL_COORDINATOR_CORE_CHANGES_H_

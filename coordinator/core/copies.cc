@@ -16,7 +16,7 @@
 namespace atl::coord {
 namespace {
 
-constexpr int kNamedMost = 8;  // shards, in a text for people
+constexpr int kNamedMost = 8;  // shards, in human-readable text
 
 // The server is there and has the shard at the newest decided version, though it may lack others.
 bool Has(const State& s, const Job& job, const NodeId& server, ShardId shard) {
@@ -153,7 +153,7 @@ bool DropLostHolders(State& s, Job& job) {
       Drop(s, job, NodeId(server), slots, why);
       return true;
     }
-    // A job that has ended loses no copy: only who is asked for it changes.
+    // A job that has ended loses no copy: only the server that sends it changes.
     bool swapped = false;
     for (const SlotId slot : slots) {
       if (IsCopy(job.record, slot)) continue;

@@ -65,8 +65,8 @@ inline SlotId TwinOf(const JobRecord& record, SlotId slot) {
   return slot < n ? slot + n : slot - n;
 }
 
-// Does without servers that are lost or away for long, where others hold what they held. True if
-// that changed something.
+// Drops servers that are lost or have been unavailable for long as holders, where other servers
+// hold the same shards. True if that changed something.
 bool DropLostHolders(State& s, Job& job);
 // Likewise this server now, whatever the grace. A user says so.
 void DropHolder(State& s, Job& job, const NodeId& server);

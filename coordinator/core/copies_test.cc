@@ -1,4 +1,4 @@
-// Shards with copies whose servers lose something, told in the World's language.
+// Shards with copies whose servers lose something, in the World's commands.
 
 #include <algorithm>
 #include <catch2/catch.hpp>

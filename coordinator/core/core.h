@@ -1,6 +1,6 @@
 // The coordinator: members, jobs, outer rounds, the data ledger and the parameters' placement, as
 // one pure state machine. Start here; README.md has the rules, records.h what is stored, views.h
-// what people see.
+// what users see.
 //
 // Driving it:
 //
@@ -48,7 +48,7 @@ struct CoordinatorOptions {
   Duration reattach_grace = std::chrono::seconds(15);
   // A worker of another name may take a dead worker's island after so long.
   Duration vacant_island_grace = std::chrono::seconds(30);
-  // An island whose workers have all gone waits so long for those whose disks hold its state.
+  // An island whose workers all failed waits so long for those whose disks hold its state.
   Duration saved_state_grace = std::chrono::seconds(30);
   // A job starts without workers that take longer to open its model and data, if the others are
   // enough; they join later.
@@ -61,10 +61,10 @@ struct CoordinatorOptions {
   // 50 us a member later.
   int64_t many_members = 256;
   int64_t max_jobs = 4096;  // that have not ended
-  // A plan that could not be made is tried again so often; one that an island asks for itself is
+  // A plan that could not be made is tried again so often; one that an island requests itself is
   // not made more often.
   Duration plan_retry = std::chrono::seconds(30);
-  // A request to the planner without an answer is made again after so long.
+  // A request to the planner without an answer is repeated after so long.
   Duration plan_limit = std::chrono::seconds(60);
   // Another plan replaces one that works if its predicted step is shorter by so much: both steps
   // as the planner sees them with what is measured now, where it says so.
@@ -73,9 +73,9 @@ struct CoordinatorOptions {
   Duration grouping_limit = std::chrono::seconds(120);
   // A parameter server that has been attached for so long gets shards of jobs that run.
   Duration rebalance_after = std::chrono::seconds(10);
-  // A parameter server that is away for so long is done without where others have copies of all
-  // that it held. Longer than it takes to notice that one is dead: of two that go at about the same
-  // time, the second one is waited for.
+  // A parameter server that has been unavailable for so long is dropped where others have copies of
+  // all that it held. Longer than it takes to detect a failed server: of two that fail at about the
+  // same time, the second one is waited for.
   Duration copy_grace = std::chrono::seconds(20);
 };
 
@@ -92,7 +92,7 @@ struct ServerConnectionLost {
   Incarnation incarnation = 0;
 };
 
-// Requests of people. `request_id` comes back in the Reply; every request gets exactly one, in the
+// Requests of users. `request_id` comes back in the Reply; every request gets exactly one, in the
 // Step that it came in.
 struct SubmitJob {
   int64_t request_id = 0;
@@ -142,7 +142,7 @@ struct SitesFound {
   SiteRates rates = {};
 };
 
-// The answer to GroupWorkers; sites have been told before it.
+// The answer to GroupWorkers; SitesFound comes before it.
 struct WorkersGrouped {
   JobId job;
   int64_t request = 0;
@@ -161,8 +161,8 @@ struct ProfileChanged {
   double size = 1;           // "2 times slower"
 };
 
-// The coordinator itself stood still (its machine, its disk) and is late: heartbeats that came
-// meanwhile are yet to be read, so nobody is evicted for silence within the next heartbeat's time.
+// The coordinator itself stalled (its machine, its disk) and is late: heartbeats that came
+// meanwhile are still unread, so no member is evicted for silence within the next heartbeat's time.
 struct HeldUp {};
 
 // The deadline of the last Actions has come. Always allowed.
@@ -245,7 +245,7 @@ class CoordinatorCore {
   std::optional<JobView> Job(Instant now, const JobId& job) const;
   // Jobs that members hold and this coordinator does not know.
   std::vector<OrphanView> Orphans() const;
-  // What the next plan of each of the job's islands would be asked for with, if it were now.
+  // What the next plan of each of the job's islands would be requested with, if it were now.
   // Islands without a worker, and those that train without plans, have none.
   std::vector<MakePlan> PlanRequests(const JobId& job) const;
   // Why the plan in force would be kept although this one was made; empty: it would not.
@@ -255,8 +255,8 @@ class CoordinatorCore {
   // Members that have tried to attach within the last minute and belong to another cluster.
   std::vector<ForeignMemberView> ForeignMembers(Instant now) const;
   const ClusterId& cluster() const;
-  // Grows beyond the constructor's where a member has obeyed a newer one. `StoreAge` is not empty
-  // where the store lacks changes that members have seen: who found that out.
+  // Grows beyond the constructor's where a member has followed a newer one. `StoreAge` is not empty
+  // where the store lacks changes that members have seen: it names the member.
   int64_t epoch() const;
   const std::string& StoreAge() const;
 

@@ -1,4 +1,4 @@
-// The coordinator's rules that the transcripts in tests/scenarios do not tell.
+// The coordinator's rules that the transcripts in tests/scenarios do not cover.
 
 #include "coordinator/core/core.h"
 
@@ -85,7 +85,7 @@ TEST_CASE("more_names_come_over_a_clusters_life_than_are_kept") {
   CHECK(Says(NamesOf(w), "stays"));
 }
 
-TEST_CASE("who speaks without a hello is told to say it") {
+TEST_CASE("a member without a hello is refused until it says hello") {
   World w;
   CHECK(Says(w.Do("worker a ready"), "Refused: say hello first: not seen before"));
   w.Tell({"worker a attaches", "worker a goes-silent", "wait 7"});
@@ -101,9 +101,7 @@ TEST_CASE("three missed heartbeats evict, and not two") {
   CHECK(w.core().Members(w.now())[0].reason == "no heartbeat for 6 s");
 }
 
-TEST_CASE(
-    "a coordinator that stood still evicts nobody for it, and then whoever is silent all the "
-    "same") {
+TEST_CASE("after a stall no member is evicted at once, and a silent one is evicted later") {
   World w;
   w.Tell({"worker a attaches", "worker b attaches", "worker b goes-silent"});
   w.Do("coordinator is-held-up 30");
@@ -113,7 +111,7 @@ TEST_CASE(
   CHECK(w.core().Members(w.now())[1].reason == "no heartbeat for 6 s");
 }
 
-TEST_CASE("who leaves on purpose is gone at once, with its words") {
+TEST_CASE("a worker that leaves is evicted at once with its reason") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   w.Do("worker a leaves");
@@ -247,7 +245,7 @@ TEST_CASE("a returning worker gets its island; a stranger only after the grace")
   CHECK(w.Order("d").island == 1);
 }
 
-TEST_CASE("a new worker's island disturbs nobody's generation") {
+TEST_CASE("a new worker's island does not change the others' generation") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   const Generation before = w.Order("a").generation;
@@ -256,7 +254,7 @@ TEST_CASE("a new worker's island disturbs nobody's generation") {
   CHECK(w.Order("b").generation > before);
 }
 
-TEST_CASE("a server's fault makes the job wait with its reason, and it is asked again") {
+TEST_CASE("a server's fault makes the job wait with its reason, and the order is repeated") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   w.Do("server ps-0 faults reason=a-push-is-missing");
@@ -278,7 +276,7 @@ TEST_CASE(
   CHECK_FALSE(Says(w.Job().summary.waiting_for, "disk-full"));
 }
 
-TEST_CASE("the last validation is given up after its time") {
+TEST_CASE("the last validation ends at its time limit") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "tokens=40");
   w.Contribute("a", 4);
@@ -344,7 +342,7 @@ TEST_CASE("a push that claims what was not leased restarts its island") {
 
 TEST_CASE("a push waits until every server has room, and a round without it makes room") {
   World w;
-  // 80 elements: 640 bytes of parameters and momentum, 320 for one staged delta.
+  // 80 elements: 640 bytes of parameters and momentum, 320 for one staged pseudo-gradient.
   w.Tell({"server ps-0 attaches memory=1000", "worker a attaches", "worker b attaches",
           "submit min=2 wait-for-all", "worker a prepared", "worker b prepared", "servers answer",
           "worker a pushes", "worker a stages", "servers answer", "worker a ready",
@@ -485,7 +483,7 @@ TEST_CASE("an order that got lost is sent again when the heartbeat shows it") {
   CHECK(Says(w.Do("again"), "IslandOrder"));
 }
 
-TEST_CASE("an unanswered question is asked again every two seconds") {
+TEST_CASE("an unanswered request is repeated every two seconds") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   w.Contribute("a", 4);

@@ -1,5 +1,5 @@
-// The decision of a round, from the participants' token counts, the Gram matrix of their deltas and
-// the islands' penalty states. Pure.
+// The decision of a round, from the participants' token counts, the Gram matrix of their
+// pseudo-gradients and the islands' penalty states. Pure.
 
 #ifndef ATOLL_COORDINATOR_CORE_DECIDE_H_
 #define ATOLL_COORDINATOR_CORE_DECIDE_H_
@@ -22,8 +22,8 @@ struct RoundCandidate {
 
 struct RoundVerdict {
   PenaltyVerdict penalty;
-  double norm = 0;    // global L2 norm of the delta
-  double weight = 0;  // of the delta, before the round is merged (merge.h); 0 if rejected
+  double norm = 0;    // global L2 norm of the pseudo-gradient
+  double weight = 0;  // of the pseudo-gradient, before the round is merged (merge.h); 0 if rejected
 };
 
 struct RoundDecision {
@@ -32,8 +32,9 @@ struct RoundDecision {
   bool is_void = false;                // nothing was accepted
 };
 
-// `gram` is k-by-k, row by row: inner products of the candidates' whole deltas. Judges in the order
-// of the candidates and updates `penalties` (an island without a state begins its warm-up).
+// `gram` is k-by-k, row by row: inner products of the candidates' whole pseudo-gradients. Judges in
+// the order of the candidates and updates `penalties` (an island without a state begins its
+// warm-up).
 //   weight_i = counted_i / sum of accepted counted * clip_i
 // where counted = max(1, tokens - masked_tokens). REQUIRES: tokens >= masked_tokens >= 0; reach >
 // 0; gram.size() == k * k.

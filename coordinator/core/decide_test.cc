@@ -60,7 +60,7 @@ TEST_CASE("a rejected island has no weight, and its tokens no share") {
   CHECK(d.tokens == 100);
 }
 
-TEST_CASE("a delta that is not a number does not reach the others") {
+TEST_CASE("a pseudo-gradient that is not a number does not reach the others") {
   std::map<IslandId, PenaltyState> penalties;
   const double nan = std::nan("");
   const RoundDecision d =

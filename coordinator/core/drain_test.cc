@@ -1,4 +1,4 @@
-// Workers that an operator drains, told in the World's language. Servers: core_test.cc.
+// Workers that an operator drains, in the World's commands. Servers: core_test.cc.
 
 #include <catch2/catch.hpp>
 
@@ -42,7 +42,7 @@ TEST_CASE("worker_alone_in_its_island_is_drained_when_its_leased_data_is_committ
     CHECK(DrainingOf(w, "a") == kDrained);
     CHECK_FALSE(Says(w.Do("wait 10"), "-> a: PrepareJob"));
   }
-  SECTION("undone, it is asked to prepare the job again") {
+  SECTION("undone, it gets the request to prepare the job again") {
     CHECK(Says(w.Do("drain a undo"), "-> a: PrepareJob"));
     CHECK(DrainingOf(w, "a").empty());
   }
@@ -105,7 +105,7 @@ TEST_CASE("drained_leader_hands_over_in_the_same_generation") {
 TEST_CASE("drain_of_an_unknown_or_ambiguous_name_is_refused") {
   World w;
   w.Tell({"worker a attaches", "server a attaches"});
-  w.Do("drain nobody");
+  w.Do("drain unknown");
   CHECK(absl::IsNotFound(w.reply()));
   w.Do("drain a");
   CHECK(absl::IsInvalidArgument(w.reply()));

@@ -1,5 +1,4 @@
-// Jobs that end while a round is under way, and rounds at their limits, told in the World's
-// language.
+// Jobs that end while a round is under way, and rounds at their limits, in the World's commands.
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -21,7 +20,7 @@ TEST_CASE("a round that was decided is made on every server, although the job is
   w.StartJob({"ps-0", "ps-1"}, {"a", "b"}, "");
   w.Contribute("a", 4);
   w.Contribute("b", 4);
-  w.Do("servers answer once");  // their statistics: version 1 is decided, and nobody has it yet
+  w.Do("servers answer once");  // their statistics: version 1 is decided, and not applied yet
   REQUIRE(w.Job().round.phase == RoundPhase::kCommitting);
   SECTION("when all are there") {
     const std::string cancelled = w.Do("cancel lm-1");
@@ -89,7 +88,7 @@ TEST_CASE("a server that is not back yet makes no room, and closes no round for 
   CHECK(w.Job().round.phase == RoundPhase::kWindowOpen);
 }
 
-TEST_CASE("a request to push of a version long decided, that comes late, takes nothing back") {
+TEST_CASE("a late push request for a version decided long ago has no effect") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   for (int round = 0; round < 2; ++round) {
@@ -114,7 +113,7 @@ TEST_CASE("words that are not well-formed are kept as far as they are") {
              "no worker can run it: a: caf?; b: xxx"));
 }
 
-TEST_CASE("of many workers that refuse a job some are told, and how many more") {
+TEST_CASE("of many workers that refuse a job some are named, and the number of the others") {
   World w;
   w.Do("server ps-0 attaches");
   for (int i = 0; i < 20; ++i) w.Do(absl::StrCat("worker w", i, " attaches"));

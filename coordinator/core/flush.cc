@@ -232,7 +232,7 @@ void Resume(State& s, Job& job) {
     };
     expect(island.worker);
     for (const IslandMember& follower : island.followers) expect(follower.worker);
-    // Who hands over, or lends its layers, may be none of these any more.
+    // A leader that hands over and a source of a state transfer may be none of these any more.
     expect(island.takes_over_from);
     auto plan = job.plans.find(id);
     if (plan == job.plans.end()) continue;

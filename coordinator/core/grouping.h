@@ -28,7 +28,7 @@ Reach ReachOfServer(const State& s, const Member& server,
 IslandExtent ExtentOf(const Job& job);
 
 // Whether it is known who of these shares an island, so that they can be given their places. If
-// not, measurements are asked for; after CoordinatorOptions::grouping_limit it is decided without.
+// not, measurements are requested; after CoordinatorOptions::grouping_limit it is decided without.
 bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers);
 Instant GroupingDeadline(const State& s, const Job& job);
 

@@ -150,7 +150,7 @@ std::vector<PositionRange> FurtherData(const Job& job, const IslandRecord& islan
   return ranges;
 }
 
-// The save's data, and the further data if nobody else has it by now.
+// The save's data, and the further data if no other island has it by now.
 bool LeaseToResume(Job& job, const IslandRecord& island, LocalCheckpoint* about) {
   about->leased = FurtherData(job, island, *about);
   std::vector<PositionRange> all = about->consumed;
@@ -172,7 +172,7 @@ std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
       why_not = absl::StrCat("its saved state is of version ", about.base_version,
                              ", committed is ", job.progress.version);
     } else if (MayBePushed(job, island, about.base_version)) {
-      why_not = "its saved state holds steps that it had asked to push";
+      why_not = "its saved state holds steps that it had requested to push";
     } else if (const std::optional<SavedUnit> missing =
                    Missing(state, [&](const SavedHolder& h) { return IsThere(s, island, h); })) {
       why_not = absl::StrCat("no attached worker holds layer ", missing->layer,
@@ -297,7 +297,7 @@ IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id,
 
 namespace {
 
-// Of a heartbeat, what decisions are made of; the rest is for people.
+// The part of a heartbeat that decisions depend on; the rest is only shown.
 auto DecisiveOf(const std::optional<IslandProgress>& progress) {
   static const IslandProgress kNone;
   const IslandProgress& p = progress ? *progress : kNone;

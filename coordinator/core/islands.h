@@ -15,15 +15,16 @@ void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress&
 // The island, which begins a new generation, goes on from its newest saved state that is whole with
 // those who are there. Returns, for the log, from which, or why not; "" if nothing is saved.
 std::string ResumeSaved(State& s, Job& job, IslandRecord& island);
-// Of an island that begins a new generation: a worker that is away, or not in it yet, whose disk
-// holds what its newest saved state lacks; empty: it lacks nothing, or what nobody has.
+// For an island that begins a new generation: a worker that is unavailable, or not in the island
+// yet, whose disk holds what the newest saved state lacks; empty: it lacks nothing, or what no
+// worker has.
 NodeId AwaitedHolder(State& s, const Job& job, const IslandRecord& island);
 // Gives the worker an island: the one it had, else a vacant or new one. REQUIRES: the worker is
 // attached and has none.
 void AssignIsland(State& s, Job& job, Member& worker);
 
-// Adds what the island's leader, who leads no more, said of its steps. `lost`: what it had not
-// pushed is made again.
+// Adds the steps that the island's former leader reported. `lost`: those that it had not pushed are
+// replayed.
 void NoteSteps(const State& s, IslandRecord& island, bool lost);
 
 // The island loses its worker. What it leased is free again, its contributions count only if

@@ -47,7 +47,7 @@ void StopWorkers(State& s, Job& job, const std::string& reason) {
     if (worker == nullptr || !worker->attached) continue;
     IslandOrder stop = StopOrder<IslandOrder>(s, job, island.generation, reason);
     stop.island = id;
-    s.Send(*worker, std::move(stop));  // its heartbeats tell if this got lost
+    s.Send(*worker, std::move(stop));  // its heartbeats show whether this was lost
   }
   for (const auto& [name, sent] : job.member_orders) {
     const Member* worker = s.FindMember(MemberKind::kWorker, name);
@@ -114,7 +114,7 @@ bool AdvanceFinishing(State& s, Job& job) {
     }
     if (given_up && progress.validate_version != kNoVersion) {
       s.Log(job.id(), Severity::kWarning,
-            absl::StrCat("the validation of version ", progress.version, " is given up after ",
+            absl::StrCat("the validation of version ", progress.version, " timed out after ",
                          Seconds(s.options.final_validation_limit), " s"));
     }
     job.EditProgress().validated_final = true;

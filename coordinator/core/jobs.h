@@ -1,4 +1,4 @@
-// The life of a job: queue, preparation, placement, running, end.
+// The states of a job: queue, preparation, placement, running, end.
 
 #ifndef ATOLL_COORDINATOR_CORE_JOBS_H_
 #define ATOLL_COORDINATOR_CORE_JOBS_H_
@@ -20,7 +20,7 @@ void FailJob(State& s, Job& job, const std::string& reason);
 void Schedule(State& s);
 // Carries the job as far as it goes; true if anything changed (call again).
 bool AdvanceJob(State& s, Job& job);
-// Asks candidates that have not answered.
+// Repeats requests to candidates that have not answered.
 void PumpCandidates(State& s);
 
 Instant NextJobDeadline(const State& s, const Job& job);

@@ -1,4 +1,4 @@
-// Workers of shared islands that end on purpose, told in the World's language.
+// Workers of shared islands that end on purpose, in the World's commands.
 
 #include <catch2/catch.hpp>
 
@@ -13,10 +13,10 @@ TEST_CASE("A follower that leaves serves on until the island is set up without i
   world.Do("worker c leaves");
   CHECK(Members(world.Order("a").plan) == "ab(c)");
   CHECK(world.Order("a").at_boundary);
-  // Nobody is interrupted: the others hear of it when the leader has finished its step.
+  // No step is interrupted: the others get the plan when the leader has finished its step.
   CHECK(world.Membership("c").plan.number == 1);
   CHECK(Says(world.Do("worker a beats"), "-> b: MemberOrder"));
-  CHECK(world.Membership("c").plan.number == 2);  // it lends its layers
+  CHECK(world.Membership("c").plan.number == 2);  // it is a source of its layers
   CHECK_FALSE(Says(world.Do("wait 4"), "-> c: MemberOrder"));
   const std::string told = world.Do("worker a sets-up");  // the layers have moved
   CHECK(Members(world.Order("a").plan) == "ab");
@@ -29,12 +29,12 @@ TEST_CASE("A follower that leaves serves on until the island is set up without i
   REQUIRE(changes.size() == 3);
   CHECK(changes[0].reason == "it is the island's first");
   CHECK_FALSE(changes[0].at_boundary);
-  CHECK(changes[1].reason == "worker c is gone");
+  CHECK(changes[1].reason == "worker c is unavailable");
   CHECK(changes[1].at_boundary);
-  CHECK(changes[2].reason == "old holders of its layers are not needed any more");
+  CHECK(changes[2].reason == "its transfer sources are not needed any more");
 }
 
-// The leader, a, has handed on what it had pushed in part, when it is told to leave.
+// The leader, a, has pushed in part and handed that on when it begins to leave.
 void StartHandingOver(World& world) {
   world.Tell({"server ps-0 attaches", "worker a attaches incarnation=3",
               "worker b attaches incarnation=8", "worker c attaches",
@@ -60,7 +60,7 @@ TEST_CASE("A leader that leaves hands over in the same generation: nothing is lo
   CHECK(Says(handed_over, "takes over from a"));
   CHECK(Says(handed_over, "-> c: MemberOrder"));
   CHECK(world.Order("b").author == 3);
-  SECTION("and goes when its heir is set up") {
+  SECTION("and leaves when its successor is set up") {
     const std::string set_up = world.Do("worker b sets-up");
     CHECK(Says(set_up, "island 0: worker b has taken over from a"));
     CHECK_FALSE(Says(set_up, "-> a: "));
@@ -73,7 +73,7 @@ TEST_CASE("A leader that leaves hands over in the same generation: nothing is lo
                "-> b: PushGrant island 0 (generation 1, incarnation 3, base 0): shards 1:c 2:c"));
     CHECK(world.Island(0).steps_redone == 0);
   }
-  SECTION("or, gone too early, costs what its death does") {
+  SECTION("or, if it ends too early, begins a new generation as after its death") {
     const std::string gone = world.Do("worker a dies");
     CHECK(Says(gone, "island 0 begins anew in generation 2: worker a ended before it had handed"));
     CHECK(Says(gone, "FenceIslands 0: generation 2 incarnation 8"));
@@ -81,7 +81,7 @@ TEST_CASE("A leader that leaves hands over in the same generation: nothing is lo
     CHECK(world.Order("b").takes_over_from.empty());
     CHECK(Members(world.Order("b").plan) == "bc");
   }
-  SECTION("and so it is if its heir dies") {
+  SECTION("and so it does if its successor dies") {
     CHECK(Says(world.Do("worker b dies"), "worker c leads in generation 2 after b was evicted"));
     CHECK(world.Order("c").takes_over_from.empty());
     world.Do("worker c sets-up");
@@ -89,7 +89,7 @@ TEST_CASE("A leader that leaves hands over in the same generation: nothing is lo
   }
   SECTION("another worker's death does not end it") {
     const std::string died = world.Do("worker c dies");
-    CHECK(Says(died, "(worker c is gone): plan 3 by b"));
+    CHECK(Says(died, "(worker c is unavailable): plan 3 by b"));
     CHECK(world.Order("b").plan.number == 2);
     const std::string again = world.Do("worker a beats");
     CHECK(Says(again, "-> b: IslandOrder"));
@@ -99,11 +99,12 @@ TEST_CASE("A leader that leaves hands over in the same generation: nothing is lo
     CHECK(Says(world.Do("worker b sets-up"), "worker b has taken over from a"));
     CHECK(world.Order("b").generation == 1);
   }
-  SECTION("it ends when its heir leads, also while the next plan is being made") {
+  SECTION("it ends when its successor leads, also while the next plan is being made") {
     world.Do("planner waits");
     world.Tell({"worker c leaves"});
     CHECK(Says(world.Do("worker b sets-up"), "worker b has taken over from a"));
-    // Steps go on under the plan that names it: it must not leave that before the heir has.
+    // Steps go on under the plan that names it: it must not leave that plan before its successor
+    // has.
     CHECK_FALSE(Says(world.Do("planner answers"), "-> a: "));
   }
 }
@@ -121,7 +122,7 @@ TEST_CASE("A restart of the coordinator forgets nothing of a leader that hands o
     CHECK(world.Order("b").generation == 1);
     CHECK(Says(world.Do("worker b sets-up"), "worker b has taken over from a"));
   }
-  SECTION("when its heir does") {
+  SECTION("when its successor does") {
     world.Tell({"server ps-0 attaches incarnation=3", "worker b attaches incarnation=8",
                 "worker c attaches incarnation=1", "worker a attaches incarnation=3",
                 "worker a beats"});
@@ -137,7 +138,7 @@ TEST_CASE("A restart of the coordinator forgets nothing of a leader that hands o
   }
 }
 
-TEST_CASE("A restart of the coordinator keeps those that lend") {
+TEST_CASE("A restart of the coordinator keeps the transfer sources") {
   World world;
   StartShared(world);
   world.Do("worker c leaves");
@@ -154,11 +155,11 @@ TEST_CASE("A restart of the coordinator keeps those that lend") {
   }
   SECTION("as long as they may come back") {
     CHECK(Members(world.Order("a").plan) == "ab(c)");
-    CHECK(Says(world.Do("wait 15"), "the same without those that lent it layers"));
+    CHECK(Says(world.Do("wait 15"), "the same layout without its transfer sources"));
   }
 }
 
-TEST_CASE("A leader and a follower that leave at once: one after the other, and both lend") {
+TEST_CASE("A leader and a follower that leave at once: one after the other, and both are sources") {
   World world;
   StartShared(world);
   world.Tell({"worker c leaves", "worker a leaves"});
@@ -182,7 +183,7 @@ TEST_CASE("A leader with all of the plan hands over to a spare worker") {
   const std::string told = world.Do("worker a leaves");
   CHECK(Says(told, "island 0: worker b leads after a, which leaves"));
   CHECK(Says(told, "(worker a leaves): plan 2 by b"));
-  CHECK_FALSE(Says(told, "-> b: "));  // before it has stopped, it tells nothing
+  CHECK_FALSE(Says(told, "-> b: "));  // before it has stopped, it hands nothing over
   const std::string stopped = world.Do("worker a beats");
   CHECK(Says(stopped, "-> b: IslandOrder"));
   CHECK(world.Order("b").takes_over_from == "a");
@@ -193,7 +194,7 @@ TEST_CASE("A leader with all of the plan hands over to a spare worker") {
   CHECK(world.Island(0).steps_redone == 0);
 }
 
-TEST_CASE("Two followers that leave at once, and whichever plan comes first: both lend") {
+TEST_CASE("Two followers that leave at once, and whichever plan comes first: both are sources") {
   World world;
   StartShared(world);
   world.Do("planner waits");
@@ -209,7 +210,7 @@ TEST_CASE("Two followers that leave at once, and whichever plan comes first: bot
     world.Tell({"planner answers", "worker b beats", "worker c beats"});
     CHECK(Members(world.Order("a").plan) == "a(bc)");
     CHECK(world.Order("a").at_boundary);
-    CHECK(world.Membership("b").plan.number == 1);  // of the one between it never hears
+    CHECK(world.Membership("b").plan.number == 1);  // it never gets the plan in between
   }
   CHECK_FALSE(Says(world.Do("worker a beats"), "stop"));
   CHECK(world.Membership("b").plan == world.Order("a").plan);
@@ -241,19 +242,19 @@ TEST_CASE("Leader and both followers leave at once: the worker that is left take
   }
 }
 
-TEST_CASE("A leader that leaves while nobody serves it is not waited for") {
+TEST_CASE("A leader that leaves without followers is not waited for") {
   World world;
   world.Tell({"server ps-0 attaches", "worker a attaches", "submit min=1 batch=2 island=all",
               "worker a prepared", "servers answer", "worker a sets-up"});
   CHECK(Says(world.Do("worker a leaves"), "worker a is evicted: it leaves"));
 }
 
-TEST_CASE("A lender that dies before its layers have moved is not waited for") {
+TEST_CASE("A transfer source that dies before its layers have moved is not waited for") {
   World world;
   StartShared(world);
   world.Do("worker c leaves");
   CHECK(Members(world.Order("a").plan) == "ab(c)");
-  CHECK(Says(world.Do("worker c dies"), "plan 3, the same without those that lent it layers"));
+  CHECK(Says(world.Do("worker c dies"), "plan 3, the same layout without its transfer sources"));
   CHECK(Members(world.Order("a").plan) == "ab");
   CHECK(world.Membership("b").plan.number == 3);
 }

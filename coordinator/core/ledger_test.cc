@@ -41,7 +41,7 @@ TEST_CASE("axes are leased apart from each other, and the budget is of all toget
   CHECK(ledger.Lease(1, 9, kLeaseRangesMax, 2) == Ranges{at(5, 10)});
   CHECK(ledger.free() == 0);
   CHECK(ledger.Lease(0, 1).empty());
-  CHECK_FALSE(ledger.LeaseExactly(0, {{10, 11}}));  // nobody's, but beyond the budget
+  CHECK_FALSE(ledger.LeaseExactly(0, {{10, 11}}));  // not leased, but beyond the budget
   REQUIRE(ledger.Push(From(1), {at(0, 10)}).ok());
   ledger.Release(0);
   ledger.Commit(From(1));

@@ -45,7 +45,7 @@ void SendTo(State& s, const MemberKey& key, Incarnation incarnation, const Refus
   }
 }
 
-// A member of another cluster: it obeys that one's coordinator, and would lose by this one's
+// A member of another cluster: it follows that one's coordinator, and would lose by this one's
 // orders.
 void NoteForeign(State& s, const MemberKey& key, const ClusterId& cluster) {
   auto it = s.foreign.find(key);
@@ -63,9 +63,9 @@ void NoteForeign(State& s, const MemberKey& key, const ClusterId& cluster) {
   s.foreign[key] = {CleanText(cluster, 32), s.now};
 }
 
-// A member that this process has never welcomed has obeyed this epoch or a newer one, or has seen a
-// later change than the store ended with: the store has lost changes, or is an older copy. Beyond
-// that epoch members obey again, but the jobs of the store wait for a person.
+// A member that this process has never welcomed has followed this epoch or a newer one, or has seen
+// a later change than the store ended with: the store has lost changes, or is an older copy. Beyond
+// that epoch members follow again, but the jobs of the store wait for a person.
 void CheckStoreAge(State& s, const MemberKey& key, const ClusterMark& mark) {
   // It may have been here under another name.
   const bool seen_here = mark.epoch == s.epoch && mark.sequence <= s.sequence;
@@ -90,7 +90,8 @@ void Detach(State& s, Member& member, const std::string& reason) {
   member.reattach_by.reset();
   member.reason = reason;
   s.Log("", Severity::kWarning,
-        absl::StrCat(KindName(member.record.kind), " ", member.record.name, " is gone: ", reason));
+        absl::StrCat(KindName(member.record.kind), " ", member.record.name,
+                     " is unavailable: ", reason));
   if (member.record.kind == MemberKind::kServer) {
     for (auto& [number, job] : s.jobs) {
       auto link = job.links.find(member.record.name);
@@ -137,8 +138,8 @@ std::optional<Refused> Refusal(State& s, const MemberKey& key, Incarnation incar
   return std::nullopt;
 }
 
-// The member that says hello, attached; null if it is refused. `fresh`: a process not heard of
-// since the coordinator's start.
+// The member that says hello, attached; null if it is refused. `fresh`: a process that has not
+// attached since the coordinator's start.
 Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
                const std::string& software_version, const ClusterMark& mark, bool& fresh) {
   const auto refuse = [&](std::string reason, bool final = true) {
@@ -169,7 +170,7 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
     if (member.attached) return refuse(why);
     SendTo(s, key, incarnation,
            Refused{absl::StrCat(why, "; the name is free ", Seconds(kNameHeld),
-                                " s after that one has gone"),
+                                " s after that one has ended"),
                    false});
     return nullptr;
   }
@@ -201,7 +202,7 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
   return &member;
 }
 
-// The sender if it is attached and of the newest incarnation; else it is told, and null.
+// The sender if it is attached and of the newest incarnation; else null, after a refusal is sent.
 Member* Sender(State& s, const MemberKey& key, Incarnation incarnation) {
   Member* member = s.FindMember(key.first, key.second);
   if (member != nullptr && incarnation < member->record.incarnation) {

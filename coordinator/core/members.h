@@ -13,9 +13,10 @@ void OnWorkerMessage(State& s, const FromWorker& from);
 void OnServerMessage(State& s, const FromServer& from);
 void OnConnectionLost(State& s, MemberKind kind, const NodeId& name, Incarnation incarnation);
 
-// Nobody is evicted for silence within the next heartbeat's time.
+// No member is evicted for silence within the next heartbeat's time.
 void SpareMembers(State& s);
-// Members whose heartbeats stay away, or that did not come back after a restart of the coordinator.
+// Members without heartbeats, and members that did not come back after a restart of the
+// coordinator.
 void ExpireMembers(State& s);
 Instant NextMemberDeadline(const State& s);
 

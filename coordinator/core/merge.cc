@@ -10,11 +10,12 @@
 namespace atl {
 namespace {
 
-constexpr double kPassCosine = 0.2;  // HeLoCo leaves a delta alone from here on
+constexpr double kPassCosine = 0.2;  // HeLoCo leaves a pseudo-gradient alone from here on
 constexpr double kMostCorrection = 0.5;
-constexpr double kMomentumDoubt = 3;  // how much a momentum's norm counts against the delta's
+constexpr double kMomentumDoubt =
+    3;  // how much a momentum's norm counts against the pseudo-gradient's
 
-// Coefficients of the k deltas and of the reference slot.
+// Coefficients of the k pseudo-gradients and of the reference slot.
 using Coefficients = std::vector<double>;
 
 // c^T G d; what has a coefficient of 0 does not enter, be it no number.
@@ -62,8 +63,8 @@ Coefficients Radial(const std::vector<double>& gram, const Coefficients& mean,
   return directions;
 }
 
-// A delta that points away from the momentum m loses a part of that; one that points across is
-// turned towards it, its norm kept.
+// A pseudo-gradient opposed to the momentum m loses a part of its component along m; one across m
+// is rotated towards it, its norm kept.
 Coefficients HeLoCo(const std::vector<double>& gram, const Coefficients& mean, int64_t islands) {
   Coefficients c = mean;
   const Coefficients m = ReferenceAlone(mean.size() - 1);

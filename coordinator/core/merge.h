@@ -1,7 +1,7 @@
 // What a round's accepted pseudo-gradients become together: the merge that the job chose, the clip
 // scale, the rate of the outer step, and what these say about how well the islands learn. All of it
 // follows from the Gram matrices of the layers, in which the outer optimizer's reference slot (its
-// momentum) stands beside the deltas: one round trip is enough. Pure.
+// momentum) stands beside the pseudo-gradients: one round trip is enough. Pure.
 //
 // A layer is the "tensor" of the published rules: servers keep Gram matrices by layer.
 
@@ -44,7 +44,7 @@ struct MergeInput {
 };
 
 struct MergedRound {
-  std::vector<double> weights;  // of whole deltas, everything included
+  std::vector<double> weights;  // of whole pseudo-gradients, everything included
   RoundStep step;               // as servers get it
   double norm = 0;              // of the merged pseudo-gradient, before clip_scale
   double clip_scale = 1;        // min(1, clip_norm / norm)

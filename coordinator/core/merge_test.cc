@@ -14,7 +14,8 @@ double Dot(const Vector& a, const Vector& b) {
   return sum;
 }
 
-// One layer's deltas and momentum, as vectors; the rules below are computed from them alone.
+// One layer's pseudo-gradients and momentum, as vectors; the rules below are computed from them
+// alone.
 struct Layer {
   std::vector<Vector> deltas;
   Vector momentum;

@@ -62,7 +62,7 @@ class Planner {
   static double Cost(const Load& load, int64_t more) {
     return static_cast<double>(load.held + more) * load.cost;
   }
-  // Who holds the other one of a shard with two copies; "": nobody.
+  // The holder of the other copy of a shard that is kept twice; "": no server.
   NodeId TwinOf(size_t slot) const {
     const size_t twin = slot < shards_ ? slot + shards_ : slot - shards_;
     return twin < holder_.size() ? holder_[twin] : NodeId();

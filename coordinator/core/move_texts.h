@@ -1,4 +1,4 @@
-// What people are told of shards that move and where they lie. Private to the core.
+// Human-readable texts about shards that move and where they are. Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_MOVE_TEXTS_H_
 #define ATOLL_COORDINATOR_CORE_MOVE_TEXTS_H_

@@ -96,7 +96,7 @@ bool ForgetMoves(State& s, Job& job) {
   };
   if (std::none_of(job.record.moves.begin(), job.record.moves.end(), moot)) return false;
   std::erase_if(job.EditRecord().moves, moot);
-  job.moving.batch.clear();  // nobody is asked for what it was any more
+  job.moving.batch.clear();  // its requests are not repeated any more
   job.moving.held_since.reset();
   for (const NodeId& server : left) {
     if (!HoldsShards(job.record, server) && !IsTarget(job, server)) Release(job, server);
@@ -209,7 +209,7 @@ void ForgetStaged(Job& job, const std::vector<SlotId>& slots) {
   }
 }
 
-// Who holds a shard twice is known by the newest placement, which all are told then.
+// The newest placement names the holders of second copies; all servers get it then.
 void TellCopies(State& s, Job& job) {
   if (job.record.copies.empty()) return;
   for (auto& [server, link] : job.links) {
@@ -393,7 +393,8 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   DropHolder(s, job, server);  // what others hold is not lost
   if (!HoldsShards(job.record, server)) return absl::OkStatus();
   if (const NodeId twin = AwayTwin(s, job, server); !twin.empty()) {
-    return refuse("server ", twin, " has copies of its shards, and is away: start it; if they are ",
+    return refuse("server ", twin,
+                  " has copies of its shards and is unavailable: start it; if they are ",
                   "lost, too, start it with an empty folder");
   }
   if (job.decided_version() != job.progress.version) {
@@ -625,7 +626,7 @@ void PumpMoves(State& s, Job& job) {
     job.moving.again_at = s.now + kRetryInterval;
     SendReceive(s, job);
   }
-  // After the servers have been told, a moment later.
+  // A moment after the servers have got their orders.
   if (s.now >= job.moving.fill_again_at) SendFill(s, job);
 }
 

@@ -28,8 +28,8 @@ bool AdvanceMoves(State& s, Job& job);
 void OnSlotsDropped(State& s, Job& job, const NodeId& server, const std::set<SlotId>& slots);
 // Whether the round waits a moment for shards that are on their way.
 bool HoldsForMoves(const State& s, const Job& job);
-// Whether all that have got shards hold them durably, as servers say it: those who had them before
-// may forget them then. Whoever loses the store before finds them there.
+// Whether all new holders of shards hold them durably, as they report: the old holders may then
+// delete them. A coordinator that loses its store before that finds the shards at the old holders.
 bool TakenOver(const Job& job);
 // Sends what servers and islands are still to do for moves.
 void PumpMoves(State& s, Job& job);

@@ -7,8 +7,8 @@
 
 namespace atl::coord {
 
-// After a process has been gone for so long, one of a smaller incarnation may have its name: clocks
-// are set back.
+// After a process has been unavailable for so long, one of a smaller incarnation may have its name:
+// clocks are set back.
 inline constexpr Duration kNameHeld = std::chrono::minutes(1);
 
 // Makes room for another name where as many are kept as options.max_members says: forgets those

@@ -46,7 +46,7 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, const OrderKey& 
       progress.version == kNoVersion && progress.initializer == island.island && MayInitialize(job);
   key.committed_version = progress.version;
   key.resume = island.resume;
-  // Told together with the version that it belongs to.
+  // Sent together with the version that it belongs to.
   if (island.outcome && island.outcome->contribution.generation == island.generation) {
     key.outcome = island.outcome->version <= progress.version ? island.outcome : before.outcome;
   }
@@ -118,7 +118,7 @@ void RefreshMemberOrders(State& s, Job& job) {
     if (plan == nullptr) continue;
     for (size_t i = 1; i < plan->members.size(); ++i) {
       const IslandMember& member = plan->members[i];
-      // A lender may have got a place elsewhere.
+      // A source may have an assignment in another island by now.
       const State::Place place = s.PlaceOf(member.worker);
       const bool elsewhere = place.job != nullptr && (place.job != &job || place.island != id);
       if (!HasPart(*plan, member.worker) && elsewhere) continue;
@@ -231,7 +231,7 @@ void RefreshOrders(State& s, Job& job) {
         worker->record.incarnation != island.incarnation) {
       continue;
     }
-    // Without its plan it could only begin something that is thrown away.
+    // Without its plan the island could only start work that is discarded later.
     if (NeedsPlan(s, job, island) && PlanInForce(job, island) == nullptr) continue;
     if (!island.takes_over_from.empty() && !MayGoOver(s, job, island, *worker)) continue;
     auto [it, fresh] = job.orders.try_emplace(id);
@@ -269,7 +269,7 @@ void ResendMemberOrder(State& s, Job& job, const NodeId& name) {
   const bool current = told && told->job == job.id() && told->island == sent.island &&
                        told->generation == sent.generation && told->seen_sequence >= sent.sequence;
   if (current) return;
-  // A stop may have crossed it that it obeyed since.
+  // A stop may have crossed it, which the worker has carried out since.
   sent.sequence = s.NextSequence();
   SendMemberOrder(s, job, worker, sent);
 }

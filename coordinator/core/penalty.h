@@ -25,14 +25,14 @@ struct PenaltyVerdict {
   bool warm_up_again = false;  // the island re-pulls and its state begins anew
   double score = 0;            // E, before the update; 0 where there is none
   double limit = 0;            // E above this is rejected (after warm-up) or cut (in it)
-  double clip = 1;             // factor on this contribution's delta, (0, 1]
-  std::string reason;          // for people
+  double clip = 1;             // factor on this contribution's pseudo-gradient, (0, 1]
+  std::string reason;          // human-readable
   PenaltyState after;
 };
 
 // Judges one contribution of norm `norm` (not finite: always rejected). `reach` is how far its
 // steps could go: the sum of their learning rates, or anything in proportion. With
-// `reject_outliers` off nothing finite is rejected or clipped; scores are kept for people to see.
+// `reject_outliers` off nothing finite is rejected or clipped; scores are kept for display.
 // REQUIRES: reach > 0.
 PenaltyVerdict Judge(const PenaltyState& before, double norm, double reach, bool reject_outliers);
 

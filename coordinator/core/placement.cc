@@ -170,7 +170,7 @@ absl::Status TooLittle(const std::vector<ShardPlacement>& shards,
   for (const PlacementServer& s : servers) free += s.free_bytes;
   return absl::ResourceExhaustedError(absl::StrCat(
       "parameter servers have too little memory: ", needed,
-      " bytes for parameters, outer optimizer state and one staged delta",
+      " bytes for parameters, outer optimizer state and one staged pseudo-gradient",
       copies ? ", each on two servers" : "", ", ", free, " free on ", servers.size(), " of them"));
 }
 

@@ -21,11 +21,11 @@ inline constexpr int64_t kMaxElements = int64_t{1} << 42;  // of a model
 // Refuses facts that no worker could mean: no or too many layers, empty or huge ones, no data.
 absl::Status Validate(const JobFacts& facts);
 
-// "" if equal; else the first fact that differs and both its values, for people.
+// "" if equal; else the first fact that differs and both its values, human-readable.
 std::string Difference(const JobFacts& ours, const JobFacts& theirs);
 
-// Pieces of at most `max_shard_bytes` of fp32, those of one layer equal to within one element, in
-// order of layers; without servers. REQUIRES: valid facts. Error: too many pieces.
+// Shards of at most `max_shard_bytes` of fp32, those of one layer equal to within one element, in
+// order of layers; without servers. REQUIRES: valid facts. Error: too many shards.
 absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSize>& layers,
                                                       int64_t max_shard_bytes);
 
@@ -46,9 +46,9 @@ struct Placement {
 
 // Longest processing time first: the largest shard not yet placed goes to the server whose elements
 // times their cost are the fewest with it (the first by name among equals) that has room for it:
-// parameters, slots and one staged delta. A copy goes to another server than its shard, at another
-// site if one has room. Error: the servers have too little memory; says how
-// much is needed.
+// parameters, slots and one staged pseudo-gradient. A copy goes to another server than its shard,
+// at another site if one has room. Error: the servers have too little memory; says how much is
+// needed.
 absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
                                       const std::vector<PlacementServer>& servers,
                                       int64_t bytes_per_element, bool copies = false);

@@ -12,7 +12,7 @@ std::vector<ShardPlacement> Cut(const std::vector<LayerSize>& layers, int64_t by
   return *shards;
 }
 
-TEST_CASE("a layer within the limit is one shard; a larger one is cut into equal pieces") {
+TEST_CASE("a layer within the limit is one shard; a larger one is cut into equal shards") {
   const auto shards = Cut({{"small", 10}, {"large", 25}}, 40);
   REQUIRE(shards.size() == 4);
   CHECK(shards[0].elements == 10);
@@ -72,7 +72,7 @@ TEST_CASE("a small server gets what fits; none that fits is an error with the nu
   const auto none = PlaceShards(shards, {{"ps-0", "", 120}, {"ps-1", "", 200}}, 12);
   CHECK(none.status().message() ==
         "parameter servers have too little memory: 360 bytes for parameters, outer optimizer "
-        "state and one staged delta, 320 free on 2 of them");
+        "state and one staged pseudo-gradient, 320 free on 2 of them");
 }
 
 TEST_CASE("facts that no worker could mean are refused") {

@@ -80,7 +80,7 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
   for (size_t i = 0; i < plan.members.size(); ++i) {
     const IslandMember& member = plan.members[i];
     if (Contains(roster, member, i) || !HasPart(plan, member.worker)) continue;
-    planning.reason = absl::StrCat("worker ", member.worker, " is gone");
+    planning.reason = absl::StrCat("worker ", member.worker, " is unavailable");
     return;
   }
   if (planning.changed.unusable()) {
@@ -131,7 +131,7 @@ void Ask(State& s, const Job& job, const IslandRecord& island,
   s.out.plans.push_back(std::move(ask));
 }
 
-// A plan that the planner made is checked like one from anybody else.
+// A plan from the planner is checked like an untrusted one.
 absl::Status Check(const Job& job, const std::vector<IslandMember>& asked, const IslandPlan& plan) {
   if (plan.members.empty() || !SameWorkers({plan.members[0]}, {asked[0]})) {
     return absl::InternalError(absl::StrCat("the plan is not led by ", asked[0].worker));
@@ -194,7 +194,7 @@ std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
   double takes_ms = static_cast<double>(current.step_ns) / 1e6;
   const bool wished = !Wish(s, job, island, current).empty();
   const Member* leader = Leader(s, island);
-  // The island asks because its steps are not what was predicted.
+  // The island sends the request because its steps are not what was predicted.
   if (answer.current_step_ns > 0) {
     takes_ms = static_cast<double>(answer.current_step_ns) / 1e6;
   } else if (wished && leader->progress->step_seconds_quiet > 0) {
@@ -223,8 +223,8 @@ std::string Describe(const IslandPlan& plan) {
   return text;
 }
 
-// Whoever follows the island and has no part in its new plan may hold layers that are needed; but
-// those that not everybody reaches would be waited for in vain.
+// A follower without a part in the island's new plan may hold layers that are needed, and becomes a
+// source. One that some member cannot reach is left out: its transfers would only time out.
 void AddLenders(const State& s, const Job& job, IslandId island, const Planning& planning,
                 IslandPlan& plan) {
   for (const auto& [key, worker] : s.members) {
@@ -248,8 +248,8 @@ bool Lends(const State& s, const Job& job, IslandId island, const IslandMember& 
                      worker.following->island == island);
 }
 
-// The same layout without its lenders, when they are of no use any more or when one is gone:
-// members wait for each other, and for a lender that is gone they would wait in vain.
+// The same layout without its transfer sources, when they are not needed any more or when one has
+// failed: members wait for each other, and transfers from a failed source would only time out.
 void ReleaseLenders(State& s, Job& job, const IslandRecord& island) {
   const IslandPlan* plan = PlanInForce(job, island);
   if (plan == nullptr) return;
@@ -269,14 +269,14 @@ void ReleaseLenders(State& s, Job& job, const IslandRecord& island) {
     return !HasPart(next, m.worker) && m.worker != island.takes_over_from;
   });
   next.number = ++job.EditIsland(island.island).plan_number;
-  BeginSwitch(s, job, island,
-              lost ? "an old holder of its layers is gone"
-                   : "old holders of its layers are not needed any more",
-              std::move(stepping));
+  BeginSwitch(
+      s, job, island,
+      lost ? "a transfer source is unavailable" : "its transfer sources are not needed any more",
+      std::move(stepping));
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat("island ", island.island, ": plan ", next.number,
-                     ", the same without those that lent it layers",
-                     lost ? ": one of them is gone" : ""));
+                     ", the same layout without its transfer sources",
+                     lost ? ": one of them is unavailable" : ""));
 }
 
 void WishInVain(State& s, Planning& planning) {
@@ -347,7 +347,7 @@ const IslandPlan* PlanInForce(const Job& job, const IslandRecord& island) {
     }
     return true;
   };
-  // Asked again and again, and no matter of a few comparisons for islands of a hundred workers.
+  // Called often, and more than a few comparisons for islands of a hundred workers.
   if (job.dirty.islands.contains(island.island) || job.dirty.plans.contains(island.island)) {
     return whole() ? &found->second : nullptr;
   }
@@ -429,7 +429,7 @@ void OnProfileChanged(State& s, const ProfileChanged& event) {
     planning.changed.Add(CleanText(event.subject.empty() ? event.reason : event.subject, 200),
                          event.unusable ? Changes::kUnusable : event.size,
                          CleanText(event.reason, 200));
-    // Wishes in vain before it say nothing about this one.
+    // Replan requests that were refused before it do not apply to this change.
     planning.wishes_in_vain = 0;
     planning.wish_not_before = std::min(planning.wish_not_before, s.now + s.options.plan_retry);
     if (event.unusable) planning.not_before = s.now;
@@ -438,8 +438,8 @@ void OnProfileChanged(State& s, const ProfileChanged& event) {
 
 namespace {
 
-// Workers that were all gone do not come back at once: who is the first waits for the others, or
-// what only they have would be lost.
+// Workers that all failed do not come back at the same time: the first one waits for the others, or
+// the state that only they have would be lost.
 bool Awaits(State& s, const Job& job, const IslandRecord& island, Planning& planning) {
   const bool begins = !island.ready && !island.resume && PlanInForce(job, island) == nullptr;
   planning.awaits = begins ? AwaitedHolder(s, job, island) : "";
@@ -530,7 +530,7 @@ Instant NextPlanDeadline(const State& s, const Job& job) {
       if (planning.awaits_until && *planning.awaits_until > s.now) {
         next = std::min(next, *planning.awaits_until);
       }
-      // A wish comes again with every heartbeat; this one may have come too early.
+      // A replan request is repeated with every heartbeat; this one may have come too early.
       if (planning.wish_not_before > s.now) next = std::min(next, planning.wish_not_before);
     }
   }

@@ -107,7 +107,7 @@ bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<SiteFact
     servers.push_back({key.second, member.endpoint, FreeBytes(s, member), member.public_key,
                        ReachOfServer(s, member, leaders).cost, site});
   }
-  // One that was there when the job was scheduled may have gone since.
+  // A server that was there when the job was scheduled may be unavailable by now.
   if (std::string missing = TooFewServers(s, job); !missing.empty()) {
     job.waiting_for = std::move(missing);
     return false;
@@ -178,7 +178,7 @@ bool AdvancePreparing(State& s, Job& job) {
   const std::string refusals = Refusals(s, job, refused);
   const int64_t enough = static_cast<int64_t>(prepared.size());
   job.waiting_for = absl::StrCat("workers to open the model and the data: ", enough, " have of ",
-                                 candidates.size(), " asked, ", needed, " are needed",
+                                 candidates.size(), " candidates, ", needed, " are needed",
                                  refused > 0 ? "; refused by " : "", refusals,
                                  WhoMeasures(s, NamesOf(candidates)));
   if (candidates.empty() && refused >= needed) {
@@ -216,7 +216,7 @@ bool FailIfRefused(State& s, Job& job) {
   if (job.islands.empty() || job.occupied_islands() > 0 || !Candidates(s, job).empty()) {
     return false;
   }
-  // One that is merely away may come back.
+  // A worker that is merely unavailable may come back.
   for (const auto& [id, island] : job.islands) {
     const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
     if (worker == nullptr || !worker->refused.contains(job.id())) return false;

@@ -50,8 +50,8 @@ struct KeyMaker {
 }  // namespace
 
 EpochRecord AfterLoss(EpochRecord known, int64_t unix_time_ms) {
-  // More than a coordinator is started between a backup and its loss; the minute tells several
-  // restorations of one backup apart.
+  // More than the number of a coordinator's starts between a backup and its loss; the minute
+  // distinguishes several restorations of one backup.
   constexpr int64_t kEpochsSkipped = 1 << 16;
   known.epoch = std::max(known.epoch + kEpochsSkipped, unix_time_ms / 60'000);
   known.sequence = std::max(known.sequence, known.epoch << 32);

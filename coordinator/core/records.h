@@ -103,8 +103,8 @@ struct JobRecord {
   JobSpec spec;
   std::optional<JobFacts> facts;       // once agreed
   std::vector<ShardPlacement> shards;  // once placed; index = ShardId
-  // Nobody sees it any more; of its records this one and its progress stay, and of its shards those
-  // whose server has yet to say that they are gone.
+  // Hidden from users. Of the job's records this one and its progress stay, and of its shards those
+  // whose server has not reported their deletion yet.
   bool removed = false;
   // Who shares an island where measurements decide it, and why; an empty reason: not decided, or
   // the specification says it.
@@ -116,7 +116,7 @@ struct JobRecord {
   std::vector<ReleasedServer> releasing;
   std::vector<RefilledShard> refilled;  // one a shard
   // Once placed, if the job keeps two of each shard: whose server holds the second one; no server:
-  // nobody does now. Index = ShardId.
+  // none does now. Index = ShardId.
   std::vector<ShardPlacement> copies = {};
   std::vector<SiteFacts> site_facts = {};  // of sites whose workers have opened their data
 
@@ -139,7 +139,7 @@ enum class JobState {
 struct ProgressRecord {
   JobId job;
   JobState state = JobState::kQueued;
-  std::string reason;              // why it is in this state, for people
+  std::string reason;              // why it is in this state, human-readable
   Generation plan_generation = 0;  // of the newest plan; grows with every change of an island
   Version version = kNoVersion;    // committed: every parameter server has applied it
   int64_t tokens_committed = 0;    // up to `version`
@@ -152,7 +152,7 @@ struct ProgressRecord {
   double validation_loss = 0;              // its loss, nats a token
   double validation_accuracy = 0;          // of images, share classified right; 0: unknown
   double first_validation_loss = 0;        // the one of version 0; 0: none yet
-  bool validated_final = false;  // state finishing: the last validation is done or given up
+  bool validated_final = false;  // state finishing: the last validation is done or timed out
   // Not empty: a member has seen newer changes than the store has, which may lack some of this job:
   // nothing is decided until it is adopted. Who, and what is missing.
   std::string outdated;
@@ -176,7 +176,7 @@ struct IslandRecord {
   std::vector<SavedState> saved = {};  // whole ones, newest first: at most kSavedStatesMax
   int64_t steps_this_round = 0;
   std::string reason;                       // why it is as it is: "joined", "evicted: ..."
-  Version last_push_base = kNoVersion;      // newest base version it asked to push from
+  Version last_push_base = kNoVersion;      // newest base version it requested to push from
   int64_t lease_request = -1;               // newest LeaseRequest answered with ranges
   std::vector<PositionRange> lease_ranges;  // that answer, to be repeated
   std::optional<ContributionOutcome> outcome;
@@ -190,8 +190,8 @@ struct IslandRecord {
   int64_t plan_number = 0;  // of the newest plan ever made for it; 0: it needs none
   Incarnation author = 0;   // in the names of this generation's contributions: its first leader's
   NodeId takes_over_from;   // `worker` has yet to take over from this one, in the same generation
-  // Steps of leaders that are gone and of dropped contributions that were finished and made again,
-  // and those of leaders that are gone that were given up.
+  // Finished and replayed steps of former leaders and of dropped contributions, and interrupted
+  // steps of former leaders.
   int64_t steps_redone = 0;
   int64_t steps_interrupted = 0;
 
@@ -207,8 +207,8 @@ struct PlanRecord {
   bool operator==(const PlanRecord&) const = default;
 };
 
-// A contribution that its island asked to push and that was granted. It goes when it is decided.
-// Key: job, contribution.
+// A contribution that its island requested to push and that was granted. It goes when it is
+// decided. Key: job, contribution.
 struct ContributionRecord {
   JobId job;
   ContributionId contribution;
@@ -229,7 +229,7 @@ struct DecisionParticipant {
   int64_t inner_steps = 0;
   int64_t tokens = 0;
   double train_loss = 0;
-  double norm = 0;   // global L2 norm of the delta; -1: not finite
+  double norm = 0;   // global L2 norm of the pseudo-gradient; -1: not finite
   double score = 0;  // see penalty.h
   double limit = 0;
   double clip = 1;
@@ -290,8 +290,8 @@ struct LedgerRecord {
   bool operator==(const LedgerRecord&) const = default;
 };
 
-// A job that a user has removed: who comes back with something of it is told to delete that. The
-// newest kRemovedKept are kept. Key: job.
+// A job that a user has removed: a member that comes back with state of it is ordered to delete
+// that. The newest kRemovedKept are kept. Key: job.
 struct RemovedRecord {
   JobId job;
   int64_t sequence = 0;  // grows

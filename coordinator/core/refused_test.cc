@@ -1,4 +1,4 @@
-// Jobs that cannot succeed, told in the World's language.
+// Jobs that cannot succeed, in the World's commands.
 
 #include <catch2/catch.hpp>
 #include <limits>
@@ -92,7 +92,7 @@ TEST_CASE("name_is_not_locked_by_an_incarnation_from_a_clock_that_was_ahead") {
   World w;
   w.Do("server ps-0 attaches");
   w.Do("worker a attaches incarnation=3000000000000");
-  // While that process is there nobody else gets the name.
+  // While that process is there, no other one gets the name.
   CHECK(Says(w.Do("worker a attaches incarnation=2000000000000"), "Refused"));
   w.Do("worker a attaches incarnation=3000000000000");
   w.Do("worker a dies");

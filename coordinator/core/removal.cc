@@ -105,7 +105,7 @@ void OnJobRemoved(State& s, Member& server, const JobRemoved& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr) return;
   if (!job->record.removed) return OnReleased(*job, server.record.name, message.placement);
-  if (message.placement > 0) return;  // it answers what it was asked before
+  if (message.placement > 0) return;  // it answers an earlier request
   if (job->links.erase(server.record.name) == 0) return;
   std::erase_if(job->EditRecord().releasing,
                 [&](const ReleasedServer& r) { return r.server == server.record.name; });

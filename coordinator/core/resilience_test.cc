@@ -89,7 +89,7 @@ TEST_CASE("an_empty_coordinator_of_the_same_cluster_keeps_what_it_does_not_know_
   CHECK_FALSE(Says(told, "EndJob"));
   CHECK_FALSE(Says(told, "stop"));
   CHECK(w.core().Orphans()[0].missing.empty());
-  CHECK(w.core().epoch() > 1);  // members have obeyed the lost one
+  CHECK(w.core().epoch() > 1);  // members have followed the lost one
   w.Do("adopt lm-1");
   REQUIRE(w.reply().ok());
   w.Do("servers answer");
@@ -122,7 +122,7 @@ TEST_CASE("a_job_is_rebuilt_where_the_store_is_older_than_its_servers") {
     w.Contribute("b", 4);
     w.Do("servers answer");
   }
-  w.Do("coordinator restarts");  // members obey its epoch
+  w.Do("coordinator restarts");  // members follow its epoch
   AllAttach(w);
   const JobView before = w.Job();
   w.Do("coordinator is-restored");
@@ -142,7 +142,7 @@ TEST_CASE("a_store_that_lacks_changes_which_a_member_has_seen_decides_nothing_un
   World w;
   TrainTwoRounds(w);
   w.Do("coordinator is-backed-up");
-  w.Contribute("a", 4);  // neither a version nor a generation tells of it
+  w.Contribute("a", 4);  // neither a version nor a generation shows it
   w.Do("coordinator is-rolled-back");
   w.Do("worker b attaches incarnation=1");  // it has seen no more than the store has
   CHECK(w.core().StoreAge().empty());
@@ -225,7 +225,7 @@ TEST_CASE("an_older_store_resumes_no_failed_job_and_adopts_one_that_nobody_holds
   REQUIRE(w.Job().summary.state == JobState::kFailed);
   w.Do("coordinator is-backed-up");
   w.Do("resume lm-1");
-  w.Do("worker a attaches");  // hears of a later change
+  w.Do("worker a attaches");  // receives a later change
   w.Do("coordinator is-rolled-back");
   w.Do("worker a attaches");
   w.Do("resume lm-1");

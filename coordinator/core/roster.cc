@@ -201,7 +201,7 @@ void OnMemberProgress(State& s, Member& worker) {
   if (!worker.following) return;
   Job* job = s.FindJob(worker.following->job);
   const State::Place place = s.PlaceOf(worker.record.name);
-  const bool expected = place.job != nullptr && place.job == job;  // of its place, orders tell it
+  const bool expected = place.job != nullptr && place.job == job;  // its orders have its assignment
   if (expected || worker.candidate_for == worker.following->job) return;
   if (job == nullptr && worker.candidate_for.empty()) return;  // see OnHeartbeat
   if (job == nullptr) return SendStop(s, worker, job, "the coordinator does not know this job");
@@ -210,7 +210,7 @@ void OnMemberProgress(State& s, Member& worker) {
                     absl::StrCat(Name(job->progress.state), ": ", job->progress.reason));
   }
   if (job->islands.contains(worker.following->island)) {
-    ResendMemberOrder(s, *job, worker.record.name);  // it may lend
+    ResendMemberOrder(s, *job, worker.record.name);  // it may be a source
     DismissOutsiders(s, *job, worker.following->island);
   }
 }
@@ -232,14 +232,15 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
   for (const NodeId& name : followers->second) {
     Member& worker = *s.FindMember(MemberKind::kWorker, name);
     if (!worker.attached) continue;
-    // Lenders too: if one of them goes, the step under way goes with it.
+    // Sources too: if one of them stops, the step under way ends with it.
     const bool inside = plan != nullptr && Names(*plan, name);
     // Another island of the job may have it by now, whose order takes this one's place.
     const State::Place place = s.PlaceOf(name);
     const bool elsewhere = place.job == &job && (place.leads || place.island != id);
     if (inside || elsewhere) continue;
     SendStop(s, worker, &job, "the island's plan has no part for it");
-    // Unless it says so again: it may be gone before that is known, and cannot lend then.
+    // Unless it reports holdings again: it may stop before that is known, and cannot be a source
+    // then.
     worker.following->holds = false;
   }
 }

@@ -1,8 +1,9 @@
 // Which workers make an island together: who joins which, who leads, who goes.
 //
 // JobSpec.layout says who may share an island. The first worker of an island leads it; the others
-// follow, in the order in which they came. Whoever ends costs the island a new plan (switching.h);
-// a leader that dies costs it a new generation, under the first of those that remain.
+// follow, in the order in which they came. A worker that ends costs the island a new plan
+// (switching.h); a leader that dies costs it a new generation, under the first of those that
+// remain.
 
 #ifndef ATOLL_COORDINATOR_CORE_ROSTER_H_
 #define ATOLL_COORDINATOR_CORE_ROSTER_H_
@@ -43,7 +44,7 @@ bool CanSeat(const State& s, const Job& job);
 // REQUIRES: it is attached and has none.
 void Join(State& s, Job& job, Member& worker);
 
-// The worker at `place` is gone.
+// The worker at `place` is unavailable.
 void LoseWorker(State& s, const State::Place& place, const NodeId& worker,
                 const std::string& reason);
 
@@ -57,8 +58,8 @@ std::vector<IslandMember> Roster(const State& s, const IslandRecord& island);
 std::vector<IslandMember> NextRoster(const State& s, const Job& job, const IslandRecord& island);
 bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMember>& b);
 
-// What a follower says of itself. Workers that serve an island without being in its plan are told
-// to stop, as soon as the plan is set up without them.
+// On a follower's heartbeat. Workers that serve an island without being in its plan are ordered to
+// stop as soon as the plan is set up without them.
 void OnMemberProgress(State& s, Member& worker);
 void DismissOutsiders(State& s, Job& job, IslandId id);
 

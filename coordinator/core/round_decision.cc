@@ -108,7 +108,7 @@ std::vector<LayerGram> SumOf(const Collecting& collecting) {
   return layers;
 }
 
-// k-by-k, of whole deltas.
+// k-by-k, of whole pseudo-gradients.
 std::vector<double> WholeGram(const std::vector<LayerGram>& layers, size_t k) {
   std::vector<double> gram(k * k, 0);
   for (const LayerGram& layer : layers) {
@@ -178,8 +178,8 @@ std::string Describe(const DecisionRecord& decision) {
   return text;
 }
 
-// Decisions that nobody needs any more: too old to show, and applied and snapshot everywhere with a
-// snapshot to spare.
+// Decisions that are not needed any more: too old to show, applied everywhere, and in a snapshot
+// everywhere with a snapshot to spare.
 void Prune(const State& s, Job& job) {
   Version needed_after = job.progress.version;
   for (const auto& [server, link] : job.links) {
@@ -285,8 +285,8 @@ void DecideRound(State& s, Job& job) {
   job.not_finite_rounds = none_finite ? job.not_finite_rounds + 1 : 0;
   if (job.not_finite_rounds >= kNotFiniteRoundsMax) {
     return FailJob(s, job,
-                   absl::StrCat("stopped at version ", job.progress.version, ": the deltas of ",
-                                job.not_finite_rounds,
+                   absl::StrCat("stopped at version ", job.progress.version,
+                                ": the pseudo-gradients of ", job.not_finite_rounds,
                                 " rounds in a row are not finite; lower "
                                 "inner.learning_rate, or set inner.clip_norm"));
   }

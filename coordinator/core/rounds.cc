@@ -117,10 +117,10 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   const std::optional<ContributionOutcome>& outcome = found->outcome;
   if (outcome && outcome->contribution == id) return ResendOrder(s, job, id.island);
   if (const ContributionRecord* earlier = Earlier(job, id); earlier != nullptr) {
-    if (id.base_version < earlier->contribution.base_version) return;  // it comes late
-    if (IsComplete(job, earlier->contribution)) return;  // decided first; it asks again
+    if (id.base_version < earlier->contribution.base_version) return;  // it is outdated
+    if (IsComplete(job, earlier->contribution)) return;  // decided first; it repeats its request
     const ContributionId old = earlier->contribution;
-    DropContribution(s, job, old, "its island asks to push a later one");
+    DropContribution(s, job, old, "its island requests to push a later one");
   }
   if (!HasRoom(s, job)) {
     // Servers that are not back since a restart have not said how much they have.
@@ -129,7 +129,7 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
     } else {
       job.asked_early[id.island] = message;
     }
-    return;  // it asks again
+    return;  // it repeats its request
   }
   const absl::Status status = Admit(job, *found, message);
   if (!status.ok()) {
@@ -208,7 +208,7 @@ bool DropIncomplete(State& s, Job& job) {
   }
   for (const ContributionId& id : lost) {
     DropContribution(s, job, id,
-                     absl::StrCat("its island was gone after ", job.staged[id].size(), " of ",
+                     absl::StrCat("its island failed after ", job.staged[id].size(), " of ",
                                   PushedSlots(job, id), " shards"));
   }
   return !lost.empty();

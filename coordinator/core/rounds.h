@@ -11,7 +11,7 @@ namespace atl::coord {
 void OnPushRequest(State& s, Member& worker, const PushRequest& message);
 
 // Moves the contribution into or out of job.complete as its staged shards say.
-// Those that were asked for while servers had not said yet what they hold.
+// Those that were requested while servers had not said yet what they hold.
 void AnswerEarlyPushes(State& s, Job& job);
 void NoteStaged(Job& job, const ContributionId& id);
 

@@ -191,7 +191,7 @@ void TakeEndpoint(Job& job, const Member& server) {
   }
 }
 
-// Those who forward to it are told where it is now, and that it may lack what it had.
+// Servers that forward to it get its new address, and that it may lack what it had.
 void TellForwarders(State& s, Job& job, const NodeId& server) {
   if (job.record.removed) return;  // its shards are those that are still to be deleted
   for (const ShardPlacement& copy : job.record.copies) {
@@ -260,7 +260,7 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
   OnReceiverHello(s, server.record.name);
   for (const HeldJob& held : message.jobs) {
     const Job* job = s.FindJob(held.job);
-    // One that was told a newer placement than the store has may hold what has moved since.
+    // A server with a newer placement than the store has may hold what has moved since.
     const bool moves = job != nullptr && held.placement <= job->record.placement &&
                        TakesPartInMoves(*job, server.record.name);
     if (moves || (job != nullptr && job->links.contains(server.record.name))) continue;
@@ -326,7 +326,8 @@ void OnPushStaged(State& s, Member& server, const PushStaged& message) {
 
 namespace {
 
-// Whose statistics a server is asked for: each shard's by one server. Empty: of all that it holds.
+// The shards whose statistics a server sends: each shard's by one server. Empty: of all that it
+// holds.
 std::vector<ShardId> AskedShards(const Job& job, const NodeId& server) {
   std::vector<ShardId> asked;
   if (job.record.copies.empty()) return asked;
@@ -472,7 +473,7 @@ void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
 
 namespace {
 
-// While a job is stale its servers are asked for nothing but what they hold.
+// While a job is stale its servers only get requests for what they hold.
 bool OwesDescription(const State& s, const NodeId& server, const ServerLink& link) {
   const Member* member = s.FindMember(MemberKind::kServer, server);
   return member != nullptr && member->attached && !link.described;

@@ -7,7 +7,7 @@
 
 namespace atl::coord {
 
-// `fresh`: a process that this coordinator has not heard of before: what it lists is all it holds.
+// `fresh`: a process that has not attached to this coordinator before: its list is all it holds.
 void OnServerHello(State& s, Member& server, const ServerHello& message, bool fresh);
 // Shards that the server said to lack are not to be there any more: it may have all it needs.
 void OnLackedShardsForgotten(State& s, Job& job, const NodeId& server);
@@ -18,9 +18,9 @@ void OnStatistics(State& s, Member& server, const Statistics& message);
 void OnRoundApplied(State& s, Member& server, const RoundApplied& message);
 void OnServerFault(State& s, Member& server, const ServerFault& message);
 
-// Sends what servers owe an answer for and were not asked within kRetryInterval.
+// Sends what servers owe an answer for and that was not requested within kRetryInterval.
 void PumpServers(State& s, Job& job);
-// The next PumpServers asks at once.
+// The next PumpServers sends at once.
 void AskServersNow(State& s, Job& job);
 Instant NextServerRetry(const State& s, const Job& job);
 

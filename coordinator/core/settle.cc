@@ -61,7 +61,7 @@ bool Advance(State& s, Job& job) {
   constexpr int kMostTurns = 1000;  // each turn decides, drops or admits something
   bool advanced = false;
   for (int turn = 0;; ++turn) {
-    ATOLL_CHECK(turn < kMostTurns, "job ", job.id(), " does not settle");
+    ATOLL_CHECK(turn < kMostTurns, "job ", job.id(), " does not reach a fixed point");
     if (AdvanceDrains(s, job) || AdvanceJob(s, job)) {
       advanced = true;
     } else if (!AdvanceRound(s, job)) {

@@ -1,4 +1,4 @@
-// Islands of several workers, told in the World's language.
+// Islands of several workers, in the World's commands.
 
 #include <catch2/catch.hpp>
 
@@ -69,14 +69,14 @@ TEST_CASE("A job waits for enough workers to make its islands complete") {
   CHECK(world.Job().summary.state == JobState::kPreparing);
 }
 
-TEST_CASE("A follower that dies: the same generation, a new plan without it, told at once") {
+TEST_CASE("A follower that dies: the same generation, a new plan without it, sent at once") {
   World world;
   StartShared(world);
   world.Do("worker a leases wanted=4");
   const Generation generation = world.Order("a").generation;
   const std::string told = world.Do("worker b dies");
   CHECK(Says(told, "island 0 goes on without worker b: its connection is lost"));
-  CHECK(Says(told, "(worker b is gone): plan 2 by a, c: 1 replica of 2 stages"));
+  CHECK(Says(told, "(worker b is unavailable): plan 2 by a, c: 1 replica of 2 stages"));
   CHECK(world.Order("a").generation == generation);
   CHECK(Members(world.Order("a").plan) == "ac");
   CHECK(world.Membership("c").plan.number == 2);
@@ -107,7 +107,7 @@ TEST_CASE("A contribution of which some is lost is withdrawn: the island begins 
   const Generation generation = world.Order("a").generation;
   const std::string told = world.Do("worker a pushes steps=0 consumed=");
   CHECK(Says(told, "it has lost a part of what it was pushing"));
-  CHECK(Says(told, "is dropped: its island was gone after 1 of 3 shards"));
+  CHECK(Says(told, "is dropped: its island failed after 1 of 3 shards"));
   CHECK(world.Order("a").generation > generation);
 }
 
@@ -118,7 +118,7 @@ TEST_CASE("A leader that dies: the first that remains leads, in a new generation
   const Generation generation = world.Order("a").generation;
   const std::string told = world.Do("worker a dies");
   CHECK(Says(told, "worker b leads in generation 2 after a was evicted"));
-  CHECK(Says(told, "is dropped: its island was gone after 1 of 3 shards"));
+  CHECK(Says(told, "is dropped: its island failed after 1 of 3 shards"));
   CHECK(Says(told, "FenceIslands 0: generation 2 incarnation 1"));
   CHECK(world.Order("b").generation == generation + 1);
   CHECK(Members(world.Order("b").plan) == "bc");
@@ -159,7 +159,7 @@ TEST_CASE("A leader that dies: the next one goes on from the saved state, if all
   }
   SECTION("a push from the same base may count, if it is whole") {
     world.Tell({"worker a pushes", "worker a stages"});
-    CHECK(Says(world.Do("worker a dies"), "holds steps that it had asked to push"));
+    CHECK(Says(world.Do("worker a dies"), "holds steps that it had requested to push"));
   }
   SECTION("one that is half there is dropped, and counts no more") {
     world.Tell({"worker a pushes", "worker a stages shards=1"});
@@ -187,7 +187,7 @@ TEST_CASE("all_workers_of_an_island_die_and_it_resumes_from_their_disks_when_all
     REQUIRE(world.Order("b").resume.has_value());
     CHECK(Members(world.Order("b").plan) == "ba");
   }
-  SECTION("one stays away: some of it is nowhere") {
+  SECTION("one does not come back: a part of the state is lost") {
     world.Tell({"worker b attaches", "worker b prepared"});
     CHECK(world.Island(0).plan.number == 0);  // the others may come
     world.Do("wait 29");
@@ -231,13 +231,13 @@ TEST_CASE("A worker that joins gets a part if that is worth it") {
     CHECK(world.Island(0).workers.size() == 2);
     CHECK(Says(world.Island(0).planning, "keeps plan 1 (worker b has joined): the best other one"));
     CHECK(Says(world.Island(0).workers[1].doing, "no part in the plan: keeps plan 1 (worker b"));
-    CHECK(world.Do("wait 100").find("plan") == std::string::npos);  // not asked again
+    CHECK(world.Do("wait 100").find("plan") == std::string::npos);  // not requested again
     world.Do("planner speed=1");
     CHECK(Says(world.Do("worker a wishes reason=slow"), "(slow): plan 2 by a, b"));
   }
 }
 
-TEST_CASE("An island asks for a plan itself, and is not heard too often") {
+TEST_CASE("An island's replan requests are answered at a limited rate") {
   World world;
   StartShared(world);
   CHECK_FALSE(Says(world.Do("worker a wishes reason=a/0>b/0-saturated"), "plan"));  // it is new
@@ -250,8 +250,7 @@ TEST_CASE("An island asks for a plan itself, and is not heard too often") {
   CHECK(Says(world.Do("wait 20"), "keeps plan"));
 }
 
-TEST_CASE(
-    "A worker of the plan before dies while its last step is finished: all are told at once") {
+TEST_CASE("A worker of the old plan dies during its last step: all get the new plan at once") {
   World world;
   StartShared(world);
   world.Tell({"worker d attaches", "worker c leaves"});
@@ -298,9 +297,10 @@ TEST_CASE("The planner refuses while an island works: it keeps what it has") {
   world.Do("worker a wishes reason=slow");
   CHECK(world.Order("a").plan.number == 1);
   world.Do("worker b dies");
-  CHECK(Says(world.Job().summary.waiting_for, "island 0 needs a plan (worker b is gone): no"));
+  CHECK(
+      Says(world.Job().summary.waiting_for, "island 0 needs a plan (worker b is unavailable): no"));
   world.Do("planner answers");
-  // Somebody who comes changes everything: it is asked at once.
+  // A worker that joins changes everything: the planner gets a request at once.
   world.Tell({"worker d attaches", "worker d prepared"});
   CHECK(Members(world.Order("a").plan) == "acd");
 }
@@ -310,7 +310,7 @@ TEST_CASE("While the planner works the world changes: only the newest answer cou
   StartShared(world);
   world.Do("planner waits");
   world.Do("worker b dies");
-  CHECK(Says(world.Job().summary.waiting_for, "island 0 making a plan: worker b is gone"));
+  CHECK(Says(world.Job().summary.waiting_for, "island 0 making a plan: worker b is unavailable"));
   world.Do("worker c dies");
   world.Do("planner answers");  // both requests, in order
   CHECK(Members(world.Order("a").plan) == "a");
@@ -322,7 +322,7 @@ TEST_CASE("After a restart of the coordinator the plan in force goes on") {
   StartShared(world);
   const IslandPlan plan = world.Order("a").plan;
   world.Do("coordinator restarts");
-  SECTION("everybody comes back") {
+  SECTION("all members come back") {
     world.Tell({"server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
                 "worker b attaches incarnation=1", "worker c attaches incarnation=1"});
     CHECK(world.Order("a").plan == plan);
@@ -349,7 +349,7 @@ TEST_CASE(
   world.Tell({"worker a attaches incarnation=1", "worker c attaches incarnation=1"});
   CHECK(world.Job().islands.size() == 1);
   CHECK(world.Island(0).workers.size() == 4);
-  world.Do("wait 15");  // b is given up
+  world.Do("wait 15");  // b is evicted
   CHECK(Members(world.Order("a").plan) == "acd");
 }
 
@@ -363,7 +363,9 @@ TEST_CASE("A wrong push renews the generation, and with it the plan's number") {
   CHECK(world.Membership("b").generation == 2);
 }
 
-TEST_CASE("The end of a job stops leader and followers, and repeats it to who did not hear") {
+TEST_CASE(
+    "The end of a job stops leader and followers, and repeats the order to those that did not "
+    "stop") {
   World world;
   StartShared(world);
   const std::string told = world.Do("cancel lm-1");
@@ -372,7 +374,7 @@ TEST_CASE("The end of a job stops leader and followers, and repeats it to who di
   CHECK(Says(told, "-> c: MemberOrder lm-1 island 0 generation 1: stop"));
 }
 
-TEST_CASE("Sites that nobody declares are measured before islands are made, and stay") {
+TEST_CASE("Sites that are not declared are measured before islands are made, and stay") {
   World world;
   world.Tell({"planner waits", "server ps-0 attaches", "worker a attaches site=oslo",
               "worker b attaches", "worker c attaches", "worker d attaches",
@@ -383,7 +385,7 @@ TEST_CASE("Sites that nobody declares are measured before islands are made, and 
   CHECK(Says(world.Job().summary.waiting_for, "the links between workers to be measured"));
   CHECK(Says(world.Do("sites a=rome b=oslo c=site-c d=site-c"),
              "log worker c is at site-c, measured: near site-c"));
-  CHECK(Says(world.Do("planner answers"), "an island for each site: as the story says"));
+  CHECK(Says(world.Do("planner answers"), "an island for each site: as the test says"));
   REQUIRE(world.Job().islands.size() == 2);
   CHECK(Members(world.Order("a").plan) == "ab");  // what its operator says holds
   CHECK(Members(world.Order("c").plan) == "cd");
@@ -406,7 +408,7 @@ TEST_CASE("Measurements that do not come are not waited for") {
     CHECK(Says(world.Do("wait 1"), "one island of all workers: nothing was measured within 120 s"));
     CHECK(world.Island(0).workers.size() == 2);
   }
-  SECTION("by site: nobody has one, so they share it") {
+  SECTION("by site: no worker has one, so they share an island") {
     world.Tell(
         {"submit min=1 batch=2 island=site", "worker a prepared", "worker b prepared", "wait 120"});
     CHECK(Says(world.Job().grouping, "nothing was measured"));

@@ -1,4 +1,4 @@
-// Jobs whose sites hold different data, and named validation sets, told in the World's language.
+// Jobs whose sites hold different data, and named validation sets, in the World's commands.
 
 #include <catch2/catch.hpp>
 

@@ -9,7 +9,8 @@ PushId Part(ShardId shard, int64_t begin, int64_t elements) {
   return {"job-1", 0, 1, 1, 0, shard, begin, elements};
 }
 
-TEST_CASE("a shard counts when all its elements are staged, by whomever and however often") {
+TEST_CASE(
+    "a shard counts when all its elements are staged, by any senders and any number of times") {
   StagedShards staged;
   staged.Add(Part(3, 256, 256), 600);
   staged.Add(Part(3, 256, 256), 600);

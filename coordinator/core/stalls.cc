@@ -79,7 +79,7 @@ void ForgetStalls(State& s) {
 bool AdvanceStalls(State& s, Job& job) {
   if (job.progress.state != JobState::kRunning ||
       job.occupied_islands() < job.spec().outer.min_islands) {
-    for (auto& [id, watch] : job.watches) watch.since = s.now;  // islands are to stand still
+    for (auto& [id, watch] : job.watches) watch.since = s.now;  // islands are to be idle
     return false;
   }
   if (!job.window) return false;

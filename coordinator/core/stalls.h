@@ -16,7 +16,7 @@ namespace atl::coord {
 void NoteProgress(State& s, Job& job, const IslandRecord& island, const IslandProgress& progress);
 // A shard of the island's contribution is staged, or the contribution was granted.
 void NotePush(State& s, Job& job, IslandId id);
-// The coordinator has heard nobody for a while: nothing can be said of anybody.
+// The coordinator itself stalled and received nothing: the measured silences are void.
 void ForgetStalls(State& s);
 
 // Finds stalled islands among those that an open round waits for, once they have made no progress
@@ -25,7 +25,7 @@ void ForgetStalls(State& s);
 bool AdvanceStalls(State& s, Job& job);
 
 bool IsStalled(const Job& job, IslandId id);
-// For people, behind what the island says of itself; "" if it is not stalled.
+// Human-readable, appended to the island's own status; "" if it is not stalled.
 std::string StallReason(const State& s, const Job& job, IslandId id);
 
 }  // namespace atl::coord

@@ -1,4 +1,4 @@
-// Islands whose workers' heartbeats come, but nothing else: told in the World's language.
+// Islands whose workers send heartbeats and make no progress, in the World's commands.
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -43,15 +43,15 @@ struct Member {
   std::optional<MemberProgress> following;   // whom it serves, as it says; see State::SetFollowing
   std::string measuring;                     // as it says; empty: nothing
   std::map<std::string, double> pull_rates;  // bytes a second, by parameter servers' endpoints
-  std::string peer_endpoint;                 // empty: it can share an island with nobody
+  std::string peer_endpoint;                 // empty: it cannot share an island
   std::string peer_public_key;
   std::string site;                      // as its operator says
   bool leaving = false;                  // it ends; serves on until its state has moved
-  JobId candidate_for;                   // asked to prepare this job; see State::SetCandidate
+  JobId candidate_for;                   // it is to prepare this job; see State::SetCandidate
   Instant asked_at{};                    // PrepareJob, first
   Instant ask_again_at{};                // PrepareJob, again
   std::optional<JobFacts> prepared;      // its answer, for candidate_for
-  JobId measured_for;                    // the newest job of whose layers it told what they take
+  JobId measured_for;                    // the newest job whose layers' costs it reported
   std::map<JobId, std::string> refused;  // jobs that this incarnation cannot run, and why
   std::map<JobId, Instant> stop_sent;    // of ended jobs that it still speaks of
   // Parameter servers.
@@ -68,7 +68,7 @@ struct Member {
 
 // What is known of one parameter server's part in one job. Not stored: servers say it.
 struct ServerLink {
-  bool known = false;     // its ServerHello told what it holds, all is there, and it is attached
+  bool known = false;     // its ServerHello listed its holdings, all is there, and it is attached
   bool assigned = false;  // ShardsAssigned came since
   bool end_sent = false;
   // Staged there, and not known here: dropped when every server has said what it holds.
@@ -79,11 +79,11 @@ struct ServerLink {
   std::set<ShardId> lacking;  // the problem is that it has none of these
   HeldJob held;               // what it said that it holds, while it lacks some
   bool ahead = false;         // the problem is that the store is older than what the server holds
-  std::optional<JobDescribed> described;  // asked for while a link of the job is ahead
+  std::optional<JobDescribed> described;  // requested while a link of the job is ahead
   Version version = kNoVersion;
   Version snapshot_version = kNoVersion;
-  Instant again_at{};   // when what it still owes is asked for again
-  std::string trouble;  // a fault that it told, and that nothing shows to be over
+  Instant again_at{};   // when what it still owes is requested again
+  std::string trouble;  // a fault that it reported and that has not ended yet
   std::string logged_trouble;
 };
 
@@ -147,8 +147,8 @@ struct Switch {
   Instant since{};
   Duration limit{};                    // how long it may wait
   Duration step_limit{};               // under this plan
-  std::vector<IslandMember> stepping;  // who works under the plan before; empty: it is given up
-  std::vector<PlanChange> changes;     // the newest, for people
+  std::vector<IslandMember> stepping;  // members under the old plan; empty: its step is abandoned
+  std::vector<PlanChange> changes;     // the newest, for display
   int64_t unpushed_steps = 0;          // of the leader that hands over
 };
 
@@ -164,9 +164,9 @@ struct Planning {
   NodeId awaits;
   std::vector<IslandMember> asked;       // the workers of the newest request
   std::vector<IslandMember> considered;  // those of the newest request that was answered
-  Instant wish_not_before{};             // when the island's own wish is heard again
-  int wishes_in_vain = 0;                // in a row
-  // What the shell says has changed: wanted from the next plan that is asked for.
+  Instant wish_not_before{};             // when its next replan request is considered
+  int wishes_in_vain = 0;                // without effect, in a row
+  // What the shell says has changed: wanted from the next plan that is requested.
   Changes changed;
   Changes asked_for;                       // `changed` of the newest request
   std::string asked_reason;                // `reason` of the newest request
@@ -217,12 +217,12 @@ struct Moving {
   std::vector<ShardMove> batch;
   int64_t batch_bytes = int64_t{256} << 20;
   std::map<ShardId, std::pair<NodeId, Version>> received;
-  Instant again_at{};                 // servers are asked
+  Instant again_at{};                 // servers get requests
   Instant plan_again_at{};            // whether shards are to move
   std::optional<Instant> held_since;  // a round waits for them
   Duration hold = std::chrono::seconds(5);
   Instant fill_again_at{};
-  int64_t fills = 0;  // asked for
+  int64_t fills = 0;  // requested
   std::map<NodeId, Instant> release_again_at;
   std::set<NodeId>
       givers;           // they keep shards that have moved until the new holders have taken them
@@ -247,9 +247,9 @@ struct Job {
   std::map<ContributionId, StagedShards> staged;
   std::vector<ContributionId> complete;  // undecided, in order of completion
   std::map<IslandId, ProgressWatch> watches;
-  int not_finite_rounds = 0;                    // in a row, void because no delta was finite
+  int not_finite_rounds = 0;  // in a row, void because no pseudo-gradient was finite
   std::map<IslandId, PushRequest> asked_early;  // before all servers were known; answered then
-  std::set<IslandId> waits_for_room;            // asked to push; granted when servers have room
+  std::set<IslandId> waits_for_room;            // requested to push; granted when servers have room
   std::optional<Instant> round_closed_at;       // of the round under way
   Duration round_took{0};  // from the end of the newest round's window until it was committed
   std::optional<Window> window;
@@ -261,15 +261,15 @@ struct Job {
   std::map<IslandId, Switch> switches;
   std::map<IslandId, Instant> vacant_since;
   int64_t placement_revision = 0;
-  bool fences_changed = false;   // servers are to be told
-  Instant validate_by = kNever;  // the last validation is given up
+  bool fences_changed = false;   // servers need new fences
+  Instant validate_by = kNever;  // the last validation times out
   std::map<int32_t, std::vector<std::vector<ShardId>>> transfer_plans;  // by number of senders
   // What islands were leased when their newest generations began.
   std::map<IslandId, std::vector<PositionRange>> leased_before;
   std::set<IslandId> touched;  // in this Step, see State::Touch
   mutable std::map<IslandId, bool>
       plan_is_whole;          // where no Edit has changed it since; see PlanInForce
-  Instant deadline = kNever;  // NextJobDeadline, when it was last settled
+  Instant deadline = kNever;  // NextJobDeadline, at the last fixed point
   JobState settled_state = JobState::kQueued;
   PushPlan push_plan;
   Moving moving;
@@ -390,7 +390,7 @@ struct State {
   void SetState(Job& job, JobState state, std::string reason);
 };
 
-// "; w1 measures the line to w3 (2 of 5)", of those that measure; empty: nobody does.
+// "; w1 measures the line to w3 (2 of 5)", for those that measure; empty: no worker does.
 std::string WhoMeasures(const State& s, const std::vector<NodeId>& workers);
 
 // Everything below `limit_bytes`, without control characters: text of members goes into logs.

@@ -73,7 +73,7 @@ std::vector<IslandMember> Stepping(const State& s, const Job& job, const IslandR
   std::vector<IslandMember> members;
   if (change != job.switches.end() && change->second.plan_number == plan.number &&
       !IsSetUp(s, job, island, plan)) {
-    members = change->second.stepping;  // it has not gone over to this one yet
+    members = change->second.stepping;  // it has not switched to this one yet
   } else {
     members = plan.members;
     std::erase_if(members, [&](const IslandMember& m) { return !HasPart(plan, m.worker); });
@@ -106,8 +106,8 @@ bool AtBoundary(const Job& job, const IslandRecord& island) {
 bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const Member& worker) {
   if (worker.record.name == island.takes_over_from) return true;  // the first of all
   const bool waits = !island.takes_over_from.empty() || AtBoundary(job, island);
-  // Who works under no plan of the island has nothing that could be interrupted. But an heir asks
-  // for what the leader so far knows, which is there when that one has stopped.
+  // A worker under no plan of the island has nothing that could be interrupted. But a successor
+  // fetches the leader's control state, which is complete when that leader has stopped.
   const bool heir = !island.takes_over_from.empty() && worker.record.name == island.worker;
   if (!waits || (!heir && !Serves(job, island, worker))) return true;
   return HasStopped(s, job, island);
@@ -141,7 +141,7 @@ const IslandMember* HeirOf(const State& s, const Job& job, const IslandRecord& i
 
 void HandOver(State& s, Job& job, IslandId id, const IslandMember& heir) {
   IslandRecord& island = job.EditIsland(id);
-  NoteSteps(s, island, /*lost=*/false);  // its heir counts from nothing
+  NoteSteps(s, island, /*lost=*/false);  // its successor counts from 0
   job.switches[id].unpushed_steps =
       s.FindMember(MemberKind::kWorker, island.worker)->progress->unpushed_steps;  // see HeirOf
   island.takes_over_from = island.worker;
@@ -157,8 +157,8 @@ void HandOver(State& s, Job& job, IslandId id, const IslandMember& heir) {
 
 namespace {
 
-// Whoever takes over leads from the first plan on that it has set up, also if the next one is being
-// made by then: from there on the others follow it, and who led before is one of them.
+// The successor leads from the first plan that it has set up, even if the next one is being made by
+// then: from there on the others follow it, and the former leader is one of them.
 void EndHandOver(State& s, Job& job, const IslandRecord& found) {
   const Member* heir = s.FindMember(MemberKind::kWorker, found.worker);
   if (found.takes_over_from.empty() || heir == nullptr || !heir->progress) return;

@@ -82,7 +82,7 @@ TEST_CASE("equal loads on no more senders than servers take no longer than one s
   }
 }
 
-TEST_CASE("with unequal shards nobody waits while a server that it needs is idle") {
+TEST_CASE("with unequal shards no sender waits while a server that it needs is idle") {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Rng rng(seed);
     const int32_t servers = 1 + static_cast<int32_t>(rng.Below(5));

@@ -25,7 +25,8 @@ const Member* WorkerOf(const State& s, const IslandRecord& island) {
   return worker != nullptr && worker->record.incarnation == island.incarnation ? worker : nullptr;
 }
 
-// Why the plan has no part for the worker; empty: nobody has looked yet, or it is at work.
+// Why the plan has no part for the worker; empty: the planner has not considered it yet, or it
+// works.
 std::string WhySpare(const Planning& planning, const Member& worker) {
   const auto left_out = planning.left_out.find(worker.record.name);
   if (left_out != planning.left_out.end()) return left_out->second;

@@ -1,4 +1,4 @@
-// What the coordinator tells people: copies of its state as plain structs. Every state comes with
+// What the coordinator shows users: copies of its state as plain structs. Every state comes with
 // its reason.
 
 #ifndef ATOLL_COORDINATOR_CORE_VIEWS_H_
@@ -49,7 +49,7 @@ struct OrphanView {
   std::string missing;          // why it cannot be adopted; empty: it can
 };
 
-// A member of another cluster, which obeys this coordinator in nothing.
+// A member of another cluster, which follows no order of this coordinator.
 struct ForeignMemberView {
   MemberKind kind = MemberKind::kWorker;
   NodeId name;
@@ -83,8 +83,8 @@ struct IslandView {
   // was.
   std::string planning;
   std::vector<PlanChange> plan_changes;  // the newest, oldest first, since the coordinator's start
-  int64_t steps_interrupted = 0;         // given up under way
-  int64_t steps_redone = 0;              // finished and made again
+  int64_t steps_interrupted = 0;         // abandoned under way
+  int64_t steps_redone = 0;              // finished and replayed
   bool attached = false;
   std::string doing;  // the worker's words, or why there is none
   std::optional<IslandProgress> progress;

@@ -21,7 +21,7 @@ struct Taken {
   etcd::Leader leader;          // who
 };
 
-// Takes the key for our lease if nobody has it.
+// Takes the key for our lease if no process has it.
 absl::StatusOr<Taken> Take(EtcdClient* client, const std::string& key, const etcd::Leader& self,
                            int64_t lease) {
   etcdserverpb::TxnRequest request;
@@ -49,7 +49,7 @@ absl::StatusOr<Taken> Take(EtcdClient* client, const std::string& key, const etc
   return taken;
 }
 
-// Who leads now; an empty address: nobody.
+// The present leader; an empty address: none.
 absl::StatusOr<etcd::Leader> Look(EtcdClient* client, const std::string& key) {
   etcdserverpb::RangeRequest request;
   request.set_key(key);
@@ -135,7 +135,7 @@ absl::Status Leadership::Check() const {
   if (SteadyNow() < held_until_.load()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("the lease of the leader was not renewed for ", kHeldS,
-                   " s (etcd does not answer, or this process stood still), so another "
+                   " s (etcd does not answer, or this process stalled), so another "
                    "coordinator may lead; start this one again"));
 }
 

@@ -1,5 +1,5 @@
 // Which coordinator leads: the one whose lease the key PREFIX/leader has. The key's create revision
-// is the number of the leadership: whoever writes compares it, so nothing is written by one that
+// is the number of the leadership: every write compares it, so nothing is written by one that
 // does not lead any more.
 
 #ifndef ATOLL_COORDINATOR_ETCD_LEADERSHIP_H_
@@ -25,7 +25,7 @@ inline constexpr int64_t kLeaseTtlS = 2;
 
 class Leadership {
  public:
-  // Waits until this process leads. `stop`: asked several times a second; Cancelled once it is
+  // Waits until this process leads. `stop`: polled several times a second; Cancelled once it is
   // true. `on_leader`: called with who leads, whenever that changes while waiting. An etcd that
   // does not answer is waited for, too; other errors end it.
   static absl::StatusOr<std::unique_ptr<Leadership>> Campaign(

@@ -242,7 +242,7 @@ TEST_CASE("step_whose_first_attempt_was_carried_out_is_stored_once") {
     store.reset();
     CHECK(keys.Open()->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{3}});
   }
-  SECTION("another change, of somebody else") {
+  SECTION("another change, by another process") {
     keys.Put(keys.prefix + "/totals", TotalsBytes({2, 1, 7}, 0));
     CHECK(absl::IsDataLoss(store->Apply({{EpochRecord{2}}}, 0)));
   }

@@ -28,7 +28,7 @@ struct Gateway::Stubs {
 namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(10);
-// A stream's call is made anew so often, which finds out whether somebody still listens.
+// A stream's call is renewed so often, which detects a closed connection.
 constexpr auto kStreamDeadline = std::chrono::seconds(10);
 constexpr int kTraceTimeoutMs = 30'000;
 constexpr int64_t kLogLinesMax = 2000;
@@ -136,7 +136,7 @@ v1::JobRequest Named(const HttpRequest& request) {
 }
 
 // Server-sent events from calls that stream messages M: one event for every message that differs
-// from the last one. The call is made again when its deadline has passed.
+// from the last one. The call is renewed when its deadline has passed.
 template <class M>
 class EventSource {
  public:
@@ -233,7 +233,8 @@ HttpReply Gateway::Api(const std::string& call, const HttpRequest& request) {
 }
 
 HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
-  // Another site's page cannot send this header without asking first, which is never answered.
+  // Another site's page cannot send this header without a preflight request, which is never
+  // answered.
   if (request.Header("x-atoll-action").empty()) return ErrorReply(403, "not from this page");
   const std::string path = ActionOf(call);
   if (path.empty()) return ErrorReply(404, "there is no such action");

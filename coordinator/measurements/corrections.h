@@ -1,5 +1,5 @@
-// What an island's own steps say of what was measured before: devices and links that are not what
-// they were, and pairs of workers that do not reach each other.
+// Corrections of earlier measurements by an island's own steps: devices and links whose speed has
+// changed, and pairs of workers that do not reach each other.
 //
 // The rules, for a device's time as for a link's:
 // - Workers speak in windows of steps or messages. A window counts once (its number is larger than
@@ -7,25 +7,27 @@
 // - What is in force changes only when three windows in a row were more than 25% off it. So noise,
 //   and what passes within seconds, changes nothing; and what has come back is measured likewise.
 // - Of a link the quickest message of a window counts, and only where it is half a millisecond off:
-//   others may have waited for a busy machine. Messages of two sizes tell bandwidth from latency.
-//   Of one size alone, half of the quickest round trip without a message is the latency, the rest
-//   bytes. Where no round trip is known, what is slower is taken to be the bandwidth, but for
-//   messages below 32 KiB that are mostly latency; what is faster, whichever is the larger part.
+//   others may have waited for a busy machine. Messages of two sizes separate bandwidth and
+//   latency. Of one size alone, half of the quickest round trip without a message is the latency,
+//   the rest bytes. Where no round trip is known, what is slower is taken to be the bandwidth, but
+//   for messages below 32 KiB that are mostly latency; what is faster, whichever is the larger
+//   part.
 // - Where a link was never measured, the quickest of the largest messages of three windows counts
 //   as its measurement; without a round trip a tenth of its time as latency.
-// - Sums of gradients tell of the slowest line in the ring of their members, both ways. A window is
-//   there when all members have one, and the least of their times counts: the others waited for
-//   somebody who came later. What sums take in the first three windows under a plan is usual for
-//   them, up to twice what the line should, times the groups that share it: what they take beside
-//   the line's part is not the line's. From then on they say that a line has become slower, and
-//   that it is again what it was, but never that it is faster than measured: members who come late
-//   do not wait for all of a sum.
+// - All-reduces of gradients show the slowest link in the ring of their members, both ways. A
+// window
+//   is complete when all members have one, and the least of their times counts: the others waited
+//   for a straggler. The time of all-reduces in the first three windows under a plan is usual for
+//   them, up to twice what the link should take, times the groups that share it: time beyond the
+//   link's part is not caused by the link. Later windows show that a link has become slower, and
+//   that it has recovered, but never that it is faster than measured: stragglers do not wait for
+//   all of an all-reduce.
 // - What is slower and has no work any more could never show that it has recovered: it is forgotten
 //   after 5 minutes, then 10, 20, 40, and tried again.
 // - A pair without a connection counts as unusable until a probe from the one to the other has been
 //   answered, or until it is measured: the first probe comes after a minute, further ones every
 //   minute. A pair that fails again although a probe was answered is probed after 2 minutes, then
-//   4, ... up to 32. One whose probes nobody reports for 20 minutes is forgotten.
+//   4, ... up to 32. One without a report of its probes for 20 minutes is forgotten.
 //
 // Pure: time is an argument. Not thread-safe.
 
@@ -47,7 +49,7 @@
 
 namespace atl {
 
-// For good, as far as these rules can tell.
+// A lasting change, as far as these rules can detect it.
 struct KnowledgeChange {
   std::vector<NodeId> workers;  // of one island
   std::string reason;           // "w3/0 is 1.9 times slower than measured"
@@ -114,12 +116,12 @@ class DeviceCorrections {
 
 class LinkCorrections {
  public:
-  // Corrects `link`, in place, if that has changed for good; of several corrections each is told
-  // against what was `measured`. Returns whether the message agreed with the link as it is now.
+  // Corrects `link`, in place, if it has changed for good; each of several corrections is stated
+  // against `measured`. Returns whether the message agreed with the link as it is now.
   // `round_trip_s`: lately, without a message; 0: not known.
   bool OnBoundary(const BoundaryState& boundary, double round_trip_s, const LinkProfile& measured,
                   LinkProfile& link, std::vector<KnowledgeChange>& changes);
-  // Of a link that nobody has measured: what three windows of its messages show. Nothing: not yet.
+  // For a link that was never measured: what three windows of its messages show. Nothing: not yet.
   std::optional<LinkProfile> OnUnmeasured(const BoundaryState& boundary, double round_trip_s,
                                           std::vector<KnowledgeChange>& changes);
   // The link was measured anew.
@@ -217,7 +219,7 @@ class UnreachablePairs {
     Instant since{};     // it is blocked
     Instant probe_at{};  // the next one
     Duration wait{0};    // for the first probe of the last time that it failed
-    int unheard = 0;     // probes that were asked for since one was reported
+    int unheard = 0;     // probes that were requested since one was reported
     std::optional<Instant> probed_at;
     std::string trouble;  // of the last probe
   };

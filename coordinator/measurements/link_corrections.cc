@@ -17,7 +17,7 @@ constexpr int64_t kLargeBytes = 32 << 10;
 constexpr double kUnmeasuredLatency = 0.1;  // of a message's time
 constexpr double kBytesMin = 0.1;           // likewise, of bytes, where latency is as it was
 constexpr double kBytesLeft = 0.02;         // likewise, where it was measured
-constexpr double kSumsOff = 2;              // what sums may take of what their line should
+constexpr double kSumsOff = 2;              // all-reduce time over that of its line, at most
 constexpr size_t kMost = 65'536;
 constexpr size_t kDevicesMost = 4096;
 
@@ -159,7 +159,7 @@ void LinkCorrections::Forget(const NodeId& worker) {
                 [&](const auto& entry) { return WorkerOfDevice(entry.first.first) == worker; });
 }
 
-// ------------------------------------------------------------------------------------ sums ----
+// -------------------------------------------------------------------------------- all-reduces ----
 
 std::optional<SumCorrections::Line> SumCorrections::SlowestOf(const GroupSums& sums,
                                                               const LinkOf& link_of) {
@@ -179,7 +179,7 @@ std::optional<SumCorrections::Line> SumCorrections::SlowestOf(const GroupSums& s
   return slowest;
 }
 
-// How many groups' sums go over the line under this plan, as far as they have been seen.
+// How many groups' all-reduces go over the line under this plan, as far as they have been seen.
 int SumCorrections::Sharing(int64_t plan, const std::string& line) const {
   return static_cast<int>(std::count_if(groups_.begin(), groups_.end(), [&](const auto& group) {
     return group.second.plan == plan && group.second.line == line;

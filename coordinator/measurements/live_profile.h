@@ -1,4 +1,4 @@
-// What was measured, as people and `atoll plan --live` get it.
+// Measurements as the client services and `atoll plan --live` return them.
 
 #ifndef ATOLL_COORDINATOR_MEASUREMENTS_LIVE_PROFILE_H_
 #define ATOLL_COORDINATOR_MEASUREMENTS_LIVE_PROFILE_H_
@@ -17,8 +17,7 @@ namespace atl {
 absl::StatusOr<v1::ClusterProfile> LiveProfile(Instant now, const std::vector<MemberView>& members,
                                                const JobView* job, const ProfileBook& book);
 
-// For a plan whose request nobody has any more (the coordinator was started again): from what is
-// known now.
+// For a plan whose request is lost (the coordinator was restarted): made from present knowledge.
 PlanRequest RequestFor(const JobView& job, const IslandPlan& plan,
                        const std::vector<MemberView>& members, const ProfileBook& book);
 

@@ -98,7 +98,7 @@ TEST_CASE("without a job there are devices and links, and no times; without work
   CHECK_FALSE(LiveProfile(story.now, {}, nullptr, story.book).ok());
 }
 
-TEST_CASE("A request is made again of what the coordinator knows") {
+TEST_CASE("A lost request is rebuilt from what the coordinator knows") {
   PlanRequest request;
   request.facts.layers.assign(8, {"layer", 100});
   for (const char* name : {"w1", "w2"}) {

@@ -118,7 +118,7 @@ void ProfileBook::OnMeasured(Instant now, const NodeId& worker, const LinksMeasu
   for (Waiting& waiting : waiting_) {
     if (waiting.measurer != worker || waiting.turn != measured.request) continue;
     waiting.measurer.clear();
-    // Nobody else is to wait for them.
+    // The other workers do not wait for them.
     for (const LinkFailure& failure : measured.unmeasured) {
       Busy(now, failure.to, waiting, failure.reason);
     }
@@ -218,7 +218,7 @@ void ProfileBook::Want(Instant now, PlanKey key, PlanRequest request, bool busy,
 }
 
 bool ProfileBook::Fresh(Instant now, const Pair& pair) const {
-  // To try what has just failed would only hold up the plan.
+  // A retry of a measurement that has just failed would only delay the plan.
   if (unreachable_.Blocked(pair.first, pair.second)) return true;
   const auto failed = unmeasured_.find(pair);
   if (failed != unmeasured_.end() && now < failed->second.again_at) return true;
@@ -235,7 +235,8 @@ std::string ProfileBook::LineOf(const Pair& pair) const {
   return absl::StrCat("sites ", from, " > ", to);
 }
 
-// The turn of the first one in order with links to measure that has not had one. False: nobody has.
+// The turn of the first one in order with links to measure that has not had one. False: none is
+// left.
 bool ProfileBook::NextTurn(Instant now, Waiting& waiting) const {
   waiting.to.clear();
   const std::vector<PlanMember>& members = waiting.request.members;
@@ -259,7 +260,7 @@ bool ProfileBook::NextTurn(Instant now, Waiting& waiting) const {
   return false;
 }
 
-// In its turn: nobody is asked who is not needed.
+// The members that its turn needs; no others get a request.
 std::vector<IslandMember> ProfileBook::TakingPart(const Waiting& waiting) {
   std::vector<IslandMember> members = MembersOf(waiting.request);
   std::erase_if(members, [&](const IslandMember& member) {

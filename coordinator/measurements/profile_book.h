@@ -1,20 +1,21 @@
-// What was measured of workers and links, as long as the coordinator lives; and the measuring of
-// links before an island's first plan.
+// Measurements of workers and links since the coordinator's start, and the measuring of links
+// before an island's first plan.
 //
 // A plan or grouping that is wanted waits until every line between its workers has been measured
 // lately, both ways: that of two sites by one pair of workers, at one site each worker's to another
 // one, and where sites are not known yet every pair's. One worker after the other times messages
-// (MeasureLinks), so that
-// measurements do not disturb each other; who does not answer in time is busy: for a while nobody
-// is asked to measure its links, and plans are made without them. Workers of an island that runs
-// are asked for their lines to who has joined it, alone, and time them beside training: it is never
-// held up. What their own steps, sums and messages show (WorkerHeartbeat) corrects older
-// measurements, and makes up for those that could not be made (corrections.h). What was found so is
-// stored, and known again after a restart of the coordinator, with its age; what was measured is
-// said again by workers that connect again (LinksMeasured of request 0), which counts as old. Who
-// could not be reached is probed beside training, and gets into plans again once it answers. From
-// the links it is known where workers stand (sites.h). Pairs of workers at the same two sites use
-// one line: when the messages of one pair show that it has changed, it has for the others, too.
+// another one, and where sites are not known yet every pair's. One worker after the other times
+// messages (MeasureLinks), so that measurements do not disturb each other. A worker that does not
+// answer in time is busy: for a while its links are not measured, and plans are made without them.
+// Workers of a running island measure only their lines to a joining worker, in parallel to
+// training, which does not wait for it. The island's own steps, all-reduces and messages
+// (WorkerHeartbeat) correct older measurements, and replace those that could not be made
+// (corrections.h). These results are stored and survive a restart of the coordinator, with their
+// age; workers that reconnect repeat their measurements (LinksMeasured of request 0), which count
+// as old. A worker that could not be reached is probed in parallel to training, and gets into plans
+// again once it answers. The links determine the sites of workers (sites.h). Pairs of workers at
+// the same two sites use one line: when the messages of one pair show that it has changed, it has
+// for the others, too.
 //
 // Pure: time is an argument; the same calls give the same answers. Not thread-safe.
 
@@ -42,7 +43,7 @@ namespace atl {
 struct ProfileBookOptions {
   Duration link_fresh = std::chrono::minutes(30);  // older ones are measured again
   Duration turn_limit = std::chrono::seconds(20);  // one worker's measuring
-  // A pair that could not be measured though there is a connection is asked for again after so
+  // A pair that could not be measured though there is a connection is requested again after so
   // long.
   Duration unmeasured_retry = std::chrono::minutes(2);
   size_t max_profiles = 65'536;
@@ -79,7 +80,8 @@ class ProfileBook {
     int64_t request = 0;
   };
   static constexpr IslandId kGrouping = -1;
-  // A worker that the coordinator knew before this book began: where it stood, and its newest life.
+  // A worker that the coordinator knew before this book began: its site, and its newest
+  // incarnation.
   void Remember(const NodeId& worker, Incarnation incarnation, const Standing& standing);
   // What an earlier book had stored, in any order, after the workers; what is too old is forgotten.
   void Remember(Instant now, Instant at, const LinkRecord& record);
@@ -113,9 +115,9 @@ class ProfileBook {
   std::vector<DeviceProfile> Devices(uint64_t model_digest) const;
   // Ordered by from, to.
   std::vector<LinkReport> Links() const;
-  // Of everybody whose site is known, declared ones too.
+  // Of all members whose site is known, declared ones too.
   std::map<NodeId, MeasuredSite> Sites() const { return FindSites(standing_, Profiles()); }
-  // What people should know beside: devices that are slower than measured, pairs without a link.
+  // Further findings for the user: devices that are slower than measured, pairs without a link.
   std::vector<std::string> Troubles(Instant now) const;
 
   // What plans wait for that are to be made: whose turn it is to measure, and who had one.
@@ -132,7 +134,7 @@ class ProfileBook {
     PlanRequest request;
     std::set<NodeId> joined;  // not empty: only their lines are measured, beside training
     std::set<NodeId> had_turn;
-    NodeId measurer;         // empty: nobody's turn
+    NodeId measurer;         // empty: no turn
     std::vector<NodeId> to;  // that it measures
     int64_t turn = 0;        // MeasureLinks::request of the turn
     Instant turn_ends{};
@@ -160,7 +162,7 @@ class ProfileBook {
   bool NextTurn(Instant now, Waiting& waiting) const;
   std::string LineOf(const Pair& pair) const;
   void NoteLine(const Pair& measured);
-  void NoteLines();  // somebody stands elsewhere
+  void NoteLines();  // a worker's site has changed
   // As it was measured, else as its line was.
   std::optional<LinkReport> LinkOf(const Pair& pair) const;
   LinkReport* FindLink(const Pair& pair);  // likewise, to correct it; null: nothing is known

@@ -1,5 +1,5 @@
-// The vocabulary of the profile book's tests: workers that answer when they are told to, and a book
-// that asks them.
+// The fixture of the profile book's tests: workers that answer on command, and a book that sends
+// the requests them.
 
 #ifndef ATOLL_COORDINATOR_MEASUREMENTS_PROFILE_BOOK_FIXTURE_H_
 #define ATOLL_COORDINATOR_MEASUREMENTS_PROFILE_BOOK_FIXTURE_H_
@@ -24,7 +24,7 @@ inline ModelSpec Shape() {
   return model;
 }
 
-// Workers that answer when they are told to, and a book that asks them.
+// Workers that answer on command, and a book that sends the requests.
 struct Story {
   ProfileBook book;
   Instant now = Instant() + std::chrono::seconds(100);

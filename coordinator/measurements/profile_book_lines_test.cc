@@ -1,4 +1,4 @@
-// Lines of which only sums of gradients tell, and round trips that tell latency from bandwidth.
+// Lines that only all-reduces show, and round trips that separate latency and bandwidth.
 
 #include <catch2/catch.hpp>
 
@@ -11,7 +11,7 @@ constexpr int64_t kBytes = 2'000'000;
 // Over 1 ms and 100 MB/s, in a ring of two: each half of the tensor once there and once back.
 constexpr double kShould_s = 2 * (0.001 + 0.010);
 
-// Two replicas in two towns, whose sums alone cross the line between.
+// Two replicas at two sites, whose all-reduces alone cross the line between.
 struct Summing : Running {
   Summing() {
     for (const auto& [worker, site] : {std::pair("a", "paris"), std::pair("b", "oslo")}) {
@@ -27,7 +27,7 @@ struct Summing : Running {
     heartbeat.sums = {sums};
     Says(WorkerOfDevice(device), heartbeat);
   }
-  // Windows of both, in which sums take so many times what they should.
+  // Windows of both, in which all-reduces take so many times what they should.
   void Sums(double times, int windows = 1) {
     for (int i = 0; i < windows; ++i) {
       ++window;
@@ -40,9 +40,9 @@ struct Summing : Running {
   int64_t plan = 1;
 };
 
-TEST_CASE("sums that take longer for good say that the line between their members is slower") {
+TEST_CASE("lasting slow all-reduces show that the line between their members is slower") {
   Summing story;
-  story.Sums(1.3, 3);  // what is usual for them: there is more to a sum than the line
+  story.Sums(1.3, 3);  // what is usual for them: an all-reduce takes more than the line's time
   story.Sums(4 * 1.3, 2);
   story.Sums(1.3);  // it passed
   story.Sums(4 * 1.3, 2);
@@ -50,7 +50,7 @@ TEST_CASE("sums that take longer for good say that the line between their member
   CHECK(story.Link(0).bandwidth_bytes_per_s == 1e8);
   story.Sums(4 * 1.3);
   CHECK(story.Told() ==
-        "line a - b is 3.8 times slower than measured, as sums of gradients show\n");
+        "line a - b is 3.8 times slower than measured, as gradient all-reduces show\n");
   for (const size_t way : {0, 1}) {
     CHECK(story.book.Links()[way].live);
     CHECK(story.Link(way).latency_ns == 1'000'000);
@@ -59,7 +59,7 @@ TEST_CASE("sums that take longer for good say that the line between their member
   SECTION("and when they do no more, that it is again what it was, and never faster than that") {
     story.Sums(1.3, 6);
     CHECK(story.Told() ==
-          "line a - b is as measured again, not 3.8 times slower, as sums of gradients show\n");
+          "line a - b is as measured again, not 3.8 times slower, as gradient all-reduces show\n");
     CHECK(story.Link(0).bandwidth_bytes_per_s == Approx(1e8).epsilon(0.05));
     story.Sums(0.4, 6);  // members come so late that they need not wait
     CHECK(story.Told().empty());
@@ -74,7 +74,7 @@ TEST_CASE("sums that take longer for good say that the line between their member
   }
 }
 
-TEST_CASE("a sum lasts longer for who comes early: the least of all members' times counts") {
+TEST_CASE("an all-reduce lasts longer for early members: the least of all members' times counts") {
   Summing story;
   story.Sums(1, 3);
   for (int i = 0; i < 6; ++i) {
@@ -89,18 +89,18 @@ TEST_CASE("a sum lasts longer for who comes early: the least of all members' tim
   CHECK(story.Told().empty());
 }
 
-TEST_CASE(
-    "sums that are slow from the start of a plan are not taken for usual, whatever they take") {
+TEST_CASE("all-reduces that are slow from the start of a plan do not count as usual") {
   Summing story;
   story.Sums(1, 3);
   story.plan = 2;
   story.Sums(6, 3);
   CHECK(story.Told().empty());
   story.Sums(6, 3);
-  CHECK(story.Told() == "line a - b is 3 times slower than measured, as sums of gradients show\n");
+  CHECK(story.Told() ==
+        "line a - b is 3 times slower than measured, as gradient all-reduces show\n");
 }
 
-TEST_CASE("what sums say of a line holds for all pairs of workers on it") {
+TEST_CASE("a line's correction by all-reduces holds for all pairs of workers on it") {
   Summing story;
   WorkerHello hello;
   hello.site = "oslo";
@@ -114,7 +114,7 @@ TEST_CASE("what sums say of a line holds for all pairs of workers on it") {
   CHECK(story.book.Links().size() == 3);
 }
 
-TEST_CASE("nonsense about sums is skipped") {
+TEST_CASE("invalid reports of all-reduces are skipped") {
   Summing story;
   const auto says = [&](GroupSums sums) {
     WorkerHeartbeat heartbeat;
@@ -132,7 +132,7 @@ TEST_CASE("nonsense about sums is skipped") {
   CHECK(story.Told().empty());
 }
 
-TEST_CASE("a round trip without a message tells latency from bandwidth") {
+TEST_CASE("a round trip without a message separates latency and bandwidth") {
   constexpr int64_t kSmall = 65'536;  // 1 ms of latency and 0.66 of bytes were expected
   const auto sees = [](Running& story, double seconds, double round_trip_s) {
     WorkerHeartbeat heartbeat;
@@ -197,7 +197,7 @@ TEST_CASE("the line of two sites is measured once each way, and at a site each w
   while (story.planned.empty()) {
     const std::vector<NodeId> to = story.sent[0].message.to;
     const NodeId from = story.Measurer();
-    CHECK(story.sent.size() == to.size() + 1);  // nobody else is asked
+    CHECK(story.sent.size() == to.size() + 1);  // no other worker gets a request
     for (const NodeId& other : to) measured.emplace(from, other);
     story.Measures(to, from == "a3" ? 1e6 : from == "b1" ? 2e6 : 1e8);
   }

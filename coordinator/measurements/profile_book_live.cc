@@ -14,7 +14,7 @@ constexpr double kAlike = 1.25;  // two pairs' bandwidths over one line
 constexpr int64_t kAlikeNs = 1'000'000;
 constexpr Duration kRoundTripFresh = std::chrono::seconds(10);
 
-// Measured over the same line, as far as the numbers tell.
+// Whether both were measured over the same line, judged by their numbers.
 bool Alike(const LinkProfile& a, const LinkProfile& b) {
   const auto [slower, faster] = std::minmax(a.bandwidth_bytes_per_s, b.bandwidth_bytes_per_s);
   const auto [nearer, farther] = std::minmax(a.latency_ns, b.latency_ns);
@@ -46,7 +46,7 @@ double ProfileBook::RoundTripOf(Instant now, const Pair& pair) const {
   return 0;
 }
 
-// A leader speaks of all boundaries of its island.
+// A leader reports all stage links of its island.
 void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
   const Pair pair(WorkerOfDevice(boundary.from), WorkerOfDevice(boundary.to));
   if (pair.first.empty() || pair.second.empty() || pair.first == pair.second) return;
@@ -77,7 +77,7 @@ void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
   CorrectLine(now, was, report.link);
 }
 
-// A sum goes both ways at once, and does not say which of them has changed.
+// An all-reduce goes both ways at once, and does not show which of them has changed.
 void ProfileBook::OnSums(Instant now, const GroupSums& sums) {
   const auto change = sum_corrections_.OnSums(
       sums,
@@ -102,7 +102,7 @@ void ProfileBook::OnSums(Instant now, const GroupSums& sums) {
   const std::string what = absl::StrCat("line ", change->from, " - ", change->to);
   changes_.push_back(
       {{change->from, change->to},
-       absl::StrCat(Told(what, change->before, change->now), ", as sums of gradients show"),
+       absl::StrCat(Told(what, change->before, change->now), ", as gradient all-reduces show"),
        false,
        what,
        HowFar(change->factor, 1)});

@@ -36,7 +36,7 @@ struct Separated : Running {
     if (!trouble.empty()) answer.unreachable = {{"b", trouble}};
     Says("a", answer);
   }
-  // In the next plan that is asked for.
+  // In the next plan that is requested.
   size_t Unreachable() {
     Wants({"a", "b"}, true, ++request);
     return planned.back().second.unreachable.size();
@@ -65,16 +65,16 @@ TEST_CASE("a pair that failed is left out of plans until a probe beside training
     CHECK(asked.to == std::vector<NodeId>{"b"});
     REQUIRE(asked.members.size() == 1);
     CHECK(asked.members[0].endpoint == "tcp://b");
-    story.Answers("nobody answers there");
+    story.Answers("no peer answers there");
     CHECK(story.Told().empty());
     CHECK(story.Unreachable() == 1);
   }
   CHECK(story.now == failed + seconds(3 * 60));
   REQUIRE(story.book.Troubles(story.now).size() == 1);
-  CHECK(
-      story.book.Troubles(story.now)[0] ==
-      "a > b: no connection within 8 s; left out of plans for 180 s; a probe 0 s ago found: nobody "
-      "answers there; probed in 60 s");
+  CHECK(story.book.Troubles(story.now)[0] ==
+        "a > b: no connection within 8 s; left out of plans for 180 s; a probe 0 s ago found: no "
+        "peer "
+        "answers there; probed in 60 s");
   story.Answers("");
   REQUIRE(story.changes.size() == 1);
   CHECK_FALSE(story.changes[0].unusable);

@@ -50,7 +50,7 @@ TEST_CASE("an order that is lost is sent again, and who never answers is planned
   CHECK(story.now == Instant() + seconds(120));
 }
 
-TEST_CASE("old measurements are made again") {
+TEST_CASE("old measurements are repeated") {
   Story story;
   story.Wants({"a", "b"});
   story.Measures({"b"});
@@ -62,8 +62,7 @@ TEST_CASE("old measurements are made again") {
   CHECK(story.Measurer() == "a");
 }
 
-TEST_CASE(
-    "workers that run an island are not asked, nor such as cannot be reached, nor one alone") {
+TEST_CASE("workers that run an island, that cannot be reached or are alone get no request") {
   Story story;
   story.Wants({"a", "b"}, true);
   CHECK(story.planned.size() == 1);
@@ -132,7 +131,7 @@ TEST_CASE("a link is another one when three windows of messages in a row say so"
   CHECK(story.book.Links()[0].link == slower.link);
 }
 
-TEST_CASE("messages of one size tell less of a link than those of two") {
+TEST_CASE("messages of one size show less of a link than those of two") {
   constexpr int64_t kBytes = 65'536;  // 1 ms of latency and 0.66 of bytes were expected
   Running narrow;
   for (int i = 0; i < 3; ++i) narrow.Sees(0.027, kBytes);
@@ -204,7 +203,7 @@ TEST_CASE("a device that trains slower than measured is so when three windows in
   CHECK(forward_ns() > 8'000'000);
   CHECK_THAT(story.Told(), Catch::StartsWith("b/0 is 1.9 times slower than measured"));
   REQUIRE(story.book.Troubles(story.now).size() == 1);
-  // Nobody but itself speaks for it; another process of that name is measured anew.
+  // Only the device's own worker reports its work; another process of that name is measured anew.
   story.Says("a", WorkerHeartbeat{std::nullopt, std::nullopt, {DeviceWork{"b/0", 99}}});
   story.book.OnMessage(story.now, {"b", 6, WorkerHello{}});
   CHECK(forward_ns() == 5'000'000);
@@ -245,7 +244,7 @@ TEST_CASE("a device that has no work any more is tried again") {
 TEST_CASE("after a restart of the coordinator, a device that becomes slower is found out") {
   Running story(/*measured=*/false);
   for (int i = 0; i < 3; ++i) story.Works(2);
-  CHECK(story.Told().empty());  // nobody has said what was measured
+  CHECK(story.Told().empty());  // no measurement was reported
   story.KnowsDevice();          // workers that connect again do
   story.Says("a", LinksMeasured{"", 0, {{"a", "b", 1'000'000, 1e8}}, ""});
   for (int i = 0; i < 3; ++i) story.Works(2);
@@ -304,7 +303,7 @@ TEST_CASE("who joins a running island is measured beside training, before it is 
 
 TEST_CASE("who joins a running island over a slow line is found out by its messages") {
   Story story;
-  story.Wants({"a", "b"}, true);  // b has joined; nobody has time to measure
+  story.Wants({"a", "b"}, true);  // b has joined; no worker has time to measure
   REQUIRE(story.planned.size() == 1);
   CHECK(story.planned[0].second.links.empty());
   int64_t window = 0;
@@ -337,7 +336,7 @@ TEST_CASE("who joins a running island over a slow line is found out by its messa
   CHECK(story.changes.size() == 2);
 }
 
-TEST_CASE("a worker that does not measure holds up one turn, not everybody's") {
+TEST_CASE("a worker that does not measure delays one turn only") {
   Story story;
   story.Wants({"a", "b", "c", "d"});
   CHECK(story.Measurer() == "a");

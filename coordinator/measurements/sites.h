@@ -1,6 +1,6 @@
-// Where workers stand, as far as measured links tell: the first level of the two-level grouping
-// (planner/cluster.h), made steady. A worker whose operator names its site is at that one; the
-// others are with whom they are near.
+// The sites of workers, derived from measured links: the first level of the two-level grouping
+// (planner/cluster.h), with hysteresis. A worker whose operator names its site is at that one; the
+// others are at the site of the workers that they are near.
 //
 // - Links whose message of 1 MB takes 4 ms or less are always near enough; beyond that, groups
 // merge

@@ -8,7 +8,7 @@
 namespace atl {
 namespace {
 
-// Workers, and links whose numbers a story sets.
+// Workers, and links whose numbers a test sets.
 struct World {
   std::map<NodeId, Standing> workers;
   std::map<std::pair<NodeId, NodeId>, LinkProfile> links;

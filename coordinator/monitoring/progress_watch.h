@@ -1,5 +1,5 @@
-// Tells an island that trains from one that only sends heartbeats: its step count has to grow.
-// Pure.
+// Distinguishes an island that trains from one that only sends heartbeats: its step count has to
+// grow. Pure.
 
 #ifndef ATOLL_COORDINATOR_MONITORING_PROGRESS_WATCH_H_
 #define ATOLL_COORDINATOR_MONITORING_PROGRESS_WATCH_H_

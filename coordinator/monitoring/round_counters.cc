@@ -5,7 +5,7 @@
 namespace atl {
 namespace {
 
-// What the event that evicted somebody was.
+// The kind of the event that evicted a member.
 const char* EvictionReason(const CoordinatorEvent& event) {
   if (std::holds_alternative<WorkerConnectionLost>(event)) return "connection_lost";
   if (std::holds_alternative<Tick>(event)) return "silent";

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kPayloadBytes = 8'000'000;
 constexpr size_t kMaxFileBytes = 64 << 20;
 
-// Types by name, memory and price, as devices ask for them. `measured_bytes`: of the device, 0
+// Types by name, memory and price, as devices name them. `measured_bytes`: of the device, 0
 // where that is not known.
 absl::StatusOr<int> TypeOf(const v1::Device& device, int64_t measured_bytes,
                            const plan::ProfileTable& times, plan::Cluster& cluster) {

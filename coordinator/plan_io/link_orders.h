@@ -10,9 +10,10 @@
 
 namespace atl {
 
-// One order for each direction between two sites in which several boundaries' messages go, of all
-// replicas, by the moment at which they leave when all are played together. Lines that carry a
-// message in less than kLeastTurn have none: telling the next sender would take as long.
+// One send order for each direction between two sites that messages of several stage links use, of
+// all replicas, by the time at which they leave when all are simulated together. Lines that carry a
+// message in less than kLeastTurn have none: passing the turn to the next sender would take as
+// long.
 std::vector<PlanLinkOrder> LinkOrdersOf(const plan::Cluster& cluster, const plan::Plan& plan);
 
 // A turn costs two messages within the site and three threads' waking: some 0.2 ms.

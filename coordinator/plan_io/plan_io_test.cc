@@ -199,7 +199,7 @@ TEST_CASE("A V of two stages per device is shown once per device") {
   const v1::Plan message = ToMessage(cluster, costs, plan, 1);
   CHECK(message.islands(0).programs_size() == 4);
   CHECK(message.islands(0).replicas(0).stages_size() == 8);
-  CHECK(message.islands(0).link_orders_size() == 0);  // within a site nobody takes turns
+  CHECK(message.islands(0).link_orders_size() == 0);  // no turns within a site
   int64_t last_ns = 0, period_ns = 0;
   for (const v1::DeviceProgram& program : message.islands(0).programs()) {
     CHECK(program.busy_ns() > 0);
@@ -347,7 +347,7 @@ TEST_CASE(
       CHECK(order.messages[i] == PlanMessage{i % 2, back ? 1 : 0, i / 2, back});
     }
   }
-  // Where a message is through sooner than the next sender is told, nobody takes turns.
+  // A line that carries a message sooner than a turn is passed has no turns.
   const plan::Cluster fast = OneLine(10e9);
   CHECK(ToIslandPlan(fast, TwoReplicas(fast, costs)).link_orders.empty());
 }

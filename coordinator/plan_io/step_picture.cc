@@ -295,7 +295,7 @@ class Picture {
 
   void Messages() {
     std::set<std::pair<std::string, std::string>> boundaries;
-    // What only one view knows cannot be compared: the wires within a worker.
+    // What only one view has cannot be compared: the links within a worker.
     for (const auto& [ends, messages] : ByBoundary(*views_.back().trace)) boundaries.insert(ends);
     for (const auto& ends : boundaries) {
       Text(6, y_ + 14, absl::StrCat(ends.first, " > ", ends.second));

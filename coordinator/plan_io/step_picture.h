@@ -1,4 +1,4 @@
-// Shows steps to people, simulated or recorded: the one writer of traces and timelines.
+// Renders steps, simulated or recorded: the one writer of traces and timelines.
 
 #ifndef ATOLL_COORDINATOR_PLAN_IO_STEP_PICTURE_H_
 #define ATOLL_COORDINATOR_PLAN_IO_STEP_PICTURE_H_

@@ -19,8 +19,8 @@ using DeviceNames = std::function<std::vector<std::string>(const plan::Stage& st
 // Adds replica `index`, which is this pipeline of a problem with a chunk per stage, as it was
 // played with Options::record: its stages, a device for each name (those of one stage do the same),
 // and messages from rank to rank. Waiting is what lies between a device's operations. The step
-// lasts at least as long as this replica. The problem knows nothing of sums and of word between
-// devices, so it has the optimizer's steps too early: see predicted_step.cc.
+// lasts at least as long as this replica. The problem has no all-reduces and commit votes, so it
+// has the optimizer's steps too early: see predicted_step.cc.
 void AddReplica(const plan::Replica& replica, int index, const sim::Problem& problem, int pipeline,
                 const sim::Result& played, const DeviceNames& names, StepTrace* trace);
 

@@ -67,7 +67,7 @@ TEST_CASE("AutoHet: 1 A100 + 4 H20 make {A100, H20} and {3 H20}") {
   CHECK(choice->groups == std::vector<Composition>{{0, 3}, {1, 1}});
 }
 
-// All ways of dealing a few entities to groups, for comparison.
+// All ways to assign a few entities to groups, for comparison.
 double BruteForce(const std::vector<EntityClass>& classes, std::vector<Composition>& groups,
                   size_t t, int left, size_t g, double k, int64_t min_bytes) {
   if (t == classes.size()) {

@@ -43,7 +43,7 @@ std::optional<GroupChoice> EqualShares(const Scope& scope, int groups) {
   return GroupChoice{std::vector<Composition>(groups, share), 0};
 }
 
-// GroupByCounts, which sites and scopes that are alike are asked about once.
+// GroupByCounts, which is called once for sites and scopes that are alike.
 class Grouper {
  public:
   const std::optional<GroupChoice>& Group(const std::vector<EntityClass>& classes, int groups,
@@ -108,7 +108,7 @@ std::optional<GroupChoice> WithinSites(const std::vector<EntityPool>& pools, con
 }
 
 // Sites in the orders worth trying: of the permutations of up to four, else of chains from each
-// site to the nearest one left, those with the fastest wires.
+// site to the nearest one left, those with the fastest links.
 std::vector<std::vector<std::string>> SiteOrders(const Cluster& cluster,
                                                  const std::vector<EntityPool>& pools) {
   std::map<std::string, int> first;
@@ -301,7 +301,7 @@ std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs, int 
   for (auto& [node, left] : left_over) {
     if (left.size() < static_cast<size_t>(tensor_parallel)) continue;
     SlowestFirst(cluster, costs, tensor_parallel, micro_batch, left);
-    // From the fastest on, so that the slowest are those that nobody needs.
+    // From the fastest on, so that the slowest are left over.
     for (size_t end = left.size(); end >= static_cast<size_t>(tensor_parallel);
          end -= tensor_parallel) {
       std::vector<int> entity(left.begin() + static_cast<std::ptrdiff_t>(end) - tensor_parallel,

@@ -48,7 +48,7 @@ absl::Status ValidateWire(const Wire& wire, size_t trunks, absl::string_view wha
   if (!(wire.bytes_per_s > 0) || !std::isfinite(wire.bytes_per_s) || !(wire.latency_s >= 0) ||
       !std::isfinite(wire.latency_s)) {
     return absl::InvalidArgumentError(absl::StrCat(what,
-                                                   ": a wire needs a positive bandwidth and a "
+                                                   ": a link needs a positive bandwidth and a "
                                                    "latency of at least 0, not ",
                                                    wire.bytes_per_s, " bytes/s and ",
                                                    wire.latency_s, " s"));
@@ -56,7 +56,7 @@ absl::Status ValidateWire(const Wire& wire, size_t trunks, absl::string_view wha
   return absl::OkStatus();
 }
 
-// Average linkage over a distance matrix with a heap of pairs; `may_merge` is asked with the
+// Average linkage over a distance matrix with a heap of pairs; `may_merge` is called with the
 // distance of two groups. Groups are returned with ascending members, in order of the first.
 template <class MayMerge>
 std::vector<std::vector<int>> Agglomerate(std::vector<std::vector<double>> distance,
@@ -237,7 +237,7 @@ absl::Status Validate(const Cluster& cluster) {
   const int count = static_cast<int>(cluster.devices.size());
   for (const auto& [pair, wire] : cluster.measured) {
     if (pair.first < 0 || pair.first >= count || pair.second < 0 || pair.second >= count) {
-      return absl::InvalidArgumentError("a measured wire names a device that is not there");
+      return absl::InvalidArgumentError("a measured link names a device that is not there");
     }
     ATOLL_RETURN_IF_ERROR(ValidateWire(
         wire, trunks,
@@ -270,8 +270,8 @@ Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options) {
   Grouping grouping;
   grouping.sites = Agglomerate(distance, [&](double d, const auto& a, const auto& b) {
     const double theta = options.theta * (options.leniency == nullptr ? 1 : options.leniency(a, b));
-    // A lone device has no measure of its own beside a group that has one: its nearest neighbour
-    // may be far away.
+    // A lone device has no distance of its own beside a group that has one: its nearest neighbour
+    // may be distant.
     if (a.size() == 1 && b.size() > 1) return d <= theta * inner(b);
     if (b.size() == 1 && a.size() > 1) return d <= theta * inner(a);
     return d <= theta * std::max(inner(a), inner(b));

@@ -1,4 +1,4 @@
-// Devices and the wires between them, as described by a user or measured by the profiler.
+// Devices and the links between them, as described by a user or measured by the profiler.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_CLUSTER_H_
 #define ATOLL_COORDINATOR_PLANNER_CLUSTER_H_
@@ -31,7 +31,7 @@ struct BandwidthChange {
   double factor = 1;
 };
 
-// What edges of several wires share, such as the line between two sites.
+// Capacity that edges of several links share, such as the line between two sites.
 struct Trunk {
   std::string name;
   double bytes_per_s = 0;
@@ -42,7 +42,7 @@ struct Trunk {
 struct WireEdge {
   double latency_s = 0;
   double bytes_per_s = 0;
-  int trunk = -1;         // index into Cluster::trunks; -1: shared by nobody
+  int trunk = -1;         // index into Cluster::trunks; -1: not shared
   int conflict_set = -1;  // at most one edge of a set takes part in a transfer; -1: any may
   std::vector<BandwidthChange> changes;
   double price_per_byte = 0;
@@ -58,7 +58,7 @@ struct Wire {
   double Seconds(double bytes) const;
 };
 
-// A wire of these edges. Its latency and bandwidth are those of a transfer of 8 MB over all edges
+// A link of these edges. Its latency and bandwidth are those of a transfer of 8 MB over all edges
 // that help, each capped by its trunk: what is good enough to rank layouts with; transfers are
 // played edge by edge. Refuses what the simulator's network refuses, and an unknown trunk.
 absl::StatusOr<Wire> MakeWire(std::vector<WireEdge> edges, const std::vector<Trunk>& trunks);
@@ -81,16 +81,16 @@ struct Cluster {
   std::map<std::pair<int, int>, Wire> measured;
 
   Wire WireBetween(int from, int to) const;
-  // What sending a byte costs: the wire's price, and between sites the sender's.
+  // What sending a byte costs: the link's price, and between sites the sender's.
   double PricePerByte(int from, int to) const;
-  // Whether any device, sender or wire has one.
+  // Whether any device, sender or link has a price.
   bool HasPrices() const;
   const Wire& WireBetweenSites(const std::string& from, const std::string& to) const;
   // The devices of one type, in one node, in order; (site, node, type) in order.
   std::vector<std::vector<int>> DevicesByNode() const;
 };
 
-// No devices, an unknown type, a duplicate id, a wire that is not positive: named with the device.
+// No devices, an unknown type, a duplicate id, a link that is not positive: named with the device.
 absl::Status Validate(const Cluster& cluster);
 
 // Two-level grouping. Level 1 (sites) by average linkage on the distance d(i, j), the larger of

@@ -1,9 +1,9 @@
 // When the next step can begin. A step counts only once every device knows that all have their
-// gradients: they add up what they tell (common/protocol/commit_exchange.h), which takes a latency
-// between sites (within one it is not counted). So the step of devices that are done together but
-// far apart takes that much longer; where one is done last, as the first stage mostly is, it has
-// heard of all others by then, and who hears of it later begins later: it has to wait for its first
-// micro-batch in any case.
+// gradients: they add up their commit votes (common/protocol/commit_exchange.h), which takes a
+// latency between sites (within one it is not counted). So the step of devices that finish together
+// but are far apart takes that much longer. A device that finishes last, as the first stage mostly
+// does, has all other votes by then. Devices that get its vote later begin later: they have to wait
+// for their first micro-batch in any case.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_COMMIT_H_
 #define ATOLL_COORDINATOR_PLANNER_COMMIT_H_
@@ -14,15 +14,15 @@
 
 namespace atl::plan {
 
-// Per replica, per place (PlacesOf): when its devices know that everybody's sums are complete,
-// given when each stage's are.
+// Per replica, per place (PlacesOf): when its devices know that the all-reduces of all are
+// complete, given when each stage's are.
 StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s);
 
 // The time from step to step that the slowest device needs: from when its first operation may begin
-// until it knows of all sums and has taken its optimizer's step; in another site than the cluster's
-// leader, until it has that one's word that the next step begins, if that comes later. `begun_s`:
-// when each stage's first operation starts, infinite if that is not known, and taken as 0 for first
-// stages; `optimizer_s`: per replica, per place.
+// until it knows that all all-reduces are complete and has taken its optimizer's step; in another
+// site than the cluster's leader, until that one's message that the next step begins, if that comes
+// later. `begun_s`: when each stage's first operation starts, infinite if that is not known, and
+// taken as 0 for first stages; `optimizer_s`: per replica, per place.
 double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s,
                         const StageTimes& begun_s, const StageTimes& optimizer_s);
 

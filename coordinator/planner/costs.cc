@@ -105,7 +105,7 @@ void StageCosts::Add(const Layer& layer, const LayerTimes& times, const CostOpti
   sum.state_bytes += static_cast<double>(layer.parameters) * options.state_bytes_per_parameter / tp;
   sum.stash_bytes += each(layer.stash_bytes);
   sum.backward_bytes += each(layer.backward_bytes);
-  // A backward pass has up to three gradients of boundaries, of which one counts with its layer.
+  // A backward pass has up to three gradients at stage links, of which one counts with its layer.
   once_bytes_ = std::max(once_bytes_, each(layer.backward_bytes + 2 * layer.out_bytes));
   if (layer.again_bytes > 0) {
     ++sum.recomputable;
@@ -218,7 +218,7 @@ std::vector<LayerTimes> Costs::Times(const DeviceType& type, int tp, int micro_b
   int below_size = 0;
   int above_size = 0;
   const size_t layers = model_.layers.size();
-  // The measured TP size nearest to the one asked for, then the micro-batches around it.
+  // The measured TP size nearest to the one requested, then the micro-batches around it.
   int measured_tp = 0;
   for (const auto& [key, entry] : profile_) {
     if (std::get<0>(key) != type.name || entry.size() != layers) continue;

@@ -131,7 +131,7 @@ class StageCosts {
   Source source_ = Source::kRoofline;
 };
 
-// Remembers what it was asked: not for several threads at once.
+// Caches its results: not for several threads at once.
 class Costs {
  public:
   Costs(const Model& model, ProfileTable profile, const CostOptions& options)

@@ -113,7 +113,7 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
         FirstOf(cluster, type).id, "\" lacks ", Text(share - usable), " for its share of ",
         Text(share), Remedy(cluster, costs, need, all - has, has)));
   }
-  // Together they could: then one layer is too large for any device, or the pieces do not divide.
+  // Together they could: then one layer is too large for any device, or the layers do not divide.
   const Layer* largest = nullptr;
   double layer_bytes = 0;
   for (const Layer& layer : costs.model().layers) {

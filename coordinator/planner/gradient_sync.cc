@@ -226,7 +226,7 @@ class Synchroniser {
         const Hop hop = HopBetween(At(at.replicas[0], holder), At(there.replicas[0], holder));
         const double both = static_cast<double>(at.replicas.size() + there.replicas.size());
         far_s = std::max(far_s, hop.latency_s);
-        // All members send at once, each by its own wire.
+        // All members send at once, each over its own link.
         const double members = static_cast<double>(at.replicas.size());
         resources_->Need(hop.shared,
                          both * part / std::min(hop.shared_bytes_per_s, members * hop.bytes_per_s));

@@ -3,7 +3,7 @@
 // Layer L's ring joins the stages that hold it in each replica; consecutive layers with the same
 // holders go together. Rings run in descending order of layers, each once all its holders are done
 // with their last micro-batch, while other stages still compute. A ring of n sends
-// 2 (n - 1) / n times the gradient over each of its wires and waits 2 (n - 1) times for the slowest
+// 2 (n - 1) / n times the gradient over each of its links and waits 2 (n - 1) times for the slowest
 // one's latency. Rings through one entity, one node's card or one pair of sites share that in turn.
 //
 // At several sites, members of a site add up first (Reduction::kBySite): within a site as much goes
@@ -12,7 +12,7 @@
 // however many replicas a site has. At one site it is a ring.
 //
 // The hierarchical reduction does the same within each node, then among the nodes of each site,
-// then among the sites: three phases, each with its own n and its own wires.
+// then among the sites: three phases, each with its own n and its own links.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_GRADIENT_SYNC_H_
 #define ATOLL_COORDINATOR_PLANNER_GRADIENT_SYNC_H_
@@ -26,11 +26,12 @@ namespace atl::plan {
 // Per replica, per stage.
 using StageTimes = std::vector<std::vector<double>>;
 
-// When each stage's sums are complete, given when its own gradients are. With one replica: at once.
+// When each stage's all-reduce is complete, given when its own gradients are. With one replica: at
+// once.
 StageTimes SynchroniseGradients(const Cluster& cluster, const Costs& costs, const Job& job,
                                 const Layout& layout, const StageTimes& ready_s);
 
-// The slowest sum if all gradients are ready at 0.
+// The slowest all-reduce if all gradients are ready at 0.
 double SyncSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
                    const Layout& layout);
 

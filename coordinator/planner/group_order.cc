@@ -269,7 +269,7 @@ class Beam {
       Add({reversed, Proportional(problem_, reversed), 0});
       std::rotate(groups.begin(), groups.begin() + 1, groups.end());
     }
-    // Each alone, the rest idle: few devices can be better than slow wires.
+    // Each alone, the rest idle: few devices can be better than slow links.
     for (size_t g = 0; g < groups.size(); ++g) {
       std::vector<int> first = groups;
       std::swap(first[0], first[g]);

@@ -4,7 +4,7 @@
 // A group is equal entities that follow each other. The cost of an order with its cuts is
 //   T = max_s [ sum_{u<s} (F_u + B_u + 2 c_u) + m * tau_s ],  tau_s = max(F_s + B_s + W_s, x_s-1,
 //   x_s)
-// with c a boundary's transfer time and x its serialisation (SpanTrain, equation 1, with the
+// with c a stage link's transfer time and x its serialisation (SpanTrain, equation 1, with the
 // unhidden latency never below 0). Two ways to the best one: exactly, by dynamic programming over
 // subsets of groups from the pipeline's end; or by beam search.
 
@@ -50,7 +50,7 @@ std::optional<GroupOrder> OrderExactly(const OrderProblem& problem);
 double OrderWork(const OrderProblem& problem);
 
 // Beam search: keeps `width` orders, expands each by swapping two groups (with or without their
-// layers), by moving a boundary 1 or 2 layers, half the way or all the way to its neighbours, drops
+// layers), by moving a cut 1 or 2 layers, half the way or all the way to its neighbours, drops
 // repetitions, and stops after `patience` rounds without gain. The orders kept then get their best
 // cuts by dynamic programming, and the best of them is improved in the same way by swapping,
 // dropping and inserting groups.

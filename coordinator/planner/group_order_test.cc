@@ -69,7 +69,7 @@ TEST_CASE("Beam search comes within 10% of the exact order, on average within 1%
   CHECK(excess / compared <= 0.01);
 }
 
-TEST_CASE("A group behind a slow wire stays idle when it costs more than it gives") {
+TEST_CASE("A group behind a slow link stays idle when it costs more than it gives") {
   Model model{"equal", std::vector<Layer>(8, Layer{"l", 1000, 1e12, 1000, 1'000'000})};
   const Costs costs(model, {}, {});
   const StageCosts device = costs.For({"d", 100e12, 1e14, 1, 1e10}, 1, 1);

@@ -11,8 +11,7 @@ namespace {
 constexpr int64_t kPackWork = 200'000;
 constexpr int64_t kMergedWork = 50'000;
 
-// Compositions in units of `unit` entities that reach `weakest` and `min_bytes` and from which
-// nothing can be taken away.
+// Compositions in units of `unit` entities that reach `weakest` and `min_bytes` and are minimal.
 class Fillings {
  public:
   Fillings(const std::vector<EntityClass>& classes, int unit, double micro_batches,
@@ -291,8 +290,9 @@ std::optional<GroupChoice> GroupByCounts(const std::vector<EntityClass>& classes
     total += c.power * c.count;
   }
   if (groups < 1 || groups > entities || total <= 0) return std::nullopt;
-  // Like classes count as one until there are few enough states. Of few classes, entities are dealt
-  // in units; a unit may not be more than a group's share, or there would be too few to deal.
+  // Like classes count as one until there are few enough states. Of few classes, entities are
+  // distributed in units; a unit may not be more than a group's share, or there would be too few of
+  // them.
   const int largest_unit = std::max(1, entities / groups);
   Merged merged;
   int unit = 1;

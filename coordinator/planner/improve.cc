@@ -38,7 +38,7 @@ std::string KeyOf(const std::vector<Run>& runs, int micro_batches) {
   return key;
 }
 
-// Replicas that cross between the same sites share the wire: each is taken to get its part.
+// Replicas that cross between the same sites share the link: each is assumed to get its part.
 Wire WireOfRuns(const Cluster& cluster, const Layout& layout, const Replica& replica,
                 const Run& from, const Run& to) {
   const int a = replica.stages[from.last - 1].devices[0];

@@ -1,4 +1,4 @@
-// One pipeline across slow wires, or an island per site with outer rounds: which trains faster?
+// One pipeline across slow links, or an island per site with outer rounds: which trains faster?
 //
 // Islands take their own steps and meet at a parameter server every `steps_per_round` steps. They
 // never wait for each other's activations, but need more samples for the same loss. What counts is
@@ -58,7 +58,7 @@ absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& 
 // as many samples are needed. The less the better.
 double RankOfSample(const Job& job, double samples_per_s, double price, double factor);
 
-// The devices of one site, and the wires between them.
+// The devices of one site, and the links between them.
 Cluster OnlySite(const Cluster& cluster, const std::string& site);
 
 // The site that minimises sum over sites of rounds per second * 2 * (bytes / bandwidth + latency):

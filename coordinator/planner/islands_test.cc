@@ -31,7 +31,7 @@ IslandChoice Choose(const Cluster& cluster, const char* model, const IslandOptio
   return *std::move(choice);
 }
 
-TEST_CASE("Over a very slow wire islands win; over a fast one they cost samples for nothing") {
+TEST_CASE("Over a very slow link islands win; over a fast one they cost samples for nothing") {
   const IslandChoice slow = Choose(TwoSites(1.25e6), "gpt3-2.7b", {.steps_per_round = 5000});
   CHECK(slow.use_islands);
   CHECK(slow.islands.size() == 2);

@@ -153,7 +153,8 @@ GradientTimes TimesTogether(const Cluster& cluster, const Layout& layout, Outcom
   return times;
 }
 
-// The slowest replica's end, given when every stage's sums are complete: the optimizer follows.
+// The slowest replica's end, given when every stage's all-reduce is complete: the optimizer
+// follows.
 double StepEnd(const Layout& layout, const Outcome& outcome, const StageTimes& summed_s) {
   double end_s = 0;
   for (const ReplicaOutcome& kind : outcome.kinds) {
@@ -171,7 +172,7 @@ double StepEnd(const Layout& layout, const Outcome& outcome, const StageTimes& s
   return end_s;
 }
 
-// Adds what follows the last operation: sums over replicas, the optimizer, and word of it.
+// Adds what follows the last operation: all-reduces over replicas, the optimizer, the commit votes.
 void AddEnd(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout,
             const GradientTimes& times, Outcome& outcome) {
   StageTimes optimizer_s(layout.replicas.size());
@@ -360,7 +361,7 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
       const Wire wire = StageWire(cluster, sharing, stage, replica.stages[s + 1]);
       const double bytes = static_cast<double>(BoundaryBytes(costs, stage, layout.micro_batch));
       fill += 2 * wire.Seconds(bytes);
-      // All boundaries' messages pass a line with each micro-batch.
+      // The messages of all stage links pass a line with each micro-batch.
       const WireSharing::Line* line = LineBetween(cluster, sharing, stage, replica.stages[s + 1]);
       const double each = line == nullptr ? 1 : 1.0 * line->boundaries / line->replicas;
       beat = std::max(beat, each * bytes / wire.bytes_per_s);

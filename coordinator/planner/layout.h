@@ -26,7 +26,7 @@ namespace atl::plan {
 // nodes, then among a site's nodes, then around a ring of sites, and back.
 enum class Reduction { kBySite, kRing, kHierarchical };
 
-// What the operator fixed: the search keeps to layouts that obey it.
+// What the operator fixed: the search keeps to layouts that satisfy it.
 struct Constraints {
   int stages = 0;        // devices, or tensor-parallel sets, of every pipeline; 0: any number
   int replicas = 0;      // 0: any number
@@ -112,8 +112,8 @@ struct ReplicaOutcome {
 };
 
 struct Outcome {
-  double step_s = 0;      // from step to step: operations, sums, word of them, the optimizer
-  double sync_s = 0;      // of it, sums that the slowest replica's operations do not hide
+  double step_s = 0;      // from step to step: operations, all-reduces, commit votes, optimizer
+  double sync_s = 0;      // of it, all-reduces that the slowest replica's operations do not hide
   double commit_s = 0;    // of it, until far sites know of each other (commit.h)
   double bound_s = 0;     // no schedule of this layout is faster
   bool together = false;  // replicas share lines and were played together
@@ -133,8 +133,8 @@ struct Evaluation {
   double limit_s = INFINITY;       // CANCELLED if no schedule can be as fast as that
 };
 
-// Orders a stage's devices by how long they take for the whole model: what types they are of beside
-// the first one's is not asked.
+// Orders a stage's devices by their time for the whole model; their types, but for the first one's,
+// do not matter.
 void SlowestFirst(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
                   std::vector<int>& devices);
 
@@ -182,7 +182,7 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
 // another shares a line in turn, one message at a time at full bandwidth (together.h); replicas
 // that use one trunk share it evenly, and within a replica messages over a trunk wait for each
 // other. Gradients are summed as gradient_sync.h says, from the moment on at which all holders of a
-// layer are done with it; then sites tell each other (commit.h).
+// layer are done with it; then sites exchange commit votes (commit.h).
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Layout& layout, const Evaluation& evaluation);
 

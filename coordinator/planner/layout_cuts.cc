@@ -14,7 +14,7 @@
 namespace atl::plan {
 namespace {
 
-// Of a replica's stages; groups of devices that are alike are asked about once.
+// Of a replica's stages; groups of devices that are alike are computed once.
 class CostsOfStages {
  public:
   CostsOfStages(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
@@ -46,8 +46,8 @@ class CostsOfStages {
   std::vector<int64_t> bytes_;
 };
 
-// Moves single layers across boundaries while that makes the entities' load more even: first that
-// all hold their state and `in_flight` micro-batches, then the slowest one's time, then the spread.
+// Moves single layers across cuts while that evens out the entities' load: first that all hold
+// their state and `in_flight` micro-batches, then the slowest one's time, then the spread.
 class Evener {
  public:
   Evener(const CostsOfStages& costs, bool saves, int in_flight, Replica& replica)

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMostMembers = 255;  // of a group
 
-// Entities that no link tells apart: of one type and site, and of one node or device where these
+// Entities that no link distinguishes: of one type and site, and of one node or device where these
 // have links of their own.
 using Like = std::tuple<int, std::string, std::string, int>;
 

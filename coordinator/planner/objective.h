@@ -1,8 +1,8 @@
 // What a plan is chosen for: a short step, or a cheap one, within limits of both.
 //
-// A step costs what the devices that take part cost for as long as it takes, and what its messages
-// cost on their way: boundaries of stages, and sums of gradients between replicas. What idles is
-// not paid for: whoever pays releases it.
+// A step costs what the participating devices cost for its duration, and what its messages cost:
+// over stage links, and in all-reduces between replicas. Idle devices cost nothing: the user
+// releases them.
 //
 // A rank orders layouts: the less the better. Within the limits it is the step's seconds or its
 // price; beyond them it is by how much the worse limit is missed, and more than any within.

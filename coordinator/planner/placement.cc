@@ -136,8 +136,8 @@ class Search {
     return children;
   }
 
-  // Dominance compares times alone, so it is for problems in which nothing else tells two nodes
-  // with the same key apart: memory never binds, and no edges exclude each other.
+  // Dominance compares times alone, so it is for problems in which nothing else distinguishes two
+  // nodes with the same key: memory never binds, and no edges exclude each other.
   bool CanDominate() const {
     int64_t all_bytes = 0;
     int64_t largest = 0;
@@ -213,8 +213,8 @@ class Search {
     return -1;
   }
 
-  // Equal times and memory, and links of no device tell them apart (only where there are none to
-  // either, or the same to both).
+  // Equal times and memory, and no link distinguishes the devices (only where neither has links, or
+  // both the same).
   bool Identical(int a, int b) const {
     if (problem_.memory_bytes[a] != problem_.memory_bytes[b]) return false;
     for (const Operator& op : problem_.operators) {
@@ -263,7 +263,7 @@ class Search {
     return arrival_ns;
   }
 
-  // Results on the device that somebody still wants at `start_ns`, the inputs' copies, and its own.
+  // Results on the device that are still needed at `start_ns`, the inputs' copies, and its own.
   bool Fits(const Node& node, int op, int device, Nanos start_ns) const {
     const Operator& o = problem_.operators[op];
     int64_t bytes = o.workspace_bytes + o.result_bytes;

@@ -62,7 +62,7 @@ absl::StatusOr<Placement> PlaceGreedily(const PlacementProblem& problem);
 
 struct PlacementOptions {
   int64_t max_nodes = 1'000'000;  // expanded at most
-  std::function<bool()> stop;     // asked between batches; true ends the search
+  std::function<bool()> stop;     // polled between batches; true ends the search
   // Nodes taken from the frontier at once. The result depends on it, not on who expands them.
   int batch = 32;
   // Calls work(0) .. work(n - 1), at the same time if it likes, and returns when all are done.

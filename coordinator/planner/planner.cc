@@ -302,11 +302,11 @@ void Compete(const std::vector<Candidate>& candidates, const Options& options, C
   std::set<std::string> seen;
   for (const Candidate& candidate : candidates) {
     const std::string family = Family(candidate);
-    // Two ways of grouping often lead to the same layout; its estimate tells.
+    // Two ways of grouping often lead to the same layout, which shows in its estimate.
     const std::string same =
         absl::StrFormat("%s %.9g", Describe(candidate.layout), candidate.estimate_s);
     if (!seen.insert(same).second || !seen.insert(family).second) continue;
-    // Without a layout so far, look on: the estimate knows less of memory than the simulator.
+    // Without a layout so far, continue: the estimate knows less of memory than the simulator.
     const bool enough = plan.simulated >= options.simulate || contest.Stopped();
     if (!enough || !contest.any()) {
       contest.EnterBoth(candidate);
@@ -361,7 +361,7 @@ std::string GapReason(const Layout& layout, const Outcome& outcome) {
                            chunk.forward_bytes)));
   }
   if (wire_s * micro_batches > 0.5 * outcome.step_s) {
-    return absl::StrFormat("a wire is busy %.0f%% of the step",
+    return absl::StrFormat("a link is busy %.0f%% of the step",
                            100 * wire_s * micro_batches / outcome.step_s);
   }
   return absl::StrCat("few micro-batches: ", micro_batches, " over ", kind.problem.chunks.size(),

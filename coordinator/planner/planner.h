@@ -10,7 +10,7 @@
 // devices first, balances the layers under memory, shares the samples by speed, and ranks by the
 // cost model. The best are simulated with searched schedules, also with their groups in the order
 // that SpanTrain's search likes best, or, if the job says so, as branch and bound maps their
-// devices to stages; the winner is improved by moving boundaries and swapping stages; where its
+// devices to stages; the winner is improved by moving cuts and swapping stages; where its
 // devices idle and every replica stays in one site, it also competes with two stages per device,
 // interleaved and V-shaped. Deterministic in the seed; a time budget, if any, is the caller's
 // through Options::stop.
@@ -40,7 +40,7 @@ struct Options {
   double exact_work = 1e7;            // steps that an exact order of groups may take; else beam
   int64_t mapping_nodes = 20'000;     // of all searches by branch and bound together
   Parallel parallel;                  // of these searches' nodes; no plan depends on it
-  std::function<bool()> stop;         // asked between candidates; what is best by then is returned
+  std::function<bool()> stop;         // polled between candidates; what is best by then is returned
 };
 
 struct Alternative {
@@ -86,7 +86,7 @@ void Rerank(const Cluster& cluster, const Costs& costs, const Job& job, Plan& pl
 // Every device trains on its own, without communication, at its best size: no plan is faster.
 double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job& job);
 
-// Why the step takes longer than the bound: memory, a wire, or too few micro-batches. Empty within
+// Why the step takes longer than the bound: memory, a link, or too few micro-batches. Empty within
 // 5% of it.
 std::string GapReason(const Layout& layout, const Outcome& outcome);
 

@@ -84,7 +84,7 @@ TEST_CASE("Any mix of devices gets a valid plan, the same one every time") {
   CHECK(again->reason == plan->reason);
 }
 
-TEST_CASE("Slow wires between sites: activations cross rather than gradients") {
+TEST_CASE("Slow links between sites: activations cross rather than gradients") {
   Cluster cluster;
   Add(cluster, "a100-80", 8, "a");
   Add(cluster, "a100-80", 8, "b");
@@ -101,9 +101,9 @@ TEST_CASE("Slow wires between sites: activations cross rather than gradients") {
   }
 }
 
-// Six sites in a chain of fast wires, all others slow, named so that no order of names follows the
+// Six sites in a chain of fast links, all others slow, named so that no order of names follows the
 // chain.
-TEST_CASE("Many sites form a pipeline along their fast wires") {
+TEST_CASE("Many sites form a pipeline along their fast links") {
   Cluster cluster;
   const std::vector<std::string> chain = {"d", "a", "f", "b", "e", "c"};
   for (const std::string& site : chain) Add(cluster, "a100-80", 1, site);
@@ -126,7 +126,7 @@ TEST_CASE("Many sites form a pipeline along their fast wires") {
   }
 }
 
-// Unlike devices, each a node and a type of its own, dealt over sites with unlike wires.
+// Unlike devices, each a node and a type of its own, distributed over sites with unlike links.
 Cluster UnlikeDevices(int count, int sites, uint64_t seed) {
   Rng rng(seed);
   Cluster cluster;
@@ -349,14 +349,14 @@ TEST_CASE("A step counts when all sites know of each other: only who is done wit
     CHECK(outcome->bound_s <= outcome->step_s);
     return *outcome;
   };
-  // 1F1B ends with the first stage's backward: the last one's word is there long before.
+  // 1F1B ends with the first stage's backward: the last one's commit vote is there long before.
   CHECK(evaluate(5e-3, "1f1b", 19).commit_s == 0);
-  // Both stages end with W at about the same time: each waits for the other's word.
+  // Both stages end with W at about the same time: each waits for the other's vote.
   const double near = evaluate(0, "zb-h2", 19).commit_s;
   const double far = evaluate(5e-3, "zb-h2", 19).commit_s;
   CHECK(far > near + 3e-3);
   CHECK(far <= near + 5.001e-3);
-  // Where another site leads, it hears of the first stage's end and says so: two latencies.
+  // A leader at another site learns of the first stage's end and announces it: two latencies.
   cluster.leader = cluster.devices[1].node;
   CHECK(evaluate(5e-3, "1f1b", 19).commit_s > 8e-3);
   cluster.leader = cluster.devices[0].node;

@@ -11,7 +11,7 @@
 
 namespace atl::plan {
 
-// Groups of random speed, size and memory on random wires.
+// Groups of random speed, size and memory on random links.
 class RandomGroups {
  public:
   RandomGroups(uint64_t seed, int groups, int layers) {

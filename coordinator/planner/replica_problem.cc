@@ -42,7 +42,7 @@ void AppendWire(const Wire& wire, std::string& key) {
   }
 }
 
-// Adds the replica's wires to the simulator's network, each once.
+// Adds the replica's links to the simulator's network, each once.
 class NetworkBuilder {
  public:
   NetworkBuilder(const Cluster& cluster, const WireSharing& sharing, sim::Network& network)

@@ -14,9 +14,9 @@ namespace atl::plan {
 
 sim::Nanos ToNanos(double seconds);
 
-// Who shares what lies between sites. All that goes from one site to another shares one line and
+// What messages between sites share. All that goes from one site to another shares one line and
 // uses it in turn, each message at full bandwidth (the runtime keeps the order, plan_io's
-// link_orders). Wires for which the cluster's file names several edges, trunks or changes share
+// link_orders). Links for which the cluster's file names several edges, trunks or changes share
 // what it says.
 struct WireSharing {
   struct Line {
@@ -33,9 +33,9 @@ WireSharing SharingOf(const Cluster& cluster, const Layout& layout);
 const WireSharing::Line* LineBetween(const Cluster& cluster, const WireSharing& sharing,
                                      const Stage& from, const Stage& to);
 
-// The wire that a boundary's messages find: of a line its replica's even part, of other
-// wires between sites the boundary's; within a node as many times as wide as there are members,
-// since a boundary activation is the same on all members of a tensor-parallel set, which send a
+// The link that a stage link's messages use: of a line its replica's even part, of other links
+// between sites the stage link's; within a node as many times as wide as there are members, since
+// an activation at a stage link is the same on all members of a tensor-parallel set, which send a
 // part each.
 Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& from,
                const Stage& to);
@@ -43,7 +43,7 @@ Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& 
 // One micro-batch's message from a stage to the next.
 int64_t BoundaryBytes(const Costs& costs, const Stage& stage, int micro_batch);
 
-// Equal for replicas that the simulator cannot tell apart.
+// Equal for replicas that are the same to the simulator.
 std::string KindOf(const Cluster& cluster, const Layout& layout, const WireSharing& sharing,
                    const Replica& replica);
 

@@ -45,7 +45,7 @@ struct MappingOptions {
   int batch = 32;              // nodes expanded at once; the result depends on it
   int stages = 0;              // of the pipeline; 0: any number
   int in_flight = 1 << 30;     // micro-batches that a stage keeps at most; 1F1B's otherwise
-  std::function<bool()> stop;  // asked between batches; true ends the search
+  std::function<bool()> stop;  // polled between batches; true ends the search
   Parallel parallel;           // of a batch; empty: one after another, here
 };
 

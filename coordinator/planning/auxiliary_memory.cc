@@ -63,7 +63,7 @@ int SlotsOfStage(const IslandPlan& plan, const PlanReplica& replica, size_t stag
   return replica.micro_batches;
 }
 
-// Of the boundary from stage `before` to the next one, at either end, for devices `device` and
+// Of the stage link from stage `before` to the next one, at either end, for devices `device` and
 // `other` at its ends.
 void AddBoundary(const IslandPlan& plan, const PlanReplica& replica, size_t before,
                  const std::string& device, const std::string& other, bool is_before,
@@ -142,7 +142,7 @@ BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
   return beside;
 }
 
-// Everybody keeps everything where there are as many copies as workers.
+// Every worker keeps everything where there are as many copies as workers.
 int64_t LeastOwnerBytes(const PlanRequest& request) {
   if (request.spec.checkpoint.peer_copies + 1 < std::ssize(request.members)) return 0;
   int64_t elements = 0;

@@ -1,15 +1,15 @@
-// What a plan takes beside what its devices' backends count: messages in flight, sums on their way,
-// what owners keep for the exchange with the parameter servers, the leader's checkpoint. Internal
-// to planning.
+// Auxiliary memory of a plan, beyond what its devices' backends count: messages in flight,
+// reductions in progress, what owners keep for the exchange with the parameter servers, the
+// leader's checkpoint. Internal to planning.
 //
-// The bounds are the runtime's. Of a boundary both ends hold messages for at most as many
-// micro-batches as the stage before it has in flight (its slots): one that waits to be received, or
-// for word that it has arrived, keeps its slot. One more, since that word takes a latency. The
-// windows and queues of the peer link (common/net/peer_link.h) are larger, so as never to hold a
-// step up. Sums: of each layer, the other members' numbers of the part that a member adds up, and
-// then the sums that it is told; all together a gradient's bytes times (n - 1) / n among n workers.
-// A GPU has blocks for messages: four out, and in four, or one for each that comes straight
-// (worker/pipeline/device_transport.h).
+// The bounds are the runtime's. Both ends of a stage link hold messages for at most as many
+// micro-batches as the stage before it has in flight (its slots): a message that waits to be
+// received, or for its acknowledgement, keeps its slot. One more, since the acknowledgement takes a
+// latency. The windows and queues of the peer link (common/net/peer_link.h) are larger, so that
+// they never delay a step. Reductions: of each layer, the other members' numbers of the part that a
+// member adds up, and then the sums that it receives; all together a gradient's bytes times (n - 1)
+// / n among n workers. A GPU has blocks for messages: four out, and in four, or one for each that
+// comes straight (worker/pipeline/device_transport.h).
 
 #ifndef ATOLL_COORDINATOR_PLANNING_AUXILIARY_MEMORY_H_
 #define ATOLL_COORDINATOR_PLANNING_AUXILIARY_MEMORY_H_

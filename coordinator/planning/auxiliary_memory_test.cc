@@ -39,7 +39,7 @@ int64_t Elements(const PlanRequest& request) {
   return elements;
 }
 
-TEST_CASE("both ends of a boundary hold messages for what is in flight, and one more") {
+TEST_CASE("both ends of a stage link hold messages for what is in flight, and one more") {
   PlanRequest request = TwoWorkers();
   const IslandPlan plan = Planned(request);
   for (const char* device : {"w1/0", "w2/0"}) {
@@ -57,7 +57,7 @@ TEST_CASE("both ends of a boundary hold messages for what is in flight, and one 
         9 * kMessage);
 }
 
-TEST_CASE("sums with other workers take a gradient's bytes, but for one's own part") {
+TEST_CASE("all-reduces with other workers take a gradient's bytes, but for one's own part") {
   PlanRequest request = TwoWorkers();
   request.spec.layout.stages = 1;
   request.spec.layout.replicas = 2;

@@ -1,4 +1,4 @@
-// What a job's specification asks of the search.
+// What a job's specification requires of the search.
 
 #include <algorithm>
 #include <utility>

@@ -26,7 +26,7 @@ double PriceOf(const JobSpec& spec, const TrainingRate& rate);
 // FAILED_PRECONDITION names the limit that is missed, by how much, and what to do.
 absl::Status CheckLimits(const JobSpec& spec, const TrainingRate& rate);
 
-// INVALID_ARGUMENT where the job asks for a cheap plan and nothing has a price.
+// INVALID_ARGUMENT where the job requests a cheap plan and nothing has a price.
 absl::Status CheckPrices(const JobSpec& spec, const plan::Cluster& cluster);
 
 // "12.3 hours and 456 for 10000000 tokens"; without a price "12.3 hours for ...".

@@ -41,7 +41,7 @@ std::optional<Place> PlaceOf(const IslandPlan& plan, const std::string& device) 
   return std::nullopt;
 }
 
-// What a plan asks of one device.
+// What a plan takes of one device.
 class DeviceNeeds {
  public:
   DeviceNeeds(const PlanRequest& request, const ModelConfig& config, const TensorPart& part,

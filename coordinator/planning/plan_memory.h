@@ -22,7 +22,7 @@ namespace atl {
 struct MemoryLack {
   std::string device;
   int64_t takes_bytes = 0;     // as its backends count
-  int64_t beside_bytes = 0;    // of the same memory: messages, sums, copies of the model
+  int64_t beside_bytes = 0;    // of the same memory: messages, all-reduces, copies of the model
   int64_t has_bytes = 0;       // INT64_MAX: not known
   int64_t reserved_bytes = 0;  // by the search
 

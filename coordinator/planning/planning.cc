@@ -64,9 +64,9 @@ bool CutAgain(const PlanningInput& input, plan::Layout& layout) {
   return shape == plan::Shape::kPlain || plan::Reshape(input.cluster, input.costs, shape, layout);
 }
 
-// A step begins at the leader's word. Pipelines that begin in another site hear it a latency later,
-// and it hears of their ends a latency later: so they had better begin in its site. Devices take
-// the layers of those whose places they take, or layers are cut anew.
+// The leader starts a step. Pipelines that begin at another site get the start a latency later, and
+// the leader learns of their end a latency later: pipelines had better begin at the leader's site.
+// Devices take the layers of those whose assignments they take, or layers are cut anew.
 void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed,
                  plan::Plan& plan) {
   const std::vector<plan::Device>& devices = input.cluster.devices;
@@ -103,7 +103,7 @@ void AddMembers(const PlanRequest& request, const PlanningInput& input, const pl
   for (const PlanMember& offered : request.members) {
     if (!Uses(input, layout, offered.member.worker)) continue;
     IslandMember& member = island.members.emplace_back(offered.member);
-    // A site that was only assumed is not told: nothing would be near for certain.
+    // A site that was only assumed is left out: no member would be near for certain.
     for (const plan::Device& device : input.cluster.devices) {
       if (device.node != member.worker) continue;
       member.site = offered.site.empty() && request.links.empty() ? "" : device.site;
@@ -138,7 +138,7 @@ IslandPlan InRuntimeForm(const PlanRequest& request, const PlanningInput& input,
 }
 
 // As PredictMemory; where the job does not say how many replicas keep the optimizer's state, one of
-// them where memory asks for it.
+// them where memory requires it.
 std::vector<MemoryLack> PredictFitting(const PlanRequest& request, IslandPlan* island) {
   std::vector<MemoryLack> lacks = PredictMemory(request, island);
   if (lacks.empty() || request.spec.layout.optimizer_copies > 0 || island->optimizer_copies <= 1) {
@@ -180,7 +180,7 @@ absl::Status KeepLimits(const PlanRequest& request, const PlanningInput& input,
   absl::StrAppend(&island.reason, "; ", TotalsText(request.spec, rate));
   const absl::Status kept = CheckLimits(request.spec, rate);
   if (kept.ok() || request.number == 1) return kept;
-  absl::StrAppend(&island.reason, "; not what the job asks for: ", kept.message());
+  absl::StrAppend(&island.reason, "; not what the job requests: ", kept.message());
   return absl::OkStatus();
 }
 
@@ -348,7 +348,7 @@ absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
   absl::StatusOr<IslandPlan> plan = PlanAsAsked(relaxed);
   if (!plan.ok()) return asked;
   absl::StrAppend(&plan->reason,
-                  "; not what the job asks for, until that fits again: ", asked.status().message());
+                  "; not what the job requests, until that fits again: ", asked.status().message());
   return plan;
 }
 

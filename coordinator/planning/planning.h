@@ -16,7 +16,7 @@
 
 namespace atl {
 
-// The best known layout that obeys the constraints, in runtime form; Validate() accepts it. An
+// The best known layout that satisfies the constraints, in runtime form; Validate() accepts it. An
 // island that has trained before (number > 1) and has lost what the job's numbers of stages,
 // replicas and tensor-parallel devices need goes on without them, and its plan's reason says so.
 // Micro-batches divide the batch exactly: sizes are chosen so, or, where the job fixes one that
@@ -39,9 +39,9 @@ struct FoundPlan {
   IslandPlan island;
 };
 
-// PlanIsland's search by itself, for people who plan for devices that are not there, too: `input`
-// may have another cluster, other costs or other sizes than MakePlanningInput made of the request.
-// Without input.cluster.leader anybody may lead. The plan has not been validated.
+// PlanIsland's search by itself, for plans with devices that are not there, too: `input` may have
+// another cluster, other costs or other sizes than MakePlanningInput made of the request. Without
+// input.cluster.leader any worker may lead. The plan has not been validated.
 absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInput& input);
 
 }  // namespace atl

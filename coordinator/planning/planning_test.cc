@@ -65,7 +65,7 @@ TEST_CASE("replicas synchronise every layer, and share the sequences by measured
   CHECK(Count(plan, "w2/0", PlanOpKind::kSync) == 6);
 }
 
-TEST_CASE("a replica that the job asks for gets a sequence, however slow its device is") {
+TEST_CASE("a replica that the job requests gets a sequence, however slow its device is") {
   PlanRequest request = JobOf(4, 8);
   request.members = {Worker("w1", 1), Worker("w2", 1)};
   request.members[0].profiles = {Measured("w1/0", 1)};
@@ -73,7 +73,7 @@ TEST_CASE("a replica that the job asks for gets a sequence, however slow its dev
   Link(request, "w1", "w2", 0.01, 1e10);
   request.spec.layout.replicas = 2;
   request.spec.inner.micro_batch_sequences = 1;
-  request.number = 2;  // a plan that is not as asked for would be made
+  request.number = 2;  // a plan that is not as requested would be made
   const IslandPlan plan = Planned(request);
   REQUIRE(plan.replicas.size() == 2);
   for (const PlanReplica& replica : plan.replicas) {
@@ -379,7 +379,7 @@ TEST_CASE("workers without a site are grouped by their links") {
   CHECK(input->assumptions.find("3 of 3 devices") == 0);
 }
 
-TEST_CASE("members are told their site and NCCL's version, where these are known and the same") {
+TEST_CASE("members get their site and NCCL's version, where these are known and the same") {
   PlanRequest request = JobOf(4, 8);
   request.members = {Worker("w1", 2), Worker("w2", 2)};
   for (PlanMember& member : request.members) {
@@ -388,7 +388,7 @@ TEST_CASE("members are told their site and NCCL's version, where these are known
   request.spec.layout.replicas = 4;
   request.spec.layout.stages = 1;
   CHECK(Planned(request).members[1].nccl == "2.27.3");
-  CHECK(Planned(request).members[1].site.empty());  // nobody knows it
+  CHECK(Planned(request).members[1].site.empty());  // it is not known
   request.members[0].site = request.members[1].site = "north";
   request.members[1].devices[1].nccl = "";
   const IslandPlan plan = Planned(request);

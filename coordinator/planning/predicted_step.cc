@@ -77,7 +77,7 @@ void AddLinks(const plan::Cluster& cluster, const plan::Layout& layout,
   }
 }
 
-// What follows a device's operations: its stages' sums, everybody's word, the optimizer.
+// What follows a device's operations: its stages' all-reduces, all commit votes, the optimizer.
 struct Ends {
   std::vector<double> summed_s;              // per stage
   std::vector<double> known_s, optimizer_s;  // per place

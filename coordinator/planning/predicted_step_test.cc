@@ -1,4 +1,4 @@
-// A plan played again is the step that the planner promised, and shows every operation of it.
+// A plan played again is the step that the planner predicted, and shows every operation of it.
 
 #include "coordinator/planning/predicted_step.h"
 
@@ -103,7 +103,7 @@ int64_t PeriodOf(const StepTrace& trace) {
   return period_ns;
 }
 
-TEST_CASE("A pipeline's step is the one that its plan promised") {
+TEST_CASE("A pipeline's step is the one that its plan predicted") {
   for (const char* schedule : {"", "1f1b", "zb-h1", "zb-v"}) {
     INFO(schedule);
     PlanRequest request = Island(3);
@@ -117,7 +117,7 @@ TEST_CASE("A pipeline's step is the one that its plan promised") {
     REQUIRE(!step.links.empty());
     CHECK(step.links[0].latency_ns == 5'000'000);
     CHECK(step.links[0].bandwidth_bytes_per_s == Approx(1e6));
-    // Each way over each boundary, once for every micro-batch.
+    // Each way over each stage link, once for every micro-batch.
     CHECK(step.messages.size() == 8 * 2 * (plan.replicas[0].stages.size() - 1) -
                                       (std::string(schedule) == "zb-v" ? 16 : 0));
   }
@@ -154,7 +154,7 @@ TEST_CASE("Replicas that share a line between sites take turns, and sites wait f
   for (const TraceMessage& a : step.messages) {
     for (const TraceMessage& b : step.messages) {
       if (&a == &b || !crosses(a) || !crosses(b) || (a.from < "w3") != (b.from < "w3")) continue;
-      // Until its last byte has left nobody else's goes.
+      // No other message is sent until its last byte has left.
       if (a.start_ns <= b.start_ns) CHECK(a.arrive_ns - 5'000'000 <= b.start_ns);
     }
   }
@@ -177,7 +177,7 @@ TEST_CASE("What changes since the plan was made changes the step") {
   CHECK(slower->step_ns > plan->step_ns);
 }
 
-TEST_CASE("A device that nobody knows is named") {
+TEST_CASE("An unknown device is named") {
   PlanRequest request = Island(2);
   request.spec.layout.stages = 2;
   const auto plan = PlanIsland(request);

@@ -20,9 +20,9 @@ void MakeRoom(const plan::Layout& layout, const IslandPlan& island, PlanningInpu
 bool Recomputes(const IslandPlan& island);
 
 // The search keeps memory back for what it does not know of. `island` is `plan` in runtime form:
-// the same plan with the fewest recomputed blocks that its programs' exact memory asks for, if
-// these are fewer and its step is no longer. Its programs are new ones: their memory is to be asked
-// again.
+// the same plan with the fewest recomputed blocks that its programs' exact memory requires, if
+// these are fewer and its step is no longer. Its programs are new ones: their memory is to be
+// computed again.
 std::optional<plan::Plan> RecomputingLess(const PlanRequest& request, PlanningInput input,
                                           IslandPlan island, plan::Plan plan);
 

@@ -222,7 +222,7 @@ std::map<std::pair<NodeId, NodeId>, plan::Wire> WiresOf(const PlanRequest& reque
   return wires;
 }
 
-// Sites that nobody declared: with the worker they are grouped with that has one, else a new name.
+// Sites that were not declared: that of a worker of the same group that has one, else a new name.
 void FindSites(double boundary_bytes, plan::Cluster& cluster) {
   plan::GroupingOptions options;
   options.payload_bytes = boundary_bytes;
@@ -240,8 +240,8 @@ void FindSites(double boundary_bytes, plan::Cluster& cluster) {
   }
 }
 
-// Measured wires for every pair of workers, and the best of them between sites.
-// Returns how many pairs of workers have none.
+// Measured links for every pair of workers, and the best of them between sites. Returns how many
+// pairs of workers have none.
 int AddWires(const PlanRequest& request, double boundary_bytes, plan::Cluster& cluster) {
   cluster.node_latency_s = 50e-6;  // a queue between two threads, and their waking up
   cluster.site_wire.latency_s = 200e-6;
@@ -329,7 +329,7 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   MakeTypes(request, devices, input, input.table);
   input.costs = plan::Costs(model, input.table, CostOptionsOf(request.spec, element.compute == 4));
   ATOLL_ASSIGN_OR_RETURN(input.job, JobOf(request.spec, shape));
-  // Without keys sums go around Gloo's rings, which know no sites.
+  // Without keys all-reduces go around Gloo's rings, which know no sites.
   const bool keys = std::all_of(request.members.begin(), request.members.end(),
                                 [](const PlanMember& m) { return !m.member.public_key.empty(); });
   input.job.reduction = keys ? plan::Reduction::kBySite : plan::Reduction::kRing;

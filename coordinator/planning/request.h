@@ -44,7 +44,7 @@ struct PlanRequest {
   int64_t number = 1;                        // of the plan; 1: the island's first
   int islands = 1;                           // that share the job's tokens
   uint64_t seed = 1;
-  std::function<bool()> stop;  // asked between candidates; what is best by then is returned
+  std::function<bool()> stop;  // polled between candidates; what is best by then is returned
   std::optional<int>
       improvements;  // small changes to try on the winner; none: the planner's number
 };
@@ -55,15 +55,15 @@ struct PlanningInput {
   plan::Costs costs;
   plan::Job job;
   plan::ProfileTable table;  // what `costs` has measured times from
-  int64_t head_groups = 0;   // of the model, that devices that share layers are dealt
+  int64_t head_groups = 0;   // of the model, distributed to devices that share layers
   std::string assumptions;   // what was not measured, in words; empty: nothing
 };
 
-// What a job's specification asks of the search: batch, sizes of micro-batches that divide it,
+// What a job's specification requires of the search: batch, sizes of micro-batches that divide it,
 // tensor-parallel degrees that the model's shape allows, what [layout] fixes. The error names the
 // field that is impossible.
 absl::StatusOr<plan::Job> JobOf(const JobSpec& spec, const ModelSpec& shape);
-// Heads that are dealt as one to the devices that share a layer.
+// Heads that go as one unit to the devices that share a layer.
 int64_t HeadGroups(const ModelSpec& shape);
 // Memory as the runtime takes it. `full_precision`: all is fp32, as on CPUs.
 plan::CostOptions CostOptionsOf(const JobSpec& spec, bool full_precision);
@@ -74,10 +74,11 @@ ElementBytes ElementBytesOf(const PlanRequest& request);
 // INVALID_ARGUMENT names the field of the job, the worker or the profile that is impossible.
 absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);
 
-// All members of an island speak with each other: sums of gradients and the commit of every step go
-// among all of them. So of two that cannot, one takes no part: takes out of the request who does
-// not reach the leader, then whoever lacks most others (the later one among equals), until all that
-// are left reach each other. Returns who was taken out and why.
+// All members of an island communicate with each other: all-reduces of gradients and the commit of
+// every step go among all of them. So of two members that cannot, one takes no part: takes out of
+// the request the members that do not reach the leader, then the one that lacks most others (the
+// later one among equals), until all that are left reach each other. Returns the names taken out
+// and why.
 std::vector<std::pair<NodeId, std::string>> LeaveOutUnreachable(PlanRequest& request);
 
 }  // namespace atl

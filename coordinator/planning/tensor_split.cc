@@ -15,7 +15,7 @@
 namespace atl {
 namespace {
 
-constexpr int64_t kMostHeads = 4096;  // dealt one by one
+constexpr int64_t kMostHeads = 4096;  // distributed one by one
 
 // Of one device that does all by itself.
 double SecondsAlone(const PlanningInput& input, int device, int micro_batch) {
@@ -138,7 +138,7 @@ absl::Status ShareUnevenly(const PlanRequest& request, const PlanningInput& inpu
     if (!shared.ok()) return Annotate(shared.status(), "layout.tensor_shares");
     plan = *std::move(shared);
     absl::StrAppend(&plan.reason, "; layers shared ", absl::StrJoin(asked, ":"),
-                    ", as the job asks");
+                    ", as the job requests");
     return absl::OkStatus();
   }
   const double evenly_s = plan.outcome.step_s;

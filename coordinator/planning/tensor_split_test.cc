@@ -77,7 +77,7 @@ TEST_CASE("what a job says of shares is done, the faster device gets the larger 
   const IslandPlan plan = Planned(request);
   CHECK(plan.tensor_shares == Shares{3, 1});
   CHECK(plan.replicas[0].stages[0].devices == Names{"w1/1", "w1/0"});
-  CHECK_THAT(plan.reason, Catch::Contains("layers shared 3:1, as the job asks"));
+  CHECK_THAT(plan.reason, Catch::Contains("layers shared 3:1, as the job requests"));
   // Slower than need be: alike devices would share evenly.
   PlanRequest alike = Sharing({1, 1});
   const int64_t even_ns = Planned(alike).step_ns;

@@ -1,4 +1,4 @@
-// The simulator's agenda: a binary heap ordered by time, then by the order of asking.
+// The simulator's agenda: a binary heap ordered by time, then by the order of the calls.
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_EVENT_QUEUE_H_
 #define ATOLL_COORDINATOR_SIMULATOR_EVENT_QUEUE_H_
@@ -21,7 +21,7 @@ enum class EventKind : uint32_t {
   kTrace,     // a fair trunk's bandwidth changes, or an outage of a link on one begins or ends
   kGradient,  // token: synchronisation, of which one chunk's part is complete
   kSyncDone,  // token: synchronisation
-  kTimer,     // not of a step: whoever drives the queue says what the token means
+  kTimer,     // not of a step: the queue's user defines the token
 };
 
 struct Event {

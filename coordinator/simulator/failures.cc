@@ -130,7 +130,7 @@ absl::StatusOr<FailedStep> SimulateWithFailures(const Problem& problem, const Sc
     if (next->back_ns == kForever) return Lost(std::move(step), *next, rule);
     start_ns = std::max(next->at_ns + rule.detect_ns, next->back_ns) + rule.restore_ns;
   }
-  step.reason = absl::StrCat("given up after ", rule.attempts_max, " attempts");
+  step.reason = absl::StrCat("failed after ", rule.attempts_max, " attempts");
   return step;
 }
 

@@ -2,9 +2,8 @@
 //
 // What happens then:
 // - A link that is down carries nothing. A message that was under way is sent again when the link
-// is
-//   back; whoever does not need it works on (network.h, Outage). If it never comes back and is
-//   needed, the step is lost.
+//   is back; devices that do not need it go on (network.h, Outage). If the link never comes back
+//   and is needed, the step is lost.
 // - A device that fails takes its activations and its part of the gradients with it, and no part of
 //   a step may be applied without the rest. So the attempt ends there for all. It is redone from
 //   the beginning, in the same order, when the failure has been noticed, all failed devices are
@@ -43,7 +42,7 @@ struct Attempt {
   Nanos end_ns = 0;
   int device = 0;          // that failed
   int64_t operations = 0;  // that had ended, to be redone
-  Nanos busy_ns = 0;       // of all devices together, in vain
+  Nanos busy_ns = 0;       // of all devices together, lost
 };
 
 struct FailedStep {

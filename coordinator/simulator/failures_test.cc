@@ -42,7 +42,7 @@ TEST_CASE("Without a failure, or with one after the end, nothing changes") {
   }
 }
 
-TEST_CASE("A device that fails and comes back: the step is redone, and what was in vain is told") {
+TEST_CASE("A device that fails and comes back: the step is redone, and the lost work is reported") {
   const FailureRule rule{.detect_ns = 30, .restore_ns = 4};
   // Back before it was noticed: the step begins at 40 + 30 + 4.
   FailedStep step = Play(Two(), {{What::kDevice, 0, 40, 45}}, rule);
@@ -71,7 +71,7 @@ TEST_CASE("A device that never comes back: the step is lost, by name") {
   CHECK(step.gone == 1);
 }
 
-TEST_CASE("A link that is down holds up its messages and nobody else") {
+TEST_CASE("A link that is down delays its own messages only") {
   // The second activation leaves stage 0 at 20; the link is down from 18 to 32.
   const Problem problem = Two();
   const int link = problem.chunks[0].forward_link;

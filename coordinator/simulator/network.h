@@ -9,7 +9,7 @@
 // takes part in a transfer (NVLink or PCIe within one kernel, for example).
 //
 // Trunks model what several links share: a network card, a site's uplink. An exclusive trunk
-// carries one transfer at a time at full speed, in the order asked; a fair trunk divides its
+// carries one transfer at a time at full speed, in the order of requests; a fair trunk divides its
 // bandwidth max-min fairly among the links that are sending. A trunk's bandwidth may follow a
 // trace.
 
@@ -51,7 +51,7 @@ struct Edge {
 
 // Who goes next when several messages wait for a lane.
 enum class LaneOrder {
-  kFirstCome,   // the one that asked first
+  kFirstCome,   // the one that requested first
   kRoundRobin,  // lowest micro-batch, then lowest replica; one that is not ready is skipped
 };
 
@@ -63,7 +63,7 @@ struct Lane {
 
 // The link is down from `from_ns` until `until_ns` (kForever: it never comes back). A transfer that
 // an outage would interrupt is sent when it is over, from its first byte; until then the message
-// leaves shared lanes and trunks to others, and so does what was sent in vain.
+// leaves shared lanes and trunks to others, as does what was sent without effect.
 struct Outage {
   Nanos from_ns = 0;
   Nanos until_ns = kForever;
@@ -96,14 +96,14 @@ absl::Status Validate(const Network& network);
 // The network as it is from `ns` on: traces and outages seen from there. REQUIRES: ns >= 0.
 Network From(Nanos ns, Network network);
 
-// One edge's part in a split transfer. Offsets are relative to the moment of asking.
+// One edge's part in a split transfer. Offsets are relative to the time of the request.
 struct EdgeOffer {
   double offset_ns = 0;  // waiting until the edge is free, plus its latency
   double bytes_per_ns = 0;
   int conflict_set = -1;
 };
 
-// How a transfer is split. `arrival_ns` is relative to the moment of asking; `bytes[e]` is what
+// How a transfer is split. `arrival_ns` is relative to the time of the request; `bytes[e]` is what
 // edge e carries (0: not used).
 struct Split {
   double arrival_ns = 0;

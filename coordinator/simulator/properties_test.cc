@@ -409,7 +409,7 @@ TEST_CASE("Equal replicas are found out, and one order serves them all") {
 }
 
 TEST_CASE("Improving an order finds what swaps along the critical path can find") {
-  // Stage 1 does micro-batch 0's B last, which holds up all the rest; the optimum is 1F1B's.
+  // Stage 1 does micro-batch 0's B last, which delays all the rest; the optimum is 1F1B's.
   const Problem problem =
       MakeUniform({.stages = 2, .micro_batches = 4, .forward_ns = 10, .backward_ns = 20});
   Found found;

@@ -2,7 +2,7 @@
 //
 // Where a shared lane has bandwidth to spare, replicas that are equal run well in step: one order
 // of operations, found for one of them with the lanes and trunks to itself, and copied to all.
-// Their messages then ask for a shared lane one after another, (micro-batch, replica) round robin,
+// Their messages then request a shared lane one after another, (micro-batch, replica) round robin,
 // each at full speed. Searching over one replica is as many times cheaper as there are replicas.
 // (Near saturation it pays to schedule all at once: Search tries both.)
 

@@ -45,7 +45,7 @@ absl::Status ValidateIsland(const RoundsProblem& problem, const RoundIsland& isl
   return absl::OkStatus();
 }
 
-// What a timer or a message is about. The epoch tells an island's life from the ones before.
+// What a timer or a message is about. The epoch distinguishes an island's incarnations.
 enum class About : uint64_t {
   kBlock,     // an island has trained its steps
   kShard,     // a shard has reached its server
@@ -145,7 +145,7 @@ class Rounds {
  private:
   void At(Nanos time_ns, const Note& note) { events_.Push(time_ns, EventKind::kTimer, Pack(note)); }
 
-  // Everything but the rounds' own notes belongs to a life of an island.
+  // Everything but the rounds' own notes belongs to one incarnation of an island.
   void Handle(Nanos now, const Note& note) {
     const int i = note.island;
     const bool of_now = islands_[i].epoch % 0x10000 == note.epoch;
@@ -154,7 +154,7 @@ class Rounds {
       case About::kCommit:
       case About::kApplied:
         return Decide(now, note);
-      case About::kComplete:  // counts even if its island is gone
+      case About::kComplete:  // counts even if its island has failed
         return Complete(now, note);
       case About::kFail:
         return Fail(now, i);

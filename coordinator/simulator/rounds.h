@@ -52,7 +52,7 @@ struct RoundsProblem {
   Nanos grace_ns = 0;
   bool wait_for_all = false;  // synchronous rounds
   Overlap overlap = Overlap::kNone;
-  Nanos control_ns = 0;  // one way between the coordinator and anybody
+  Nanos control_ns = 0;  // one way between the coordinator and any member
   Nanos detect_ns = 0;   // until an island's failure is noticed
   Nanos until_ns = 0;    // how long to play
 };

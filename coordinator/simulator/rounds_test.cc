@@ -50,7 +50,7 @@ TEST_CASE("One round, by hand") {
   JoinInStar({{1e9}, {1e9}, 5}, problem);
   const RoundsResult result = Play(problem);
   // Trains to 20, pushes to 125, the log takes 100; known at 228, decided at 234, with the server
-  // at 237, applied 200 later, known at 440; told at 443, pulled 50 + 5 later.
+  // at 237, applied 200 later, known at 440; announced at 443, pulled 50 + 5 later.
   const std::vector<IslandSpan>& spans = result.island_timelines[0];
   REQUIRE(spans.size() >= 5);
   const auto is = [&](int i, IslandState state, Nanos start, Nanos end) {
@@ -97,7 +97,7 @@ TEST_CASE("Carrying on hides the exchange behind the next steps") {
   CHECK(waits.efficiency < 0.8);
   CHECK(carries.efficiency > 0.99);
   CHECK(carries.waiting == 0);
-  // An exchange that takes longer than the steps holds up even these.
+  // An exchange that takes longer than the steps delays even these.
   problem.servers[0] = {2000, 2000, 1e9, 1e9};
   const RoundsResult slow = Play(problem);
   CHECK(slow.waiting > 0.5);

@@ -126,7 +126,8 @@ absl::StatusOr<Schedule> Interleaved(const Problem& problem) {
     for (int i = 0; i < pipeline.chunk_count; ++i) {
       if (problem.chunks[pipeline.first_chunk + i].device !=
           problem.chunks[pipeline.first_chunk + i % p].device) {
-        return absl::InvalidArgumentError("interleaved takes chunks dealt to the devices in turn");
+        return absl::InvalidArgumentError(
+            "interleaved takes chunks assigned to the devices in turn");
       }
     }
     if (pipeline.chunk_count % p != 0 || pipeline.micro_batches % p != 0) {

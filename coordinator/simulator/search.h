@@ -74,7 +74,7 @@ struct SearchOptions {
   int restarts = 64;
   int improve = 0;  // simulations for ImproveOrder on top of that
   uint64_t seed = 1;
-  // Asked between simulations; true ends the search early (a time budget, kept by the caller).
+  // Polled between simulations; true ends the search early (a time budget, kept by the caller).
   std::function<bool()> stop;
 };
 
@@ -94,14 +94,14 @@ void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64
 enum class Placement {
   kAny,
   kOneChunk,
-  kInterleaved,  // several chunks, dealt to the devices in turn
+  kInterleaved,  // several chunks, assigned to the devices in turn
   kV,            // two chunks, the second on the way back (MakeUniform's v_shape)
 };
 
 struct ScheduleFamily {
   std::string name;
   Placement placement = Placement::kAny;
-  std::string what;  // in a line, for people
+  std::string what;  // in one human-readable line
 };
 
 // All families, in the order of their invention. The zb-1p, zb-2p and V families set the memory

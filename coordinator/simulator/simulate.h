@@ -1,7 +1,7 @@
 // Plays one training step of a problem under a schedule: the discrete-event simulator.
 //
 // Time is integer nanoseconds. A device runs one operation at a time, without preemption.
-// Everything that happens at one instant is applied before anybody starts something new, in an
+// Everything that happens at one instant is applied before any device starts something new, in an
 // order fixed by the input alone; so the same input always gives the same output. Some 25 million
 // events a second on one core (the planner benchmark measures it).
 //
@@ -73,7 +73,7 @@ struct Result {
   int64_t operations = 0;  // F, B, W and optimizer steps that have ended
   // With Options::record only.
   std::vector<std::vector<OpSpan>> timeline;  // per device
-  std::vector<MessageSpan> messages;          // in the order asked
+  std::vector<MessageSpan> messages;          // in the order of requests
   std::vector<SyncSpan> syncs;                // in the order started
 };
 

@@ -162,7 +162,7 @@ void Transport::StartLane(Nanos now, int lane) {
 Nanos Transport::Start(Nanos now, const Waiting& message) {
   LinkState& state = links_[message.link];
   const Link& link = network_.links[message.link];
-  if (state.service == Service::kPrivate) {  // most links: nothing but the wire
+  if (state.service == Service::kPrivate) {  // most links: only the link's own latency
     const Nanos latency_ns = link.edges[0].latency_ns;
     const Nanos start_ns = std::max(now, state.free_ns);
     const Nanos sent_ns = start_ns + CeilNs(message.bytes / state.bytes_per_ns);
@@ -228,7 +228,8 @@ Transport::Transfer Transport::PlanSplit(Nanos now, const Waiting& message) cons
   Split split = SplitTransfer(message.bytes, offers);
   Transfer transfer;
   transfer.start_ns = transfer.sent_ns = now;
-  // Without bytes no edge carries anything, but the news still takes the quickest edge's latency.
+  // Without bytes no edge carries anything, but the message still takes the quickest edge's
+  // latency.
   transfer.arrive_ns = message.bytes > 0 ? now : now + CeilNs(split.arrival_ns);
   transfer.left_ns.assign(link.edges.size(), 0);
   for (size_t e = 0; e < link.edges.size(); ++e) {

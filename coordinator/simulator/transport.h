@@ -74,7 +74,7 @@ class Transport {
     std::vector<Nanos> left_ns;  // when each is free again
   };
 
-  // Hands a message to the wire. If an outage of its link prevents it, returns when that is over
+  // Hands a message to its link. If an outage of the link prevents it, returns when that is over
   // (kForever: never), otherwise 0.
   Nanos Start(Nanos now, const Waiting& message);
   Transfer Plan(Nanos now, const Waiting& message) const;

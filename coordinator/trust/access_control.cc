@@ -17,7 +17,7 @@ namespace atl {
 namespace {
 
 constexpr int64_t kRegistryBytesMax = int64_t{64} << 20;
-constexpr size_t kIdLetters = 12;  // of a token's id, where people read it
+constexpr size_t kIdLetters = 12;  // of a token's id, where it is displayed
 
 int64_t Now() { return absl::ToUnixSeconds(absl::Now()); }
 
@@ -40,7 +40,7 @@ absl::StatusOr<TrustRegistry> Decode(const std::string& where, const std::string
   return TrustRegistry(std::move(records));
 }
 
-// Members' names are node names; people's may have dots and capitals.
+// Members' names are node names; users' names may have dots and capitals.
 absl::Status CheckJoinName(const std::string& role, const std::string& name) {
   if (role == RoleName(Role::kWorker) || role == RoleName(Role::kParameterServer)) {
     return CheckNodeName(name);
@@ -152,7 +152,7 @@ Verdict AccessControl::Identify(const std::string& certificate, Caller* caller,
     if (facts->identity.ok()) caller->identity = *facts->identity;
     return registry_.CheckCertificate(*facts, Now());
   }
-  // What a token's certificate says of a role is its maker's own word.
+  // The role in a token's certificate is its maker's claim.
   const v1::TrustToken* token = registry_.FindToken(facts->key_digest);
   if (token == nullptr) return Unknown();
   caller->identity = Identity{Role::kJoiner, token->id().substr(0, kIdLetters)};

@@ -64,7 +64,7 @@ class AccessControl {
   // What its owner may do is decided call by call, with a reason that he gets.
   absl::Status Admit(const std::string& certificate);
   // Whether the holder of the certificate may make the call; what is denied is logged and counted.
-  // `caller` gets who it is, if it is anybody.
+  // `caller` gets its identity, if it has one.
   absl::Status CheckCall(const std::string& certificate, const std::string& from,
                          absl::string_view path, Caller* caller);
   // Who it is, allowed or not.
@@ -89,7 +89,7 @@ class AccessControl {
   v1::TrustRecords records() const;
   v1::ClientKeys keys() const;
 
-  // Called after a change: of keys(), perhaps; of somebody's access, before Revoke returns. On any
+  // Called after a change: of keys(), perhaps; of a subject's access, before Revoke returns. On any
   // thread. Set before the first call.
   std::function<void()> on_keys = [] {};
   std::function<void()> on_revoked = [] {};

@@ -77,7 +77,7 @@ absl::Status AuditLog::Add(v1::AuditEntry entry) {
   // An entry begins its line, also after one that a crash cut.
   const std::string line = absl::StrCat(file_->size() > 0 ? "\n" : "", CompactJson(entry));
   ATOLL_RETURN_IF_ERROR(file_->Append(std::array{AsBytes(line)}));
-  // Nobody waits for a refusal to be durable: a flood of them must not wait for the disk.
+  // A refusal need not be durable: a flood of them must not wait for the disk.
   return refusal ? absl::OkStatus() : file_->Sync();
 }
 

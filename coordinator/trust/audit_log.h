@@ -1,8 +1,8 @@
 // Who did what: one JSON object a line (AuditEntry of proto/trust.proto) in
-// STATE_DIR/trust/audit.log, for people and for programs that collect logs. What was done is on the
-// disk before its caller hears of it. Bounded: four files of 8 MiB, audit.log.1 being the newest of
-// the full ones; of refusals at most 10 a second, after a burst of 100, are written, and the number
-// of the others. Thread-safe.
+// STATE_DIR/trust/audit.log, for humans and for programs that collect logs. An action is on the
+// disk before its caller gets the reply. Bounded: four files of 8 MiB, audit.log.1 being the newest
+// of the full ones; of refusals at most 10 a second, after a burst of 100, are written, and the
+// number of the others. Thread-safe.
 
 #ifndef ATOLL_COORDINATOR_TRUST_AUDIT_LOG_H_
 #define ATOLL_COORDINATOR_TRUST_AUDIT_LOG_H_

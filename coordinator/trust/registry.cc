@@ -273,7 +273,7 @@ absl::StatusOr<std::vector<v1::TrustMember>> TrustRegistry::Revoke(const std::st
   }
   if (revoked.empty()) {
     return absl::NotFoundError(absl::StrCat(
-        "nobody has joined as ", name,
+        "no member or user has joined as ", name,
         "; with --role a certificate of that name that was made otherwise is refused too"));
   }
   return revoked;

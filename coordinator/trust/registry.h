@@ -40,7 +40,7 @@ class TrustRegistry {
   Verdict CheckCertificate(const CertificateFacts& facts, int64_t now_unix_s) const;
   // Whether such a token is known, be it used up or expired.
   const v1::TrustToken* FindToken(const std::string& key_digest) const;
-  // Whether somebody may still join with it in this role.
+  // Whether it is still valid for joining in this role.
   Verdict CheckToken(const std::string& key_digest, const std::string& role,
                      int64_t now_unix_s) const;
 

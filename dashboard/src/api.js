@@ -20,7 +20,7 @@ export const get = (call, parameters) => fetch(url(call, parameters)).then(parse
 export const act = (call, parameters) =>
   fetch(url(call, parameters), { method: 'POST', headers: { 'X-Atoll-Action': '1' } }).then(parse);
 
-// {data, error}; asked again every `everyMs`, where given, and when `key` changes.
+// {data, error}; requested again every `everyMs`, where given, and when `key` changes.
 export function useGet(call, parameters, everyMs) {
   const [state, setState] = useState({});
   const key = url(call, parameters);
@@ -37,7 +37,7 @@ export function useGet(call, parameters, everyMs) {
 }
 
 // {data, error, live}: the newest event of a stream. Where there is no stream to be had (too many
-// pages are open), asks again every few seconds.
+// pages are open), repeats the request every few seconds.
 export function useEvents(job) {
   const [state, setState] = useState({});
   const failures = useRef(0);

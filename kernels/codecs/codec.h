@@ -2,7 +2,7 @@
 //
 // A codec's functions take elements from the begin of a block (EncodingInfo::block) on: any number,
 // the last block may be short. They keep to one thread, allocate nothing, and make the same bits on
-// every instruction set, however the blocks are dealt out (but for denormal numbers, which the
+// every instruction set, however the blocks are distributed (but for denormal numbers, which the
 // thread pool's blocks flush to zero). A new codec is a row of kEncodings (common/encoding.h) for
 // its sizes, a file here and a row of the table in codecs.cc.
 

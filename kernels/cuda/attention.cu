@@ -1,7 +1,7 @@
 // Causal attention for every shape and type that neither cuDNN nor attention_mma.cu takes: tiles of
 // queries and keys in shared memory, products by FMA in fp32. Forward keeps running maxima and sums
 // (online softmax); backward computes the probabilities again from lse, once for dk and dv with
-// keys standing still and once for dq with queries standing still, so that every output has one
+// keys stationary and once for dq with queries stationary, so that every output has one
 // writer.
 //
 // With N tokens of T-token sequences, H heads of D channels (KV key heads), s bytes an element:

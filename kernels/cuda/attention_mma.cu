@@ -1,9 +1,9 @@
 // Causal attention in bf16 with tensor cores, for heads of up to 128 channels whose rows begin on
 // 16 bytes. The algorithm is attention.cu's (online softmax forward; backward with keys, then
-// queries, standing still), on tiles of 64 x 64 with products by mma.m16n8k16: bf16 in, fp32 sums.
+// queries, stationary), on tiles of 64 x 64 with products by mma.m16n8k16: bf16 in, fp32 sums.
 //
-// FLOP and bytes as in attention.cu. A block is four warps; each owns 16 rows of what stands still
-// and all columns, so that a row's maximum and sum stay within four lanes.
+// FLOP and bytes as in attention.cu. A block is four warps; each owns 16 rows of the stationary
+// side and all columns, so that a row's maximum and sum stay within four lanes.
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launchers.h"

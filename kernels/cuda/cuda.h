@@ -40,7 +40,7 @@ absl::StatusOr<CudaDevice> FindCudaDevice(const std::vector<CudaDevice>& devices
                                           const std::string& wanted);
 
 // kBfloat16 is supported from compute capability 8.0 on. Memory comes from a pool that the driver
-// keeps for the backend's life; a buffer that is freed is used again once all streams of these
+// keeps for the backend's lifetime; a buffer that is freed is used again once all streams of these
 // backends have passed what they were given before. Host memory is pinned and kept for the next
 // AllocateHost.
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions& options);

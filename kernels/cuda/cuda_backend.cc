@@ -466,7 +466,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Backend>>> NewCudaBackends(const Cuda
   if (options.memory_bytes > free) {
     return absl::ResourceExhaustedError(absl::StrCat(device.name, " has ", free,
                                                      " bytes free, not the ", options.memory_bytes,
-                                                     " that were asked for"));
+                                                     " that were requested"));
   }
   const int64_t limit =
       options.memory_bytes > 0 ? options.memory_bytes : std::max(free - kSpareBytes, free / 2);

@@ -1,5 +1,5 @@
-// What cuBLASLt and cuDNN declined, so that our own kernels did it: right, but slower, and no one
-// would notice.
+// Operations that cuBLASLt and cuDNN declined, so that our own kernels did them: right, but slower,
+// which would go unnoticed.
 
 #ifndef ATOLL_KERNELS_CUDA_DECLINED_H_
 #define ATOLL_KERNELS_CUDA_DECLINED_H_

@@ -51,7 +51,7 @@ class DeviceShare {
   const std::shared_ptr<MemoryBound> bound_;
   std::mutex mutex_;  // of everything below
   std::map<cudaStream_t, Known> streams_;
-  std::vector<cudaEvent_t> ended_;  // the last work of streams that are gone
+  std::vector<cudaEvent_t> ended_;  // the last work of destroyed streams
   std::vector<cudaMemPool_t> pools_;
 };
 

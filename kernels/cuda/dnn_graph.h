@@ -1,5 +1,5 @@
 // A graph of cuDNN operations, by the library's backend API. Nothing here touches a device until
-// Plan is asked for.
+// Plan is requested.
 
 #ifndef ATOLL_KERNELS_CUDA_DNN_GRAPH_H_
 #define ATOLL_KERNELS_CUDA_DNN_GRAPH_H_

@@ -199,10 +199,10 @@ TEST_CASE(
   sources.Add(lost);
   sources.Add(unseen);
   REQUIRE(sources.First().ok());
-  REQUIRE(lost->Keep(absl::UnavailableError("rank 1 is gone")));
+  REQUIRE(lost->Keep(absl::UnavailableError("rank 1 has failed")));
   REQUIRE_FALSE(lost->Keep(absl::AbortedError("too late")));
-  REQUIRE(sources.First().message() == "rank 1 is gone");
-  REQUIRE(sources.First().message() == "rank 1 is gone");
+  REQUIRE(sources.First().message() == "rank 1 has failed");
+  REQUIRE(sources.First().message() == "rank 1 has failed");
   lost.reset();  // and with it what it broke: the next group starts afresh
   REQUIRE(sources.First().ok());
   REQUIRE(unseen->Keep(absl::AbortedError("stopped")));

@@ -140,7 +140,7 @@ class LtEngine final : public ProductEngine {
         handle_, plan.desc.get(), &alpha, call.a, plan.a.get(), call.b, plan.b.get(), &beta, call.c,
         plan.d.get(), call.d, plan.d.get(), &plan.algorithm, reinterpret_cast<void*>(aligned),
         static_cast<size_t>(workspace_bytes_), queue.stream);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // the heuristic promised too much
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // the heuristic was wrong
       plan.usable = false;
       cudaGetLastError();  // it would pass for the next launch's
       return Decline(call, "the algorithm that was proposed is not supported");

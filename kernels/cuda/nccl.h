@@ -19,7 +19,7 @@ struct NcclGroup {
   int rank = 0;
   int size = 1;
   Duration timeout{};  // longest wait: of joining, and for any one collective to be done
-  // Asked while joining waits, and only then; true ends it with ABORTED. May be null.
+  // Polled while joining waits, and only then; true ends it with ABORTED. May be null.
   std::function<bool()> given_up;
 };
 

@@ -36,7 +36,7 @@ class NcclApi {
                             int to) = 0;
   virtual absl::Status Receive(Member member, Backend& backend, Stream& stream, const Tensor& x,
                                int from) = 0;
-  // The member is gone, and what its streams wait for ends, with undefined results.
+  // The member has failed, and what its streams wait for ends, with undefined results.
   virtual void Abort(Member member) = 0;
 };
 

@@ -186,7 +186,7 @@ class NcclMember final : public Communicator {
     }
   }
 
-  // Until the end, or a failure: asks for errors of the other members, and the device for what is
+  // Until the end, or a failure: polls for errors of the other members, and the device for what is
   // done.
   void Watch() {
     for (;;) {

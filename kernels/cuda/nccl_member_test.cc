@@ -1,5 +1,5 @@
-// Members of NCCL's groups keep what kernels/communicator.h promises, with threads in NCCL's place
-// and devices whose streams work later.
+// Members of NCCL's groups keep the contract of kernels/communicator.h, with threads in NCCL's
+// place and devices whose streams work later.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -20,7 +20,8 @@ namespace {
 constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
 constexpr Duration kShort = std::chrono::milliseconds(60);
 
-// An NCCL that can stop taking in anything more, and then releases no one before the test says so.
+// An NCCL that can stop taking in anything more, and then releases no member before the test says
+// so.
 class Stuck final : public NcclApi {
  public:
   void Stick() { stuck_ = true; }
@@ -109,7 +110,7 @@ std::vector<std::unique_ptr<Gpu>> Joined(NcclApi& nccl, int size, Duration timeo
   return gpus;
 }
 
-TEST_CASE("members of NCCL's groups keep the promises of communicators") {
+TEST_CASE("members of NCCL's groups keep the contract of communicators") {
   for (const CommunicatorCase& communicator_case : CommunicatorCases()) {
     DYNAMIC_SECTION(communicator_case.name) {
       FakeNccl nccl(/*tells_of_the_lost=*/true);
@@ -133,7 +134,7 @@ TEST_CASE("who comes alone waits for the others until the deadline") {
   REQUIRE(absl::IsInvalidArgument(gpu.Join(nccl, "no id", 0, 2, kShort)));
 }
 
-TEST_CASE("who comes alone waits no longer than anybody wants it") {
+TEST_CASE("a member that comes alone waits no longer than its timeout") {
   FakeNccl nccl(true);
   Gpu gpu;
   std::atomic<bool> given_up = false;

@@ -187,7 +187,7 @@ Members JoinAll(int size, Duration timeout) {
   return members;
 }
 
-TEST_CASE("groups of this machine's GPUs keep the promises of communicators") {
+TEST_CASE("groups of this machine's GPUs keep the contract of communicators") {
   if (!HasGpus(2)) return;
   const CommunicatorLimits limits{static_cast<int>(CudaDevices()->size()), kShort};
   for (const CommunicatorCase& communicator_case : CommunicatorCases(limits)) {

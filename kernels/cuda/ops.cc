@@ -70,7 +70,7 @@ void Ops::Run(Stream& stream, const LinearBackwardWeight& op, Workspace workspac
 int64_t Ops::WorkspaceBytes(const LinearForward&) const { return ProductBytes(); }
 int64_t Ops::WorkspaceBytes(const LinearBackwardInput&) const { return ProductBytes(); }
 int64_t Ops::WorkspaceBytes(const LinearBackwardWeight& op) const {
-  // Asked for with shapes alone, so whether there is a bias cannot be seen.
+  // Requested with shapes alone, so whether there is a bias cannot be seen.
   return BiasGradientBytes(op) +
          std::max(ProductBytes(), ScratchBytes(SumRows{.x = op.dy, .sum = {}}));
 }

@@ -1,5 +1,5 @@
 // Plans by what they were made for, at most `capacity` of them: the one that was used longest ago
-// makes room. A training step asks for the same few dozen shapes again and again.
+// makes room. A training step requests the same few dozen shapes again and again.
 
 #ifndef ATOLL_KERNELS_CUDA_PLAN_CACHE_H_
 #define ATOLL_KERNELS_CUDA_PLAN_CACHE_H_

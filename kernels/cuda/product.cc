@@ -134,7 +134,7 @@ const char* WhyNotByLt(const LtCall& call) {
     return "rows of GELU's argument are not a multiple of 8 elements apart";
   }
   if (UsesAux(s.epilogue) && !aligned(call.aux)) return "GELU's argument is not on 16 bytes";
-  // Nothing promises that epilogues load a bias more narrowly.
+  // There is no guarantee that epilogues load a bias more narrowly.
   if (UsesBias(s.epilogue) && !aligned(call.bias)) return "the bias is not on 16 bytes";
   return nullptr;
 }

@@ -1,4 +1,4 @@
-// A matrix product as linear layers need it, and as cuBLASLt is asked for it. No device is touched
+// A matrix product as linear layers need it, and as cuBLASLt computes it. No device is touched
 // here: the translation is tested on the host.
 
 #ifndef ATOLL_KERNELS_CUDA_PRODUCT_H_
@@ -72,7 +72,7 @@ struct LtCall {
   const void* a = nullptr;
   const void* b = nullptr;
   const void* c = nullptr;
-  int64_t c_stride = 0;  // d's, or cuBLASLt is not asked
+  int64_t c_stride = 0;  // d's, or cuBLASLt is not used
   void* d = nullptr;
   void* bias = nullptr;
   void* aux = nullptr;
@@ -87,7 +87,7 @@ const char* Name(Epilogue epilogue);
 bool UsesBias(Epilogue epilogue);
 bool UsesAux(Epilogue epilogue);
 
-// Why cuBLASLt is not to be asked for a call: its documentation says nothing, or that it fails.
+// Why cuBLASLt is not used for a call: its documentation says nothing, or that it fails.
 // Null if it may be.
 const char* WhyNotByLt(const LtCall& call);
 

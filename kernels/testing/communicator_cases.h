@@ -1,4 +1,4 @@
-// What kernels/communicator.h promises, as cases that every implementation runs.
+// The contract of kernels/communicator.h, as cases that every implementation runs.
 
 #ifndef ATOLL_KERNELS_TESTING_COMMUNICATOR_CASES_H_
 #define ATOLL_KERNELS_TESTING_COMMUNICATOR_CASES_H_

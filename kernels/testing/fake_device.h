@@ -1,7 +1,7 @@
 // A device for tests on machines that have none: another backend's arithmetic, in memory that the
 // host cannot touch, on streams that work later.
 //
-// - Buffers lie at addresses that no one may read or write: code that does so other than by an
+// - Buffers lie at addresses that must not be read or written: code that does so other than by an
 //   operation of a backend of the same device ends the process. Operations are given the real
 //   memory behind them.
 // - Every stream has a thread, so that nothing is done when a call returns, and what is not

@@ -74,7 +74,7 @@ class Call {
     return it == tensors_.end() ? Tensor() : it->second;
   }
 
-  // Runs an operation, with a workspace of exactly the size it asks for.
+  // Runs an operation, with a workspace of exactly the size it requests.
   template <typename Op>
   void Run(const Op& op) {
     if constexpr (requires { backend_.WorkspaceBytes(op); }) {

@@ -1,7 +1,6 @@
 // Registers what stands in for a GPU where there is none: the reference in bf16, whose results are
 // those in fp32 but for rounding, and the CUDA backend's kernels by an emulator, in both types,
-// with products as cuBLASLt would be asked for them and by our own kernel. For tests, not
-// benchmarks.
+// with products in the form for cuBLASLt and by our own kernel. For tests, not benchmarks.
 
 #include "kernels/cuda/emulated.h"
 #include "kernels/reference/reference.h"

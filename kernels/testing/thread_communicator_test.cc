@@ -8,7 +8,7 @@
 namespace atl::testing {
 namespace {
 
-TEST_CASE("threads of one process keep the promises of communicators") {
+TEST_CASE("threads of one process keep the contract of communicators") {
   for (const CommunicatorCase& communicator_case : CommunicatorCases()) {
     DYNAMIC_SECTION(communicator_case.name) { communicator_case.run(NewThreadCommunicators); }
   }

@@ -1,4 +1,5 @@
-// Shards that two servers hold: one story is the server that islands push to, the other has copies.
+// Shards with copies on a second server: one fixture is the server that islands push to, the other
+// holds the copies.
 
 #include <catch2/catch.hpp>
 
@@ -125,7 +126,7 @@ TEST_CASE("what the other server did not take is forwarded again, others go on m
   REQUIRE(pair.copy.Told<PushStaged>().size() == 8);
 }
 
-TEST_CASE("a copy that lives again, or is another server, gets all that is staged") {
+TEST_CASE("a copy that restarts or is on another server gets all that is staged") {
   Pair pair;
   pair.active.PushAll(pair.active.By(0, 0), /*seed=*/3);
   pair.active.Sync();
@@ -139,7 +140,7 @@ TEST_CASE("a copy that lives again, or is another server, gets all that is stage
   REQUIRE(pair.active.forwards.empty());
 }
 
-TEST_CASE("a server that starts again forwards what its log has, when it is told to whom") {
+TEST_CASE("a restarted server forwards what its log has once it knows the destination") {
   Pair pair;
   pair.active.PushAll(pair.active.By(0, 0), /*seed=*/3);
   pair.active.Sync();
@@ -156,13 +157,13 @@ TEST_CASE("what is decided is not forwarded any more") {
   for (const ForwardPush& push : std::exchange(pair.active.forwards, {})) {
     pair.active.Do(PushForwarded{push.token, absl::UnavailableError("it is not there")});
   }
-  pair.active.Says(DropContributions{kJob, {pair.active.By(0, 0)}, "its island is gone"});
+  pair.active.Says(DropContributions{kJob, {pair.active.By(0, 0)}, "its island has failed"});
   pair.active.Sync();
   pair.active.Wait(kRetryInterval);
   REQUIRE(pair.active.forwards.empty());
 }
 
-TEST_CASE("statistics are of the shards that are asked for") {
+TEST_CASE("statistics are of the shards that are requested") {
   Pair pair;
   pair.active.PushAll(pair.active.By(0, 0), /*seed=*/3);
   pair.active.Sync();

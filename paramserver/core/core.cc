@@ -376,7 +376,7 @@ void ServerCore::On(const PullAsked& event, Turn& turn) {
   }
   if (state.stale_bytes() > state.parameter_bytes()) {
     return refuse(PullRefusal::kNotYet, current,
-                  "too many older versions are still being sent; ask again");
+                  "too many older versions are still being sent; retry later");
   }
   if (state.IsStepped(event.shard)) {
     return refuse(PullRefusal::kNotYet, current,

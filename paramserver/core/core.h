@@ -1,12 +1,12 @@
 // The parameter server as a pure state machine: events in, ordered actions out. Start here.
 //
 // It holds some shards of each job's global model, stages islands' pushes, and applies the rounds
-// that the coordinator has decided (design: "An outer round"). What it promises:
+// that the coordinator has decided (design: "An outer round"). Guarantees:
 //  * A push is acknowledged as staged, to its worker and to the coordinator, only after its log
 //    record is durable (LogSynced). The same push again changes nothing, also when it has long been
 //    applied or dropped.
 //  * A committed round is applied once, to exactly the version before it, after its record is
-//    durable; RoundApplied follows. So whatever the coordinator was told survives any crash.
+//    durable; RoundApplied follows. So whatever was reported to the coordinator survives any crash.
 //  * A pull names a version and gets precisely that one or a refusal. A reply is a lease of an
 //    immutable tensor: rounds applied meanwhile go to a copy.
 //  * No bytes from outside make it crash or grow without bound (limits below).
@@ -143,7 +143,7 @@ struct AcknowledgePush {
   std::string reason;
 };
 
-// `values` stay unchanged while `owner` lives.
+// `values` stay unchanged while `owner` exists.
 struct ReplyPull {
   Token token = 0;
   Version version = kNoVersion;
@@ -183,7 +183,7 @@ struct ForwardPush {
 };
 
 // Write it once all records up to snapshot->last_sequence are durable; keep the snapshot before it;
-// answer with SnapshotDone. At most one a job is asked for at a time.
+// answer with SnapshotDone. At most one a job is requested at a time.
 struct WriteSnapshot {
   std::shared_ptr<const Snapshot> snapshot;
 };
@@ -214,7 +214,7 @@ struct Actions {
   std::vector<TruncateLog> truncations;
   std::vector<EraseJob> erasures;
   std::optional<ClusterMark> remember;  // make it durable before anything is sent
-  std::vector<std::string> notes;       // for the log that people read, one line each
+  std::vector<std::string> notes;       // for the human-readable log, one line each
   std::optional<std::string> stop;      // the coordinator will never serve this daemon: why
   Instant next_deadline = kNever;       // send a Tick then, if nothing happens before
 };
@@ -226,13 +226,15 @@ struct ServerOptions {
   Incarnation incarnation = 0;
   std::string software_version;
   std::string endpoint;  // of the tensor link, as workers reach it
-  // For parameters, slots and staged deltas together. Copies made for readers come on top: at
-  // most as much again as the parameters' own bytes, twice that while a snapshot is written.
+  // For parameters, slots and staged pseudo-gradients together. Copies made for readers come on
+  // top: at most as much again as the parameters' own bytes, twice that while a snapshot is
+  // written.
   int64_t memory_bytes = 0;
   std::string public_key;  // of the tensor link; empty: plaintext
   ClusterMark mark = {};   // as it was remembered
   std::string site = {};   // as its operator says
-  // Of tensors and deltas, in one Step, about; a shard is never split. A tenth of a second or so.
+  // Of tensors and pseudo-gradients, in one Step, about; a shard is never split. A tenth of a
+  // second or so.
   int64_t work_elements = int64_t{64} << 20;
   // A log of so many bytes of pushes is never a reason for a snapshot.
   int64_t log_bytes_free = int64_t{64} << 20;
@@ -255,7 +257,8 @@ class ServerCore {
   // Where the tensor link came to listen. Before the first ConnectionUp.
   void SetEndpoint(std::string endpoint) { options_.endpoint = std::move(endpoint); }
 
-  // What the tensor link asks before it takes memory for a push. Thread-safe; may outlive the core.
+  // Decides for the tensor link before it takes memory for a push. Thread-safe; may outlive the
+  // core.
   std::shared_ptr<const PushGate> gate() const { return gate_; }
 
   // For tests and status pages. kNoVersion for unknown jobs; empty for unknown shards.
@@ -286,7 +289,7 @@ class ServerCore {
     int64_t removed_at = 0;           // RemoveJob::placement
     std::string damage;               // not empty: how it was found damaged; it is not served
     std::string log_full;             // not empty: why its log or snapshot cannot be written now
-    Instant next_fault = kNever;      // when the coordinator is told again
+    Instant next_fault = kNever;      // when the fault is reported again
 
     LogSequence next_sequence = 1;
     std::map<LogSequence, Pending> pending;
@@ -295,7 +298,7 @@ class ServerCore {
 
     LogSequence synced = 0;
     std::optional<ReceiveShards> receiving;           // the newest that makes sense now
-    size_t received = 0;                              // its shards that the coordinator was told of
+    size_t received = 0;                              // its shards that were reported
     std::map<LogSequence, std::vector<Token>> fills;  // who waits for these records
     Instant next_fetch = kNever;                      // after a failed one
 
@@ -415,8 +418,8 @@ class ServerCore {
   ThreadPool* const pool_;
   const std::shared_ptr<PushGate> gate_;
   std::map<JobId, Job> jobs_;
-  // Jobs that were removed here: at which placement, or that they are gone for good. The newest
-  // orders may overtake older ones when a connection is made again.
+  // Jobs that were removed here, with the placement of the removal; also those removed for good.
+  // The newest orders may overtake older ones after a reconnect.
   std::map<JobId, int64_t> left_;
 
   std::map<Token, Fetch> fetches_;
@@ -424,7 +427,7 @@ class ServerCore {
   Token next_transfer_ = 1;
   JobId worked_last_;  // whose arithmetic had its turn
 
-  ClusterMark mark_;        // of the coordinator that it obeys
+  ClusterMark mark_;        // of the coordinator that it follows
   ClusterMark remembered_;  // as it is on the disk
   Instant remember_at_ = kNever;
   std::string refused_;  // what was noted of a coordinator of another cluster

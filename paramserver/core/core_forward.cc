@@ -10,7 +10,7 @@
 
 namespace atl::ps {
 
-// A server that is named anew, or lives again, may lack all that the one before had.
+// A destination that is new or has restarted may lack everything that was forwarded before.
 void ServerCore::SetForwards(const AssignShards& message, Job& job, Turn& turn) {
   std::map<ShardId, ForwardTo> forwards;
   for (const ForwardTo& to : message.forwards) {

@@ -39,7 +39,7 @@ void ServerCore::On(const FromCoordinator& event, Turn& turn) {
   std::visit([&](const auto& message) { Obey(message, turn); }, to.message);
 }
 
-// Whether the coordinator is the one that this server obeys; its first Welcome makes it so.
+// Whether the coordinator is the one that this server follows; its first Welcome makes it so.
 bool ServerCore::IsMine(const ToServer& to, Turn& turn) {
   if (!mark_.cluster.empty() && to.cluster != mark_.cluster) {
     const std::string text = ForeignClusterText(mark_.cluster, to.cluster);
@@ -90,11 +90,12 @@ absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
   const int64_t delta =
       parameters / ServerBytesPerElement(outer) * static_cast<int64_t>(sizeof(float));
   if (parameters <= options_.memory_bytes - others - delta) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "server ", options_.name, " has no room for the job: ", parameters,
-      " bytes of parameters and outer optimizer state and ", delta,
-      " for one staged delta are needed, ", options_.memory_bytes - others, " of --memory-bytes ",
-      options_.memory_bytes, " are free", names.empty() ? "" : "; jobs held: ", names));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("server ", options_.name, " has no room for the job: ", parameters,
+                   " bytes of parameters and outer optimizer state and ", delta,
+                   " for one staged pseudo-gradient are needed, ", options_.memory_bytes - others,
+                   " of --memory-bytes ", options_.memory_bytes, " are free",
+                   names.empty() ? "" : "; jobs held: ", names));
 }
 
 void ServerCore::Obey(const AssignShards& message, Turn& turn) {
@@ -129,7 +130,7 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
     record.assignment.forwards.clear();
     const LogSequence sequence = Append(message.job, job, record, turn);
     state.Apply(sequence, record);
-    // What was staged of shards that have left is gone, even if they come back.
+    // The staged pushes of shards that have left are lost, even if the shards come back.
     std::erase_if(job.announced,
                   [&](const auto& entry) { return !state.HasShard(entry.first.shard); });
     job.statistics.reset();
@@ -221,7 +222,7 @@ void ServerCore::Obey(const DropContributions& message, Turn& turn) {
   if (record.contributions.empty()) return;
   const LogSequence sequence = Append(message.job, *job, record, turn);
   job->state->Apply(sequence, record);
-  job->gathering.reset();  // asked for again without them
+  job->gathering.reset();  // requested again without them
   Known(record.contributions, *job);
   UpdateRoom();
   turn.actions.notes.push_back(absl::StrCat("job ", message.job, ": ", record.contributions.size(),
@@ -314,7 +315,7 @@ void ServerCore::End(const JobId& id, Job& job, Turn& turn) {
       absl::StrCat("job ", id, ": ended at version ", job.state->version()));
 }
 
-// The coordinator knows these contributions: it need not be told again that they are staged.
+// The coordinator knows these contributions; their staging is not announced again.
 void ServerCore::Known(const std::vector<ContributionId>& contributions, Job& job) {
   std::erase_if(job.announced, [&](const auto& entry) {
     return std::find(contributions.begin(), contributions.end(), ContributionOf(entry.first)) !=

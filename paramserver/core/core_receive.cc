@@ -61,7 +61,7 @@ void ServerCore::Obey(const ReceiveShards& message, Turn& turn) {
   if (HasLeft(message.job, message.placement)) return;
   if (const auto found = jobs_.find(message.job); found != jobs_.end()) {
     Job& job = found->second;
-    if (job.removing) return;  // asked for again when that is done
+    if (job.removing) return;  // requested again when that is done
     if (job.state == nullptr && IsGivenUp(message)) return PutAside(message.job, job, turn);
     if (job.state == nullptr) return Fault(message.job, job.damage, turn);
     if (message.version < job.state->version() || message.placement < job.state->placement() ||
@@ -90,7 +90,7 @@ void ServerCore::Obey(const ReceiveShards& message, Turn& turn) {
   }
   if (state.version() != message.version) return;  // its rounds come first
   job.receiving = message;
-  job.received = 0;  // it is asked what has arrived
+  job.received = 0;  // it reports what has arrived
   std::map<ShardId, int64_t> fills;
   for (const ShardSource& source : message.sources) {
     if (source.fill) fills[source.shard.shard] = source.shard.elements;

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 const ContributionId kInitial = ServerStory::By(0, kNoVersion);
 
-// A story that has reached version 0.
+// Brings the server to version 0.
 void Begin(ServerStory& story, int64_t snapshot_every = 0) {
   story.Assign({{0, 0, 4}, {1, 0, 2}, {2, 1, 3}}, snapshot_every);
   story.PushAll(kInitial, 1);
@@ -62,7 +62,7 @@ TEST_CASE("version 0 is the initial weights, as pushed") {
   REQUIRE(story.Told<RoundApplied>().size() == 1);
 }
 
-TEST_CASE("rounds are Nesterov steps on the weighted sum of the deltas") {
+TEST_CASE("rounds are Nesterov steps on the weighted sum of the pseudo-gradients") {
   ServerStory story;
   story.Assign({{0, 0, 1}});
   story.Push(story.Id(0, -1, 0), {10});
@@ -190,7 +190,8 @@ TEST_CASE("long decided contributions are still recognised when their exact ids 
 }
 
 TEST_CASE("what does not fit is refused with the reason") {
-  ServerStory story(72 + 36 + 8);  // parameters, one delta, and half a delta more
+  ServerStory story(72 + 36 +
+                    8);  // parameters, one pseudo-gradient, and half a pseudo-gradient more
   const auto reason = [&](const PushId& id, std::vector<float> values) {
     const Token token = story.Push(id, values);
     REQUIRE(story.Answered(token, PushStatus::kRefused));
@@ -297,7 +298,7 @@ TEST_CASE("an assignment that cannot be held is a fault, not a crash") {
           std::string::npos);
 }
 
-TEST_CASE("old coordinators, other incarnations and other servers are not obeyed") {
+TEST_CASE("old coordinators, other incarnations and other servers are not followed") {
   ServerStory story;
   story.epoch = 5;
   story.Assign();
@@ -478,8 +479,7 @@ TEST_CASE("a staged push outlives snapshots: the log is kept for it") {
   REQUIRE(story.AllTheta() == twin.AllTheta());
 }
 
-TEST_CASE(
-    "a full disk: told with its reason, nothing acknowledged, pulls served, then it goes on") {
+TEST_CASE("a full disk is reported: nothing is acknowledged, pulls are served, and pushes resume") {
   ServerStory story;
   Begin(story);
   const Token waiting = story.Push(story.Id(0, 0, 0), {1, 2, 3, 4});
@@ -500,7 +500,7 @@ TEST_CASE(
   REQUIRE(story.Told<PushStaged>().size() == 1);
 }
 
-TEST_CASE("a failed snapshot is told and tried again") {
+TEST_CASE("a failed snapshot is reported and retried") {
   ServerStory story;
   Begin(story, 1);
   story.PushAll(story.By(0, 0), 4);
@@ -542,8 +542,7 @@ TEST_CASE("an ended job takes no pushes, gives its parameters, and survives rest
   }
 }
 
-TEST_CASE(
-    "the coordinator hears hello until it answers, then heartbeats, and what it may have missed") {
+TEST_CASE("the server repeats hello until it is answered, then heartbeats and unanswered reports") {
   ServerStory story;
   Begin(story);
   story.Push(story.Id(0, 0, 0), {1, 2, 3, 4});

@@ -71,8 +71,8 @@ void JobState::ApplyRecord(LogSequence, const JoinedRecord& record) {
 void JobState::ApplyRecord(LogSequence sequence, const ReceivedRecord& record) {
   const ShardId id = record.shard.shard;
   const bool fill = record.part == ReceivedPart::kFill;
-  // A filled one has no momentum; what comes from its holder begins anew, and so does what is asked
-  // for again after shards have changed their holders.
+  // A filled one has no momentum; what comes from its holder begins anew, and so does what is
+  // requested again after shards have changed their holders.
   if (const auto found = incoming_.find(id);
       found != incoming_.end() &&
       ((found->second.fill && !fill) || found->second.placement != record.placement)) {

@@ -259,8 +259,8 @@ void JobState::ApplyRecord(LogSequence, const FencedRecord& record) {
 }
 
 void JobState::ApplyRecord(LogSequence sequence, const PushedRecord& record) {
-  // A replay applies commits in the order of the log, a running server when they are durable:
-  // a push that came in between, of a contribution that the round dropped, is gone either way.
+  // A replay applies commits in the order of the log, a running server when they are durable. A
+  // push that came in between, of a contribution that the round dropped, is discarded in both.
   const ContributionId contribution = ContributionOf(record.id);
   if (ended_ || book_->IsDecided(contribution)) return;
   const auto [entry, added] = staged_.try_emplace({contribution, record.id.shard});
@@ -450,9 +450,9 @@ void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
                    *pool_);
 }
 
-// theta has moved on: what islands hold follows by a quantised step. What that rounds away is the
-// difference that stays, and goes into the next step. Initial weights and running statistics are
-// served as they are.
+// theta has advanced: the islands' copy follows by a quantised step. The rounding error stays in
+// the difference and goes into the next step. Initial weights and running statistics are served
+// unchanged.
 void JobState::StepServed(Shard& shard) {
   shard.step.reset();
   if (!serves_apart()) return;

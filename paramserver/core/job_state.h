@@ -38,8 +38,8 @@ class JobState {
 
   // A job with nothing in it. `pool` outlives the state.
   JobState(JobId job, ThreadPool* pool);
-  // As it was at the snapshot; its staged pushes come from the log (Replay). Takes over the
-  // snapshot's tensors: shared while the snapshot lives, copied before they change.
+  // The state at the snapshot; its staged pushes come from the log (Replay). Takes over the
+  // snapshot's tensors: shared while the snapshot exists, copied before they change.
   static absl::StatusOr<std::unique_ptr<JobState>> FromSnapshot(const Snapshot& snapshot,
                                                                 ThreadPool* pool);
 
@@ -48,9 +48,9 @@ class JobState {
   // REQUIRES: Check(record). Pushes become durable with MarkDurable.
   void Apply(LogSequence sequence, const LogRecord& record);
   void MarkDurable(const PushId& id) { book_->MarkDurable(id); }
-  // A committed round in parts, the same as Apply: so many elements of deltas and tensors at a
-  // time, one shard at least. True: it is applied. REQUIRES: Check(record), the same record until
-  // it is applied, and no assignment, end or arriving shard meanwhile.
+  // A committed round in parts, the same as Apply: so many elements of pseudo-gradients and tensors
+  // at a time, one shard at least. True: it is applied. REQUIRES: Check(record), the same record
+  // until it is applied, and no assignment, end or arriving shard meanwhile.
   bool ApplyPart(const CommittedRecord& record, int64_t elements);
   // Its tensors are those of the next version already: ApplyPart is at it.
   // With fragments also of a shard that the round leaves as it is.
@@ -63,9 +63,9 @@ class JobState {
   std::shared_ptr<const Snapshot> TakeSnapshot(LogSequence last_sequence) const;
 
   // Per layer held here that the round making `version` concerns (of many contributions for all
-  // together, see round_limit.h), the inner products of these contributions' staged deltas, and
-  // last of the outer optimizer's reference slot where it has one, summed over shards in order, in
-  // double.
+  // together, see round_limit.h), the inner products of these contributions' staged
+  // pseudo-gradients, and last of the outer optimizer's reference slot where it has one, summed
+  // over shards in order, in double.
   struct GramSum {
     Version version = 0;
     std::vector<ContributionId> contributions;
@@ -73,8 +73,8 @@ class JobState {
     std::optional<ShardId> last = {};  // that is in it
     std::map<int32_t, std::vector<double>> by_layer = {};
   };
-  // So many elements more, one shard at least. True: all is in it. NotFound names the first delta
-  // that is missing.
+  // So many elements more, one shard at least. True: all is in it. NotFound names the first
+  // pseudo-gradient that is missing.
   absl::StatusOr<bool> AddToGram(GramSum& sum, int64_t elements) const;
 
   // Null for an unknown shard and before version 0.

@@ -35,7 +35,7 @@ AssignShards Placed(std::vector<OwnedShard> shards) {
   return assign;
 }
 
-// Answers what the receiver asks for; whole answers come from the giver.
+// Answers what the receiver requests; whole answers come from the giver.
 void Deliver(ServerStory& giver, ServerStory& receiver) {
   while (!receiver.fetches.empty()) {
     const FetchPart fetch = receiver.fetches.front();
@@ -126,7 +126,7 @@ TEST_CASE("late_orders_from_before_a_move_change_nothing") {
   giver.Assign();  // of placement 0
   giver.Sync();
   REQUIRE(giver.Theta(kMoved.shard).empty());
-  giver.Says(RemoveJob{kJob, 2});  // since it has been told placement 2 it has a part again
+  giver.Says(RemoveJob{kJob, 2});  // placement 2 gave it a part again
   REQUIRE(giver.asked_erasures.empty());
   giver.Says(RemoveJob{kJob, 3});
   REQUIRE(giver.asked_erasures.size() == 1);

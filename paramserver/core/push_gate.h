@@ -1,5 +1,5 @@
 // Which pushes are taken: decided in one place, for the core and for the tensor link's network
-// thread, which asks before it takes memory for a push.
+// thread, which calls it before it takes memory for a push.
 
 #ifndef ATOLL_PARAMSERVER_CORE_PUSH_GATE_H_
 #define ATOLL_PARAMSERVER_CORE_PUSH_GATE_H_
@@ -49,7 +49,7 @@ class PushBook {
 
   // REQUIRES: not known yet.
   void AddPending(const PushId& id);
-  void MarkDurable(const PushId& id);  // does nothing if the push is gone
+  void MarkDurable(const PushId& id);  // no effect if the push is not known any more
   // Its pushes are staged no longer, and duplicates of them are recognised from now on.
   void Decide(const ContributionId& contribution);
   bool IsDecided(const ContributionId& contribution) const;

@@ -69,7 +69,7 @@ inline size_t SlotOfPart(ReceivedPart part) {
 }
 struct ReceivedRecord {
   OwnedShard shard;
-  int64_t placement = 0;  // under which it was asked for: another one's pieces may differ
+  int64_t placement = 0;  // of the request: chunks of another placement may differ
   Version version = 0;
   ReceivedPart part = ReceivedPart::kParameters;
   int64_t begin = 0;    // first element

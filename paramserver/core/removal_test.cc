@@ -7,7 +7,7 @@
 namespace atl::ps {
 namespace {
 
-TEST_CASE("a removed job is gone from memory at once, and told to be gone when the disk is") {
+TEST_CASE("a removed job leaves memory at once and is reported removed once erased from disk") {
   ServerStory story;
   const ContributionId initial = story.By(0, kNoVersion);
   story.Assign();
@@ -29,7 +29,7 @@ TEST_CASE("a removed job is gone from memory at once, and told to be gone when t
   REQUIRE(story.Told<ServerHeartbeat>().back().parameter_bytes == 0);
   story.Do(JobErased{kJob});
   REQUIRE(story.Told<JobRemoved>().size() == 1);
-  story.Says(RemoveJob{kJob});  // it had not heard
+  story.Says(RemoveJob{kJob});  // the report was lost
   REQUIRE(story.Told<JobRemoved>().size() == 1);
   REQUIRE(story.asked_erasures.size() == 1);
 }

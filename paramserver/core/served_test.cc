@@ -77,7 +77,7 @@ TEST_CASE("an island that adds each step has the bits that the server serves to 
   }
 }
 
-TEST_CASE("what is rounded away stays below a code's half, however many rounds follow") {
+TEST_CASE("the rounding error stays below half a code over any number of rounds") {
   Island island(Encoding::kInt4);
   double worst = 0;
   for (uint64_t round = 1; round <= 50; ++round) {

@@ -1,5 +1,5 @@
-// A small language for tests of the core: one server, a coordinator's and workers' side of the
-// conversation, and a disk that forgets what was not synced.
+// Fixture for tests of the core: one server, a coordinator's and workers' side of the conversation,
+// and a disk that forgets what was not synced.
 
 #ifndef ATOLL_PARAMSERVER_CORE_SERVER_STORY_H_
 #define ATOLL_PARAMSERVER_CORE_SERVER_STORY_H_
@@ -142,7 +142,7 @@ class ServerStory {
     deadline = actions.next_deadline;
   }
 
-  // What the coordinator was told since the last call, of one kind.
+  // Messages of one kind sent to the coordinator since the last call.
   template <typename Message>
   std::vector<Message> Told() {
     std::vector<Message> found;

@@ -15,14 +15,14 @@
 
 namespace atl::ps {
 
-// Bytes that somebody keeps alive and nobody changes.
+// Immutable bytes and their owner.
 struct SharedBytes {
   std::shared_ptr<const void> owner;
   std::span<const std::byte> bytes;
 };
 
-// A vector of fp32, aligned to 64 bytes. One thread owns it and may write it while nobody leases
-// it; leases may die on any thread.
+// A vector of fp32, aligned to 64 bytes. One thread owns it and may write it while there is no
+// lease of it; leases may end on any thread.
 class SharedTensor {
  public:
   // Its content is unspecified. REQUIRES: elements >= 0; the caller bounds it.

@@ -7,7 +7,7 @@
 namespace atl::ps {
 namespace {
 
-// Version 0 is committed and the pushes of version 1 are durable. Arithmetic waits to be asked for.
+// Version 0 is committed and the pushes of version 1 are durable. Arithmetic waits to be requested.
 struct Round {
   explicit Round(bool in_parts) {
     story.Assign();
@@ -131,7 +131,7 @@ TEST_CASE("statistics of a contribution that is dropped meanwhile are not made")
   ServerStory& story = round.story;
   story.Says(CollectStatistics{kJob, 1, {story.By(0, 0), story.By(1, 0)}});
   story.Turn(Tick{});
-  story.Says(DropContributions{kJob, {story.By(1, 0)}, "its island is gone"});
+  story.Says(DropContributions{kJob, {story.By(1, 0)}, "its island has failed"});
   for (int part = 0; part < 3; ++part) story.Turn(Tick{});
   REQUIRE(story.Told<Statistics>().empty());
   REQUIRE(story.Told<ServerFault>().empty());

@@ -102,7 +102,7 @@ bool LaterRecordVouches(std::span<const std::byte> segment, size_t offset, LogSe
   return false;
 }
 
-// Where the record behind the damaged one of this sequence begins, if it can be told.
+// Where the record behind the damaged one of this sequence begins, if it can be determined.
 std::optional<size_t> AfterDamaged(std::span<const std::byte> segment, size_t offset,
                                    LogSequence sequence) {
   RecordHead head;
@@ -127,7 +127,7 @@ std::optional<size_t> AfterDamaged(std::span<const std::byte> segment, size_t of
 absl::Status Damaged(const std::string& path, size_t offset, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(path, ": damaged at offset ", offset, ": ", what,
                                           "; restore the file, or remove the job's folder to "
-                                          "give up what this server holds of the job"));
+                                          "discard what this server holds of the job"));
 }
 
 class LogReader {
@@ -231,7 +231,7 @@ class LogReader {
     return absl::OkStatus();
   }
 
-  // The first is enough for people.
+  // Only the first is reported.
   absl::Status Skip(const std::string& path, size_t offset) {
     if (end_.skipped.empty()) {
       end_.skipped = absl::StrCat(path, ": damaged at offset ", offset,

@@ -6,10 +6,10 @@
 //             u64 checksum of fields, u64 checksum of payload, u64 checksum of these;
 //             fields (codec.h); payload; zeros up to a multiple of 8
 //
-// `synced` is the newest record that was durable when this one was written. It tells a torn tail
-// from damage: what a crash leaves behind the last durable record may be anything and is cut off,
-// but where a later record says that a broken one had been durable, the disk has lost data, and
-// that is an error. A segment is durable before the next one is made.
+// `synced` is the newest record that was durable when this one was written. It distinguishes a torn
+// tail from damage: after a crash anything may follow the last durable record, and is cut off; but
+// where a later record states that a broken one had been durable, the disk has lost data, and that
+// is an error. A segment is durable before the next one is made.
 
 #ifndef ATOLL_PARAMSERVER_STORAGE_LOG_H_
 #define ATOLL_PARAMSERVER_STORAGE_LOG_H_

@@ -105,8 +105,7 @@ TEST_CASE("truncation removes whole segments that hold only old records") {
   REQUIRE(*story.Read(7) == 1);
 }
 
-TEST_CASE(
-    "wherever the newest segment is cut, what lies before the cut is read and the rest is told") {
+TEST_CASE("a cut newest segment is read up to the cut and the rest is reported") {
   LogStory whole;
   whole.Write({}, SomeRecords());
   const std::vector<std::byte> bytes = whole.disk.Bytes(whole.newest());

@@ -24,7 +24,7 @@ struct SalvagedJob {
 
 // The newest version that all the folders together reach: a round that one of them has logged and
 // another has not is made on that one too, from the pushes that it has logged; where that cannot
-// be, and behind damage, everyone goes back. `job` empty: the only one that there is. An error says
+// be, and behind damage, all go back. `job` empty: the only one that there is. An error says
 // what is missing, and in which folder. Memory: the job's parameters and momenta, and the pushes
 // that were logged since the snapshots.
 absl::StatusOr<SalvagedJob> Salvage(Files& files, const std::vector<std::string>& state_folders,

@@ -77,7 +77,7 @@ absl::Status EraseFolder(Files& files, const std::string& folder) {
     ATOLL_RETURN_IF_ERROR(files.Remove(mark));
     ATOLL_RETURN_IF_ERROR(files.SyncFolder(folder));
   }
-  (void)files.Remove(folder);  // an empty one that stays harms nobody
+  (void)files.Remove(folder);  // an empty folder may stay
   return absl::OkStatus();
 }
 
@@ -121,7 +121,7 @@ absl::StatusOr<RecoveredState> RecoverState(Files& files, const std::string& sta
       return absl::Status(
           recovered.status().code(),
           absl::StrCat(recovered.status().message(), "; start again when it can be read, or move ",
-                       folder, " away to give up what this server holds of the job"));
+                       folder, " away to discard what this server holds of the job"));
     }
     if (!recovered.ok()) {
       state.notes.push_back(std::string(recovered.status().message()));

@@ -1,11 +1,11 @@
-// Makes durable what the core asks for, and finds it again after a restart.
+// Makes durable what the core requests, and finds it again after a restart.
 //
 //   STATE/jobs/<job>/log-*, snapshot-*
 //   STATE/jobs/<job>/removed              the rest is to be deleted, or is already
 //   STATE/damaged/<job>-1                 what was damaged, when its shards were filled anew
 //
-// `Storage` does the work when told to, on the caller's thread; StorageThread runs it beside the
-// event loop. A job whose disk is full or failing is tried again later; others go on.
+// `Storage` works when called, on the caller's thread; StorageThread runs it in parallel to the
+// event loop. A job whose disk is full or failing is retried later; others continue.
 
 #ifndef ATOLL_PARAMSERVER_STORAGE_STORAGE_H_
 #define ATOLL_PARAMSERVER_STORAGE_STORAGE_H_
@@ -60,8 +60,8 @@ class Storage {
     std::shared_ptr<const Snapshot> snapshot;
   };
 
-  // Does what was added, with one sync a job; what fails stays for the next call. Returns what to
-  // tell the core. Snapshots are made ready for TakeReady.
+  // Does what was added, with one sync a job; what fails stays for the next call. Returns events
+  // for the core. Snapshots are made ready for TakeReady.
   std::vector<Event> Work();
   // What is taken is to be written (WriteReady, any thread) and then handed to Written: until then
   // its job is not erased.
@@ -102,7 +102,7 @@ class StorageThread {
  public:
   // `post` is called on the storage's thread for every event and must not wait for that thread.
   StorageThread(std::unique_ptr<Storage> storage, std::function<void(Event)> post);
-  // Finishes what was added before, once; what fails then is not durable and was not promised.
+  // Finishes what was added before, once; what fails then is not durable and was not acknowledged.
   ~StorageThread();
   StorageThread(const StorageThread&) = delete;
   StorageThread& operator=(const StorageThread&) = delete;

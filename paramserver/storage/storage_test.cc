@@ -17,9 +17,9 @@ const std::vector<OwnedShard> kShards = {{0, 0, 5}, {1, 1, 3}};
 const ContributionId kInitial{0, 1, 1, kNoVersion};
 constexpr Version kRounds = 7;
 
-// A server on a simulated disk, and a coordinator and workers who ask again until they have got
-// what they want, as the real ones do. All rounds are decided beforehand, so every story that gets
-// to the end must end with the same bits.
+// A server on a simulated disk, and a coordinator and workers that retry until they succeed, as the
+// real ones do. All rounds are decided beforehand, so every run that reaches the end must end with
+// the same bits.
 class DiskStory {
  public:
   explicit DiskStory(uint64_t seed, Encoding encoding = Encoding::kFloat32)
@@ -142,7 +142,7 @@ class DiskStory {
     }
     return true;
   }
-  // N1: what the coordinator was told is there after the crash.
+  // N1: what was reported to the coordinator survives the crash.
   void CheckPromises() {
     REQUIRE(version() >= applied_);
     REQUIRE(version() <= decided_);
@@ -160,7 +160,7 @@ class DiskStory {
     Instant next = Turn(core_->Step(kNow, event));
     while (next <= kNow) next = Turn(core_->Step(kNow, Tick{}));
   }
-  // When it wants to be asked again.
+  // When it wants the next call.
   Instant Turn(Actions actions) {
     for (AppendLog& append : actions.log) storage_->Add(std::move(append));
     for (WriteSnapshot& write : actions.snapshots) storage_->Add(std::move(write));
@@ -189,7 +189,7 @@ class DiskStory {
   std::unique_ptr<ServerCore> core_;
   Incarnation incarnation_ = 0;
   Token token_ = 0;
-  std::set<PushId> staged_;  // of which the coordinator was told
+  std::set<PushId> staged_;  // reported to the coordinator
   Version applied_ = kNoVersion, decided_ = kNoVersion;
   std::optional<ServerHello> hello_;
   std::vector<ServerMessage> told_;

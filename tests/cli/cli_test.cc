@@ -72,7 +72,7 @@ struct Desk {
   const std::string address = coordinator->address();
 };
 
-TEST_CASE("a job's life on the command line: submitted, listed, held, ended") {
+TEST_CASE("a job on the command line: submitted, listed, held, ended") {
   Desk desk;
   CHECK(desk.Run({"ls"}).out == "no jobs; submit one with: atoll submit job.toml\n");
   const std::string job = desk.Submit();
@@ -97,7 +97,7 @@ TEST_CASE("a job's life on the command line: submitted, listed, held, ended") {
 }
 
 TEST_CASE(
-    "a job that runs is removed only by force, one that has ended at once, and then is gone") {
+    "a job that runs is removed only by force, one that has ended at once, and then is not found") {
   Desk desk;
   const std::string first = desk.Submit();
   const Outcome refused = desk.Run({"rm", first});

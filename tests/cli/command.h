@@ -17,7 +17,7 @@
 
 namespace atl {
 
-// Gone with the test.
+// Deleted with the test.
 inline std::string FreshFolder() {
   std::string name = std::string(std::getenv("TEST_TMPDIR")) + "/cli-XXXXXX";
   REQUIRE(mkdtemp(name.data()) != nullptr);

@@ -90,7 +90,7 @@ TEST_CASE("a plan is shown with its reason, the alternatives, and the choice of 
   CHECK_THAT(desk.Read("s.svg"), Catch::EndsWith("</svg>\n"));
 }
 
-TEST_CASE("a plan obeys what a job's [layout] fixes, as its islands do") {
+TEST_CASE("a plan satisfies what a job's [layout] fixes, as its islands do") {
   const Desk desk;
   const std::string job = R"(name = "tiny"
 [model]
@@ -118,7 +118,7 @@ train_tokens = 1000
   CHECK_THAT(many.errors, Catch::Contains("layout.stages = 5 takes 5 devices"));
 }
 
-TEST_CASE("JSON holds the whole plan; per-site islands are the user's to ask for") {
+TEST_CASE("JSON holds the whole plan; per-site islands are the user's to request") {
   const Desk desk;
   Command json({"cli/atoll", "--json", "plan", "--cluster", desk.Write("c.toml", kTwoSites),
                 "--model", "gpt2", "--batch", "16", "--islands", "per-site"},

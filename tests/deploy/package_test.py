@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The Debian packages, installed in a clean Debian 12: a job runs, upgrades keep, a purge asks."""
+"""The Debian packages, installed in a clean Debian 12: a job runs, upgrades keep, a purge prompts."""
 import hashlib
 import json
 import os
@@ -208,7 +208,7 @@ def life_of_the_packages(story):
                                 "| debconf-set-selections")
         machine.run("apt-get", "purge", "-qq", "atoll-paramserver")
         check(not os.path.exists(machine.path("/var/lib/atoll-paramserver")), "state is kept")
-        check(os.path.exists(machine.path("/var/lib/atoll-worker")), "another daemon's state is gone")
+        check(os.path.exists(machine.path("/var/lib/atoll-worker")), "another daemon's state was deleted")
     finally:
         machine.close()
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Copies of an island's state with other workers, on real daemons: of a pipeline without replicas any
-worker may be killed, its leader too, and the losses are those of a run that nobody left."""
+worker may be killed, its leader too, and the losses are those of an undisturbed run."""
 import os
 import sys
 
@@ -44,7 +44,7 @@ def trains(story, job, steps):
 @case
 def any_worker_killed(story):
     """Both workers of a pipeline are killed in turn, the leader last: all steps since the newest copies are
-    made again, and the losses of every round are those of an undisturbed run"""
+    replayed, and the losses of every round are those of an undisturbed run"""
     story.starts(workers=2, servers=1, step_ms=60)
     calm = story.finishes(story.submits("calm", **PIPELINE))
     job = story.submits("struck", **PIPELINE)

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """A worker that reaches the coordinator but not the parameter server: three sites, in network
-namespaces joined by wires, one of which is cut."""
+namespaces joined by links, one of which is cut."""
 import os
 import sys
 import time
@@ -54,7 +54,7 @@ def cut_off_from_the_server(story):
             check(named["attached"] and named["evictions"] == 0, f"it is a member: {named}")
             with_it = rounds_a_second(story, job)
             story.daemons["w2"].kill()
-            story.meanwhile("w2 to be gone", job, lambda: not story.island(job, "w2")["attached"])
+            story.meanwhile("the eviction of w2", job, lambda: not story.island(job, "w2")["attached"])
             without = rounds_a_second(story, job)
             print(f"rounds a second: {with_it:.2f} with it, {without:.2f} without it")
             check(with_it > 0.5 * without, f"{with_it:.2f} rounds a second, {without:.2f} without it")

@@ -77,11 +77,11 @@ def the_coordinator_is_killed(story):
     after = story.wait_until("the workers' first words", lambda: (
         lambda seen: seen if all(i.get("progress") for i in seen["islands"]) else None)(
             story.job(job)), LIMIT_S, every_s=0.02)
-    check(story.json("status")["epoch"] == 2, "a second life is a second epoch")
+    check(story.json("status")["epoch"] == 2, "a second start is a second epoch")
     for old, new in zip(before["islands"], after["islands"]):
         grown = new["progress"]["inner_step"] - old["progress"]["inner_step"]
         check(grown >= before["spec"]["outer"]["steps_per_round"],
-              f"{new['worker']} made only {grown} steps while the coordinator was away")
+              f"{new['worker']} made only {grown} steps while the coordinator was unavailable")
         check(new["evictions"] == 0 and new["generation"] == old["generation"],
               f"{new['worker']} was evicted for the coordinator's death")
     story.finishes(job, before["decisions"])
@@ -115,7 +115,7 @@ def everything_is_stopped_and_started(story):
     for name in ("w1", "ps1", "w2", "coordinator", "w3", "ps2"):
         code = story.daemons[name].stop()
         check(code == 0, f"{name} ended with code {code}")
-    check("w1 is gone: it leaves: SIGTERM" in story.daemons["coordinator"].log(), "no goodbye")
+    check("w1 is unavailable: it leaves: SIGTERM" in story.daemons["coordinator"].log(), "no goodbye")
     for daemon in story.daemons.values():
         daemon.start()
     story.finishes(job, before["decisions"])
@@ -152,8 +152,8 @@ def a_worker_is_frozen(story):
 
 @case
 def the_machine_stands_still(story):
-    """All daemons stand still for longer than anybody may be silent: nobody is given up for it, and an
-    island of three workers goes on in the middle of its step"""
+    """All daemons stall for longer than the heartbeat limit: no member is evicted, and an island of three
+    workers continues its step"""
     story.starts(workers=3, servers=1)
     job = story.submits(layout__island="all", layout__stages=3, outer__min_islands=1,
                         model__layers=4, inner__micro_batch_sequences=2,
@@ -161,12 +161,12 @@ def the_machine_stands_still(story):
     story.reaches(job, 2)
     story.stands_still(8)
     story.reaches(job, story.version(job) + 2)
-    # Each is heard again before the check: silence would have told by then.
+    # Heartbeats of all come before the check: a silent member would be evicted by then.
     story.wait_until("heartbeats of all", lambda: all(
         m["since_heartbeat_s"] < 6 for m in story.json("status")["members"]), LIMIT_S)
     island = story.job(job)["islands"][0]
     check(island["evictions"] == 0 and island["steps_interrupted"] == 0, f"{island}")
-    check(not any("is gone" in change["reason"] for change in island["plan_changes"]),
+    check(not any("is unavailable" in change["reason"] for change in island["plan_changes"]),
           f"plans: {island['plan_changes']}")
 
 
@@ -184,7 +184,7 @@ def two_workers_have_one_name(story):
     story.wait_until("the first w1 to end", lambda: not first.alive(), LIMIT_S)
     check(first.process.returncode == 1, f"it ended with {first.process.returncode}")
     check("replaced by a newer process" in first.log(), first.log())
-    story.meanwhile("the job to hear of it", job, lambda: "replaced by a newer process" in
+    story.meanwhile("the job's log line", job, lambda: "replaced by a newer process" in
                     story.logs(job))
     story.finishes(job)
 

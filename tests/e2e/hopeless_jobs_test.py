@@ -8,7 +8,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from story import LIMIT_S, case, check, main  # noqa: E402
 
-GIVE_UP_S = 10  # of a worker that is asked to end while it reads
+GIVE_UP_S = 10  # of a worker that gets SIGTERM while it reads
 FREE_S = 1      # of a worker whose job is cancelled while it reads
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Islands of several workers: they train as one, and survive whoever dies, freezes, comes and goes."""
+"""Islands of several workers: they train as one, and survive workers that die, freeze, join and leave."""
 import os
 import sys
 
@@ -46,7 +46,7 @@ def any_follower_killed_or_frozen(story):
     followers = [w["worker"] for w in island["workers"] if not w["leads"]]
     story.daemons[followers[0]].kill()
     goes_on(story, job)
-    story.daemons[followers[1]].freeze()  # its connections stay; only silence tells
+    story.daemons[followers[1]].freeze()  # its connections stay; only its silence shows
     story.wait_until("the island to miss it", lambda: followers[1] not in {
         w["worker"] for w in story.job(job)["islands"][0]["workers"]}, LIMIT_S)
     goes_on(story, job)

@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from story import LIMIT_S, case, check, main, same_losses  # noqa: E402
 
-# Whoever is there makes one island, and each of its rounds waits for the one before: all runs make
+# All workers make one island, and each of its rounds waits for the one before: all runs make
 # the same steps. Messages travel whole, so that nothing is summed in another order.
 TALE = {"model__hidden": 48, "model__heads": 6, "model__layers": 4,
         "inner__micro_batch_sequences": 1, "outer__min_islands": 1, "outer__max_islands": 1,

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Islands of workers of which nobody has said where they stand, and that are not what was measured:
-sites found by measuring, a slow device, two workers that do not reach each other."""
+"""Islands of workers without a declared site, which differ from what was measured: sites found by
+measuring, a slow device, two workers that do not reach each other."""
 import os
 import sys
 
@@ -10,8 +10,8 @@ sys.path.insert(0, os.path.join(HERE, "../net"))
 from story import LIMIT_S, Again, Skip, case, check, main  # noqa: E402
 from shaped import ShapedNetwork, Unavailable, Wire  # noqa: E402
 
-# Devices that only pretend to compute, and say that they took what they pretend: however busy the
-# machine is, only what a case changes, and the wires, can make another plan the best.
+# Devices that emulate computation, and report the emulated times: however busy the machine is, only
+# what a case changes, and the links, can make another plan the best.
 EMULATED = {"model__layers": 6, "inner__micro_batch_sequences": 2, "outer__steps_per_round": 4,
             "outer__min_islands": 1, "schedule__train_tokens": 100_000_000}
 
@@ -54,8 +54,8 @@ def uses_the_line(story, job):
 
 
 def leaves_the_line(story, job, because):
-    """Waits for a plan by w1 and w2 alone, and for a reason that says yes to `because` on the way to
-    it: other news may have had a plan made first."""
+    """Waits for a plan by w1 and w2 alone, and for a reason that `because` accepts on the way to it:
+    another change may have caused a plan first."""
     def there():
         island = story.job(job)["islands"][0]
         reasons = [change["reason"] for change in island["plan_changes"] if because(change["reason"])]
@@ -112,7 +112,7 @@ def slow_device(story):
             share = stage["layers"] * replica["micro_batches"]
             layers[stage["devices"][0]] = layers.get(stage["devices"][0], 0) + share
     check(layers["w3/0"] < min(layers["w1/0"], layers["w2/0"]), f"work: {layers}")
-    check("w3/0 is " in story.atoll("profile", job)[1], "atoll profile does not tell")
+    check("w3/0 is " in story.atoll("profile", job)[1], "atoll profile does not show it")
     goes_on(story, job)
 
 
@@ -141,13 +141,13 @@ def pair_without_a_connection(story):
             shown = story.atoll("show", job)[1]
             check("no connection within" in shown, f"the reason is not shown: {shown}")
             goes_on(story, job)
-            story.wait_until("a probe in vain", lambda: "a probe " in story.atoll("status")[1],
+            story.wait_until("a probe without an answer", lambda: "a probe " in story.atoll("status")[1],
                              2 * LIMIT_S)
             net.reunite("a2", "a" + partner[1:])
             net.reunite("a3", "a4")
             story.wait_until("probes that are answered", lambda: "left out of plans" not in
                              story.atoll("status")[1], 2 * LIMIT_S)
-            story.wait_until("the planner to hear of it", lambda: "a probe is answered" in
+            story.wait_until("the planner's log line", lambda: "a probe is answered" in
                              story.atoll("logs", job)[1], 2 * LIMIT_S)
             goes_on(story, job)
             story.close()
@@ -180,7 +180,7 @@ def line_that_changes_for_good(story):
 
 @case
 def line_of_sums_that_changes_for_good(story):
-    """Only sums of gradients cross the line between two sites, whose four workers are replicas. It
+    """Only all-reduces cross the line between two sites, whose four workers are replicas. It
     drops from 500 to 20 Mbit/s: the island takes another plan, says why, and does without the line"""
     try:
         with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=500, latency_ms=2)) as net:
@@ -191,8 +191,8 @@ def line_of_sums_that_changes_for_good(story):
             goes_on(story, job)
             uses_the_line(story, job)
             net.reshape("a", "b", rate_mbit=20)
-            leaves_the_line(story, job, lambda reason: "slower than measured, as sums of gradients "
-                            "show" in reason)
+            leaves_the_line(story, job, lambda reason: "slower than measured, as gradient "
+                            "all-reduces show" in reason)
             goes_on(story, job)
             story.close()
     except Unavailable as why:
@@ -202,7 +202,7 @@ def line_of_sums_that_changes_for_good(story):
 @case
 def joins_over_a_slow_line(story):
     """A worker joins two that train, over a line of 20 Mbit/s: the lines to it are measured before
-    the island's next plan, which knows better than to use it, and no step is given up for that"""
+    the island's next plan, which does not use the slow line, and no step is interrupted for that"""
     try:
         with ShapedNetwork({"a": 2, "b": 1}, Wire(rate_mbit=20, latency_ms=5)) as net:
             starts(story, net, ["a1", "a2"], block_ms=4)
@@ -227,7 +227,7 @@ def joins_over_a_slow_line(story):
                   f"over the line: {plan_of(story, job)['replicas']}")
             goes_on(story, job)
             after = story.job(job)["islands"][0]["steps_interrupted"]
-            check(after == interrupted, f"{after} steps were given up, {interrupted} before")
+            check(after == interrupted, f"{after} steps were interrupted, {interrupted} before")
             story.close()
     except Unavailable as why:
         raise Skip(str(why)) from None

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Workers of a running island come and go: whoever ends on purpose costs no step, whoever dies few."""
+"""Workers of a running island join and leave: a worker that leaves costs no step, one that dies few."""
 import os
 import sys
 
@@ -38,13 +38,13 @@ def goes_on(story, job, rounds=2):
 def cost_nothing(story, job):
     seen = island(story, job)
     check(seen["steps_interrupted"] == 0, f"{seen['steps_interrupted']} steps were interrupted")
-    check(seen["steps_redone"] == 0, f"{seen['steps_redone']} steps were made again")
+    check(seen["steps_redone"] == 0, f"{seen['steps_redone']} steps were replayed")
     return seen
 
 
 @case
 def joins(story):
-    """A worker joins a running island: the plan grows at a step's end, and no step is made again"""
+    """A worker joins a running island: the plan grows at a step's end, and no step is replayed"""
     story.starts(workers=1, servers=1)
     job = story.submits(**TOGETHER)
     story.reaches(job, 2)
@@ -80,7 +80,7 @@ def leader_leaves(story):
     after = trains_with(story, job, lambda seen: seen["worker"] != before["worker"],
                         "another leader")
     check(after["generation"] == before["generation"], "the generation changed")
-    check(f"has taken over from {before['worker']}" in story.logs(job), "nobody took over")
+    check(f"has taken over from {before['worker']}" in story.logs(job), "no worker took over")
     goes_on(story, job)
     cost_nothing(story, job)
     story.finishes(job, decisions)
@@ -89,7 +89,7 @@ def leader_leaves(story):
 @case
 def lone_leader_leaves(story):
     """A leader that does everything ends on SIGTERM beside a spare worker: that one takes over in the
-    same generation, and no step is made again"""
+    same generation, and no step is replayed"""
     story.starts(workers=2, servers=1)
     job = story.submits(**dict(TOGETHER, layout__stages=1, layout__replicas=1,
                                schedule__train_tokens=100_000))
@@ -108,7 +108,8 @@ def lone_leader_leaves(story):
 
 @case
 def leader_and_follower_leave(story):
-    """The leader and a follower end on SIGTERM at once: another worker takes over with what both lend"""
+    """The leader and a follower end on SIGTERM at once: another worker takes over, with
+    both as transfer sources"""
     story.starts(workers=3, servers=1)
     job = story.submits(**dict(TOGETHER, layout__replicas=1, layout__stages=2))
     story.reaches(job, 2)
@@ -126,8 +127,8 @@ def leader_and_follower_leave(story):
 
 @case
 def leader_and_follower_are_drained(story):
-    """The leader, then a follower are drained: others take over, no step is made again, each is said to
-    be idle while it stays attached, and the leader works again after --undo"""
+    """The leader, then a follower are drained: others take over, no step is replayed, each is shown as
+    idle while it stays attached, and the leader works again after --undo"""
     story.starts(workers=4, servers=1)
     job = story.submits(**TOGETHER, layout__replicas=1, layout__stages=2)
     story.reaches(job, 2)
@@ -172,7 +173,7 @@ def worker_alone_in_its_island_is_drained(story):
 
 @case
 def two_followers_leave(story):
-    """Two followers end on SIGTERM at once: both lend what they hold, and no step is made again"""
+    """Two followers end on SIGTERM at once: both are transfer sources, and no step is replayed"""
     story.starts(workers=4, servers=1)
     job = story.submits(**TOGETHER, layout__replicas=1, layout__stages=3)
     story.reaches(job, 2)

@@ -18,7 +18,7 @@ def holders(story, job):
 @case
 def a_server_is_drained_and_one_is_added(story):
     """A server is drained and another one added while a job trains: all shards leave the one, some go to
-    the other, the drained one holds nothing and is stopped, and no version, token or delta is lost"""
+    the other, the drained one holds nothing and is stopped, and no version, token or pseudo-gradient is lost"""
     story.starts(workers=2, servers=2, step_ms=STEP_MS)
     job = story.submits(schedule__train_tokens=600_000)
     before = story.reaches(job, 3)
@@ -95,8 +95,8 @@ def nothing_is_lost(story, job, before):
 
 @case
 def a_servers_folder_is_deleted_and_there_are_copies(story):
-    """A server's folder is deleted, and another one has copies of its shards: nobody is asked, the job goes
-    on with nothing lost, and the server, which begins anew, gets copies again"""
+    """A server's folder is deleted, and another one has copies of its shards: the job goes on without a
+    user's action and with nothing lost, and the server, which begins anew, gets copies again"""
     story.starts(workers=2, servers=2, step_ms=STEP_MS)
     job = story.submits(schedule__train_tokens=600_000, outer__shard_copies=2)
     before = story.reaches(job, 4)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Plans that people see are plans that run: `atoll plan JOB` prints one of the running job's devices,
+"""The plans shown are the plans that run: `atoll plan JOB` prints one of the running job's devices,
 and a job that pins what it printed runs just that."""
 import json
 import os

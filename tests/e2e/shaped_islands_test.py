@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """An island over a slow line: two sites of two workers, in network namespaces joined by a shaped
-wire."""
+link."""
 import os
 import sys
 
@@ -63,7 +63,7 @@ def trains_over_a_slow_line(story):
                 "w1", "w2"}, 2 * LIMIT_S)
             goes_on(story, job)
             shown = story.atoll("show", job)[1]
-            check("not what the job asks for" in shown, f"no reason in: {shown}")
+            check("not what the job requests" in shown, f"no reason in: {shown}")
             net.mend("a", "b")
             story.wait_until("a plan with all", lambda: takes_part(story, job) == everybody,
                              2 * LIMIT_S)
@@ -84,8 +84,8 @@ def trains_over_a_slow_line(story):
 
 @case
 def shards_leave_a_server_behind_a_slow_line(story):
-    """A parameter server of which nobody has said where it is turns out to be behind a line of 40 Mbit/s:
-    the pulls of the first rounds show it, its shards go to the one beside the worker, and the job's
+    """A parameter server without a declared site turns out to be behind a line of 40 Mbit/s: the pulls of
+    the first rounds show it, its shards go to the one at the worker's site, and the job's
     placement says why"""
     try:
         with ShapedNetwork({"a": 1, "b": 1}, Wire(rate_mbit=40, latency_ms=5)) as net:

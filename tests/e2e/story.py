@@ -1,12 +1,11 @@
-"""The language of the end-to-end tests: cases, their report, and a cluster with stories to tell.
+"""The harness of the end-to-end tests: cases, their report, and a cluster of real daemons.
 
-A case is a function that takes a Story. It starts real daemons on loopback, does something to them,
+A case is a function that takes a `Story`. It starts real daemons on loopback, does something to them,
 and waits for conditions, each with a deadline; nothing is ever waited for by sleeping. main() runs
 the cases one after the other and writes one <testcase> each to $XML_OUTPUT_FILE.
 
 Steps mostly sleep, so where everything else is slow a short job may be done before what was to happen
-while it trains. A case that finds that out raises Again, and is told again with jobs four times as
-long.
+while it trains. A case that detects that raises Again, and is repeated with jobs four times as long.
 """
 import json
 import os
@@ -22,7 +21,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import Cluster, ClusterError, decided_twice, parse_json  # noqa: E402
 
 LIMIT_S = 120  # of one wait; generous, because the machine may be busy
-STRETCHES = (1, 4, 16)  # of jobs, each time that a story is told again
+STRETCHES = (1, 4, 16)  # of jobs, each time that a case is repeated
 ENDLESS_TOKENS = 10_000_000  # a job of more is not waited for
 # Between runs of one job on different layouts. What rounding there is at first (some 1e-7) grows with
 # every step of AdamW.
@@ -36,7 +35,7 @@ class Skip(Exception):
 
 
 class Again(AssertionError):
-    """The machine was too slow or too busy for the story: it is told again, with longer jobs."""
+    """The machine was too slow or too busy for the case: it is repeated, with longer jobs."""
 
 
 def check(condition, what):
@@ -97,7 +96,7 @@ class Story(Cluster):
         self.attached(workers + servers)
 
     def stands_still(self, seconds):
-        """Nobody does anything for so long, as on a machine that is held up."""
+        """Freezes all daemons for so long, as on a machine that stalls."""
         for daemon in self.daemons.values():
             daemon.freeze()
         time.sleep(seconds)
@@ -105,7 +104,7 @@ class Story(Cluster):
         for daemon in self.daemons.values():
             daemon.thaw()
         if time.monotonic() - begin > 1:
-            raise Again("the machine was held up while daemons thawed: some stood still for longer")
+            raise Again("the machine stalled while daemons thawed: some were frozen for longer")
 
     def attached(self, count):
         self.wait_until(f"{count} members to attach", lambda: count == sum(
@@ -226,11 +225,11 @@ def case(function):
     return function
 
 
-# What logs say again and again: of it only the last lines are told.
+# Repeated lines of logs: only the last ones are printed.
 ROUNDS = (" is committed: ", " is decided: ", " validation loss ", " training", " version ",
-          " pieces ", " saturated:", "a step is recorded")
-# Always told, however much followed: plans with their reasons, who was lost, what was found out.
-NEWS = (": plan ", " keeps plan ", " no new plan ", " is lost", " is gone", " evicted", " joined",
+          " chunks ", " saturated:", "a step is recorded")
+# Always printed: plans with their reasons, lost members, findings.
+NEWS = (": plan ", " keeps plan ", " no new plan ", " is lost", " is unavailable", " evicted", " joined",
         "than measured", "measured: ", "setting up", "state of ")
 NEWS_MOST, OTHERS_MOST, LAST = 60, 24, 4
 

@@ -15,7 +15,7 @@ from story import LIMIT_S, Skip, case, check, main, same_losses  # noqa: E402
 from cluster import free_port  # noqa: E402
 
 ROUND = 8  # steps
-# Without copies in memory: only the tiers below are asked. Every step is saved, so that in the middle of
+# Without copies in memory: only the tiers below are used. Every step is saved, so that in the middle of
 # a round there is a save of its base.
 PIPELINE = {"model__layers": 2, "outer__min_islands": 1, "outer__max_islands": 1,
             "outer__overlap": "none", "schedule__train_tokens": 20_000,
@@ -146,7 +146,7 @@ def a_remote_tier_is_not_writable(story):
                                           schedule__train_tokens=20_000))
     story.finishes(job)
     told = [line for line in story.logs(job).splitlines() if remote in line]
-    check(0 < len(told) <= 4, f"what is told of {remote}: {told}")
+    check(0 < len(told) <= 4, f"log lines about {remote}: {told}")
 
 
 if __name__ == "__main__":

@@ -198,9 +198,8 @@ def no_step(story):
 
 
 def killed(story, job, who):
-    """Kills `who` of the island while its step is traced; what `atoll trace` says, and who it was. If
-    the step has ended before, which nothing can hold up, they are started again and another is
-    traced."""
+    """Kills `who` of the island while its step is traced; what `atoll trace` says, and who it was. If the
+    step has ended before, which cannot be prevented, they are started again and another is traced."""
     for _ in range(5):
         code, out, errors, worker = kills(story, job, who)
         if code != 0:
@@ -223,7 +222,7 @@ def kills(story, job, who):
     trace = subprocess.Popen([binary("atoll"), "trace", job], text=True, stdin=subprocess.DEVNULL,
                              env=dict(os.environ, ATOLL_COORDINATOR=story.address),
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    story.wait_until("the leader to be asked",
+    story.wait_until("the request at the leader",
                      lambda: leader.log().count("is recorded") > asked, LIMIT_S, every_s=0.01)
     worker.kill()
     out, errors = trace.communicate(timeout=LIMIT_S)
@@ -234,15 +233,15 @@ def kills(story, job, who):
 def a_worker_killed_meanwhile(story):
     """A follower, then the leader is killed while a step is traced: it says so and ends, and the
     island's next steps can be traced"""
-    # A step takes about a second, so that there is time to kill somebody in it.
+    # A step takes about a second, so that there is time to kill a worker in it.
     story.starts(workers=3, servers=1, flags=["--emulate-block-ms=20"])
     job = trains(story, layout__replicas=1)
     errors, follower = killed(story, job, "follower")
-    check("the island gave up a step" in errors and follower in errors, errors)
+    check("the island abandoned a step" in errors and follower in errors, errors)
     story.wait_until("the others to go on", lambda: story.atoll(
         "trace", job, check=False)[0] == 0, LIMIT_S)
     errors, leader = killed(story, job, "leader")
-    check(f"{leader}, which led island 0, is gone" in errors, errors)
+    check(f"{leader}, which led island 0, is unavailable" in errors, errors)
     story.wait_until("the last one to go on", lambda: story.atoll(
         "trace", job, check=False)[0] == 0, LIMIT_S)
 

@@ -69,7 +69,7 @@ def trains_to_the_end(story):
     check({s["server"] for s in done["shards"]} == {"ps1", "ps2"}, "one server holds everything")
     ended = f"job {job}: ended at version "
     for name in ("ps1", "ps2"):
-        log = story.wait_until(f"{name} to hear of the end", lambda n=name: (
+        log = story.wait_until(f"{name} to log the end", lambda n=name: (
             lambda text: text if ended in text else None)(story.daemons[n].log()), LIMIT_S)
         check(f"{ended}{done['summary']['version']}\n" in log, f"{name} holds another version")
 
@@ -96,7 +96,7 @@ def trains_to_the_end(story):
 @case
 def pushes_in_4_bits_and_is_removed(story):
     """Pushes of 4 bits a number: the loss falls all the same, a fraction of the bytes is pushed; the
-    job is removed, and nothing of it stays on the servers' disks, also of the one that was away"""
+    job is removed, and nothing of it stays on the servers' disks, also of the one that was unavailable"""
     story.starts(workers=2)
     job = story.submits(outer__push_encoding="e3m0")
     story.reaches(job, 12)

@@ -15,10 +15,10 @@ namespace {
 
 constexpr int kLongSteps = 32, kChangeAt = 18;
 constexpr int64_t kRows = 4;            // of a micro-batch
-constexpr double kFixedSeconds = 3e-3;  // what a stage's F takes for any piece
+constexpr double kFixedSeconds = 3e-3;  // what a stage's F takes for any chunk
 constexpr double kRowsSeconds = 3e-3;   // and for the rows of a micro-batch
 
-// Pieces of the messages that a device has sent to another one in a step.
+// Chunks of the messages that a device has sent to another one in a step.
 struct Boundary {
   std::string from, to;
   bool gradient = false;
@@ -76,7 +76,7 @@ class TellTaleNetwork final : public IslandNetwork {
   LocalNetwork local_;
 };
 
-// It was in more pieces than one while the line was slow, and later in fewer than that.
+// It was in several chunks while the line was slow, and later in fewer.
 bool Changed(const std::map<int64_t, std::set<int>>& steps) {
   int slow = 1;
   for (const auto& [step, pieces] : steps) {
@@ -86,13 +86,13 @@ bool Changed(const std::map<int64_t, std::set<int>>& steps) {
   return false;
 }
 
-// In some step its messages go in several numbers of pieces: fill and steady state differ.
+// In one step its messages go in different numbers of chunks: fill and steady state differ.
 bool InOneStepUnlike(const std::map<int64_t, std::set<int>>& steps) {
   return std::any_of(steps.begin(), steps.end(),
                      [](const auto& step) { return step.second.size() > 1; });
 }
 
-// Devices of one group cut alike: their sums are of one piece's size.
+// Devices of one group cut alike: their all-reduces are of one chunk's size.
 void CheckGroupsAlike(const IslandPlan& plan, const SeenCuts& cuts) {
   for (const PlanReplica& replica : plan.replicas) {
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
@@ -156,7 +156,7 @@ void CheckWhileAdapting(Kind kind, const IslandLayout& layout) {
   }
 }
 
-TEST_CASE("a pipeline whose messages go in other pieces all the time trains as one device does") {
+TEST_CASE("a pipeline whose messages are cut differently all the time trains as one device does") {
   const IslandLayout layout{.name = "1f1b", .replicas = {{{3, 3}, 6, kRows}}, .workers = 2};
   for (const Kind kind : kFamilies) CheckWhileAdapting(kind, layout);
 }

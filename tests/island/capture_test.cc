@@ -1,5 +1,5 @@
-// What crosses the bus beside steps is what it was when it was asked for, bit for bit, however late
-// it is copied, and the devices compute meanwhile: deltas and what is adopted; and saves.
+// What crosses the bus beside steps is what it was when it was requested, bit for bit, however late
+// it is copied, and the devices compute meanwhile: pseudo-gradients and what is adopted; and saves.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -286,7 +286,7 @@ TEST_CASE("a staged version that something came between is adopted all the same"
     LayerGate().Open();
     device.events.AwaitStagingEnds();
     CHECK_FALSE(device.island().staging());
-    *device.island().pulled() = newer;            // nobody reads it
+    *device.island().pulled() = newer;            // it is not read
     device.island().StagePulled({1, 0}, ticket);  // came too late
     CHECK_FALSE(device.events.pulled());
     device.Pulls(newer, 2);
@@ -353,7 +353,7 @@ TEST_CASE("a_worker_that_goes_on_from_its_disk_makes_the_steps_of_one_that_never
     RequirePushAlike(back, plain);
     return;
   }
-  // The committed version has gone on: its parameters, and this worker's moments.
+  // The committed version has advanced: its parameters, and this worker's moments.
   back.Adopt(base, AdoptMode::kReplace);
   REQUIRE(back.Theta() == base);
   CHECK(back.optimizer_steps() == 5);

@@ -1,4 +1,4 @@
-// The end of a step, where it is committed: islands whose members are late or give up there.
+// The end of a step, where it is committed: islands whose members are late or fail there.
 
 #include <catch2/catch.hpp>
 #include <set>
@@ -13,9 +13,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kHeldUp = 60s;  // at most; a story that fails lets go of its devices in the end
+constexpr auto kHeldUp = 60s;  // at most; a failing test releases its devices in the end
 
-TEST_CASE("a plan at a step's end: nobody hears of it while another is still taking the step") {
+TEST_CASE("a plan at a step's end: no member gets it while another is still taking the step") {
   const World world;
   std::mutex mutex;
   std::condition_variable changed;
@@ -58,7 +58,7 @@ TEST_CASE("a plan at a step's end: nobody hears of it while another is still tak
   REQUIRE(leader.trainer->optimizer_steps() == 2);
 }
 
-// Makes devices give up at the commit point: before they take the word of another device.
+// Makes devices fail at the commit point: before they take the commit vote of another device.
 class Cuts {
  public:
   EngineOptions Options() {
@@ -75,7 +75,7 @@ class Cuts {
     };
     return options;
   }
-  // At once, or when told to.
+  // At once, or later, by Now.
   void Cut(const std::string& device, const std::string& from, bool later = false) {
     const std::lock_guard lock(mutex_);
     cuts_.insert({device, from});
@@ -91,7 +91,7 @@ class Cuts {
     cuts_.clear();
     asked_.clear();
   }
-  // Until `device` takes the word of `from`.
+  // Until `device` takes the commit vote of `from`.
   void AwaitWord(const std::string& device, const std::string& from) {
     std::unique_lock lock(mutex_);
     REQUIRE(changed_.wait_for(lock, kHeldUp, [&] { return asked_.contains({device, from}); }));
@@ -130,7 +130,7 @@ TEST_CASE("a step cut short where it is committed is taken by all or by none, an
     const std::string& device = devices[pair / 3 % 3];
     const std::string& from = devices[pair % 3];
     if (pair < 9 && device == from) continue;
-    INFO(device << " gives up before the word of " << from);
+    INFO(device << " fails before the commit vote of " << from);
     cuts.Cut(device, from);
     if (pair == 9) {  // all of them
       for (const std::string& each : devices) {
@@ -151,7 +151,7 @@ TEST_CASE("a step cut short where it is committed is taken by all or by none, an
   CHECK(given_up >= 1);  // the last one at least
 }
 
-// Whoever is not told by an owner what it has made of its part fetches it afterwards.
+// A device that does not get an owner's result for its part fetches it afterwards.
 TEST_CASE("a step whose owners have taken it counts, though its parameters did not come back") {
   const World world;
   Cuts cuts;
@@ -163,7 +163,7 @@ TEST_CASE("a step whose owners have taken it counts, though its parameters did n
   REQUIRE(leader.trainer->InitialWeights().ok());
   Alone alone(world);
   int64_t step = 0, steps_taken = 0;
-  // A member may hear that the late one gives up before it has taken the last word: then none takes
+  // A member may detect the late one's failure before it has taken the last vote: then none takes
   // the step, and it is tried again.
   for (int attempt = 0; attempt < 20 && steps_taken < 2; ++attempt) {
     const char* const late = attempt % 2 == 0 ? "w2/0" : "w3/0";
@@ -177,7 +177,7 @@ TEST_CASE("a step whose owners have taken it counts, though its parameters did n
     cuts.Cut(late, "w1/0", /*later=*/true);
     absl::Status made;
     std::thread trains([&] { made = leader.trainer->Step(Batch(step), RateOf(step)).status(); });
-    // The late one has told its own word, and the others take the last of the words that they need.
+    // The late one has sent its own vote, and the others take the last of the votes that they need.
     for (const char* device : {"w1/0", "w2/0", "w3/0"}) {
       if (std::string(device) == late) continue;
       for (const char* from : {"w1/0", "w2/0", "w3/0"}) {
@@ -199,7 +199,7 @@ TEST_CASE("a step whose owners have taken it counts, though its parameters did n
   REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
 }
 
-TEST_CASE("a step that only some have taken is taken by the others, whoever of them has gone") {
+TEST_CASE("a step that only some have taken is taken by the others, whichever of them has failed") {
   const World world;
   Cuts cuts;
   TestGroup group(world, 3, 1, cuts.Options());
@@ -248,7 +248,7 @@ TEST_CASE(
   Alone alone(world);
   REQUIRE(leader.Step(0) == Approx(alone.Step(0)).epsilon(1e-5));
   leader.Settles();
-  // w2 takes the step, and w1 gives up before it does.
+  // w2 takes the step, and w1 fails before it does.
   GroupMember& other = *group["w2"].member;
   const int64_t before = other.Committed().taken.number;
   cuts.Cut("w1/0", "w2/0", /*later=*/true);

@@ -90,7 +90,7 @@ TEST_CASE("pipelines, with split and fused backward, recomputation, and two stag
   RequireSame(JobOf(ModelFamily::kGpt2), recomputing);
 }
 
-TEST_CASE("messages in pieces") {
+TEST_CASE("messages in chunks") {
   RequireSame(JobOf(ModelFamily::kLlama, 4), Pipeline("compact-zb", {2, 4}, 3));
 }
 

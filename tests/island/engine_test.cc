@@ -1,4 +1,4 @@
-// An engine's life: interruptions, deadlines, new plans, refusals.
+// The states of an engine: interruptions, deadlines, new plans, refusals.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -273,7 +273,7 @@ TEST_CASE("whichever activation or gradient a step is interrupted at, no device 
     steps = taken;
     REQUIRE(State(island) == State(twin));
     REQUIRE(island.Configure(plan).ok());
-    // What was left of the interrupted step is in nobody's way.
+    // Leftovers of the interrupted step have no effect.
     REQUIRE(Train(island, 100 + n) == Train(twin, 100 + n));
     ++steps;
   }

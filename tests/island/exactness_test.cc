@@ -1,5 +1,5 @@
 // Every layout gives the losses, gradients and weights of one device: replicas, tensor parallelism,
-// recomputation, messages in pieces.
+// recomputation, messages in chunks.
 
 #include "tests/island/exactness.h"
 
@@ -57,7 +57,7 @@ TEST_CASE("where_the_loss_counts_some_targets_layouts_train_as_one_device_does")
 }
 
 // Each by one layout with three unlike replicas and recomputation, and, where its heads can be cut,
-// one with tensor parallelism, two workers and messages in pieces. In double precision: norms of
+// one with tensor parallelism, two workers and messages in chunks. In double precision: norms of
 // small queries amplify rounding.
 TEST_CASE("the other families train as one device does") {
   Variation variation{.compute = DType::kFloat64, .limits = {1e-10, 1e-8, 1e-8}};
@@ -90,8 +90,8 @@ TEST_CASE("layouts_with_every_optimizer_train_as_one_device_does") {
   }
 }
 
-// Layouts with messages of 4, 3, 2 and 1 sequences, which go in up to four pieces.
-TEST_CASE("messages in pieces train as one device does") {
+// Layouts with messages of 4, 3, 2 and 1 sequences, which go in up to four chunks.
+TEST_CASE("messages in chunks train as one device does") {
   std::vector<IslandLayout> layouts = Replicas();
   layouts.push_back(Pipeline("zb-h1", {2, 2, 2}, 3));
   layouts.push_back(Pipeline("gpipe", {1, 4, 1}, 4));

@@ -101,7 +101,7 @@ inline LocalDevice NewDevice(int index) {
 
 #ifdef ATOLL_ON_FAKE_NCCL
 inline constexpr char kNccl[] = "2.27.3", kSite[] = "north";
-// Nobody is told by NCCL that a member is gone.
+// This NCCL does not report that a member has failed.
 inline testing::FakeNccl& Nccl() {
   static testing::FakeNccl nccl(/*tells_of_the_lost=*/false);
   return nccl;
@@ -292,7 +292,7 @@ class TestGroup {
     }
   }
 
-  // What the coordinator's orders do: members follow, the leader configures. At a step's boundary
+  // What the coordinator's orders do: members follow, the leader configures. With `at_boundary`
   // the leader is the first to know.
   absl::StatusOr<PlanTaken> Order(const IslandPlan& plan, Generation generation = 1,
                                   bool at_boundary = false) {

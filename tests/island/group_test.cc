@@ -129,7 +129,7 @@ TEST_CASE("an_island_trains_on_a_mixture_and_validates_named_sets_as_one_worker_
   CHECK(losses[0] != losses[1]);
 }
 
-TEST_CASE("a leader knows its followers' boundaries, and every device's memory") {
+TEST_CASE("a leader knows its followers' stage links, and every device's memory") {
   const World world;
   TestGroup group(world, 2);
   IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
@@ -138,7 +138,7 @@ TEST_CASE("a leader knows its followers' boundaries, and every device's memory")
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
   leader.Step(0);
-  leader.Step(1);  // hears what the followers said of the step before
+  leader.Step(1);  // gets the followers' replies to the step before
   const std::vector<DeviceMemoryState>& memory = leader.memory.devices;
   REQUIRE(memory.size() == 2);
   for (size_t i = 0; i < 2; ++i) {
@@ -158,7 +158,7 @@ TEST_CASE("all members say how fast their devices and messages are, each window 
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
   CHECK(leader.member->Work().empty());
-  // News of followers travel beside the steps.
+  // Measurements of followers travel in parallel to the steps.
   const auto measured = [&] {
     const auto& boundaries = leader.boundaries.boundaries;
     return leader.member->Work().at(0).window > 0 && group["w2"].member->Work().at(0).window > 0 &&
@@ -262,7 +262,7 @@ TEST_CASE("plans follow each other and the state moves bit for bit") {
     INFO(layout.name);
     const State before = leader.Read();
     IslandPlan plan = group.PlanFor(layout, names);
-    // A member that the new plan has no use for lends what it holds.
+    // A member that the new plan has no use for is a source of what it holds.
     for (const char* old : {"w2", "w3"}) {
       if (std::find(names.begin(), names.end(), old) == names.end()) {
         plan.members.push_back(group[old].Address());
@@ -324,7 +324,7 @@ TEST_CASE("what has come whole before a fetch was broken off is not fetched agai
     return {shard, lender, kAllParts, {0, elements}};
   };
   const absl::Status status =
-      member.Fetch({{first, {from(first, "w1")}}, {second, {from(second, "who has gone")}}}, 9);
+      member.Fetch({{first, {from(first, "w1")}}, {second, {from(second, "who has failed")}}}, 9);
   REQUIRE(Says(status.message(), "layer 1"));
   std::map<int32_t, int64_t> steps;
   for (const HeldLayer& held : member.Held()) {
@@ -367,7 +367,7 @@ TEST_CASE("a member killed in a step: the others go on where every layer is stil
   }
 }
 
-TEST_CASE("a member killed in a step: what nobody else holds is lost, and said so") {
+TEST_CASE("a member killed in a step: what no other member holds is lost, and reported") {
   const World world;
   TestGroup group(world, 3, 1, Slow());
   group.Take(Pipeline("three stages", {2, 2, 2}, 3), {"w1", "w2", "w3"});
@@ -378,7 +378,7 @@ TEST_CASE("a member killed in a step: what nobody else holds is lost, and said s
   REQUIRE(Says(status.message(), "w3"));
   const PlanTaken taken = group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
   REQUIRE(!taken.kept);
-  REQUIRE(Says(taken.reason, "nobody holds layer"));
+  REQUIRE(Says(taken.reason, "no member holds layer"));
   REQUIRE(leader.trainer->optimizer_steps() == 0);
   // As from a pulled version.
   REQUIRE(leader.trainer->InitialWeights().ok());
@@ -419,7 +419,7 @@ TEST_CASE("what replicas own of the optimizer's state follows them through plans
         Owners({2, 2, 2, 2}, 2), Owners({3, 3, 2}, 0), Owners({4, 4}, 1), Owners({3, 3, 2}, 1)}) {
     const State before = leader.Read();
     IslandPlan plan = group.PlanFor(layout, {all.begin(), all.begin() + layout.workers});
-    // Whoever has no part in it lends what it holds.
+    // A member without a part in it is a source of what it holds.
     for (size_t w = plan.members.size(); w < all.size(); ++w) {
       plan.members.push_back(group[all[w]].Address());
     }
@@ -433,7 +433,7 @@ TEST_CASE("what replicas own of the optimizer's state follows them through plans
   }
 }
 
-TEST_CASE("an owner killed in a step: nothing is lost while another one lives") {
+TEST_CASE("an owner killed in a step: nothing is lost while there is another one") {
   const World world;
   TestGroup group(world, 5, 1, Slow());
   IslandLayout layout{.name = "a pipeline and three replicas",
@@ -452,7 +452,7 @@ TEST_CASE("an owner killed in a step: nothing is lost while another one lives") 
   INFO(taken.reason);
   REQUIRE(taken.kept == (layout.optimizer_copies == 2));
   if (!taken.kept) {
-    Says(taken.reason, "nobody holds layer");
+    Says(taken.reason, "no member holds layer");
     return;
   }
   REQUIRE((leader.Read() == before));
@@ -492,12 +492,12 @@ TEST_CASE("senders that take turns on a line train as one device does") {
     for (int64_t step = 0; step < 10; ++step) {
       REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
     }
-    // Replica 0 sends in pieces of a sequence where it may.
+    // Replica 0 sends in chunks of a sequence where it may.
     const int64_t sent = 10 * (4 + 2 * options.fixed_pieces);
     int64_t turns = 0;
     for (const char* name : {"w1", "w2", "w3", "w4"}) turns += group[name].member->turns_taken();
     REQUIRE(turns == 2 * sent);
-    // A short step leaves micro-batches empty, whose turn nobody waits for.
+    // A short step leaves micro-batches empty, whose turn is not waited for.
     const std::vector<PositionRange> five = {{80, 85}};
     const auto loss = leader.trainer->Step(five, 1e-3);
     REQUIRE(loss.ok());
@@ -539,7 +539,7 @@ TEST_CASE("an interrupted step changes nothing, and the same plan is set up agai
   const absl::Status status =
       StepWhile(leader, 1, [&] { leader.trainer->Interrupt("the test says so"); });
   REQUIRE(Says(status.message(), "the test says so"));
-  // The follower is not told by anybody else.
+  // The follower gets the order from no other source.
   leader.trainer->ForgetInterrupts();
   auto taken = leader.trainer->Configure(kJob, 1, plan);
   INFO(taken.status().ToString());
@@ -561,7 +561,9 @@ TEST_CASE("an interrupted step changes nothing, and the same plan is set up agai
   REQUIRE(leader.Step(1) == Approx(alone.Step(1)).epsilon(1e-5));
 }
 
-TEST_CASE("a plan at a step's end: nobody is interrupted, whoever has the last step still going") {
+TEST_CASE(
+    "a plan at a step's end: no member is interrupted, whichever still has the last step under "
+    "way") {
   const World world;
   TestGroup group(world, 3);
   group.Take(Replicas("two", {4, 4}, 2), {"w1", "w2"});

@@ -120,7 +120,7 @@ absl::Status TestIsland::OnAll(const Function& function) {
     threads.emplace_back([&, w] { statuses[w] = function(w); });
   }
   for (std::thread& thread : threads) thread.join();
-  // Who only heard that others had given up does not know why.
+  // A device that only received the failure of others has no reason of its own.
   for (const absl::Status& status : statuses) {
     if (!absl::IsAborted(status)) ATOLL_RETURN_IF_ERROR(status);
   }

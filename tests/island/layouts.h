@@ -18,18 +18,18 @@ struct ReplicaSpec {
 };
 
 struct IslandLayout {
-  std::string name;  // for people
+  std::string name;  // for display
   std::vector<ReplicaSpec> replicas;
   std::string schedule = "1f1b";  // a name of coordinator/simulator/search.h
   int chunks_per_device = 1;
   bool v_shape = false;
   int tensor_parallel = 1;
   std::vector<int32_t> tensor_shares;
-  int recompute = 0;         // every so many-th layer: 1: all; 0: none
-  int workers = 1;           // the devices are dealt to w1, w2, ... in order, as evenly as can be
-  bool unsplit = false;      // W with its B
+  int recompute = 0;     // every so many-th layer: 1: all; 0: none
+  int workers = 1;       // the devices are assigned to w1, w2, ... in order, as evenly as can be
+  bool unsplit = false;  // W with its B
   int optimizer_copies = 0;  // see IslandPlan
-  int sites = 0;             // the workers are dealt to them likewise; 0: not known
+  int sites = 0;             // the workers are assigned to them likewise; 0: not known
 };
 
 // A plan of number 1. CHECKs that the schedule exists for the layout.

@@ -73,7 +73,7 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
   kept.local = {2, 256, 640.5, {{0, 16}}};
   kept.in_flight = capture.contribution;
   kept.leased = {{16, 40}, {80, 88}};
-  // Two stages, by w2 and w3; w1 lends what it holds.
+  // Two stages, by w2 and w3; w1 is a source of what it holds.
   const IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w2", "w3", "w1"});
   const auto taken = group.HandOver("w1", kept, plan, &known);
   INFO(taken.status().ToString());
@@ -144,7 +144,7 @@ TEST_CASE("who has led nothing hands nothing over, and says so") {
   group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
   const IslandPlan plan = group.PlanFor(Pipeline("turned", {3, 3}, 2), {"w2", "w1"});
   Leadership kept, taken_over;
-  kept.generation = 7;  // of another life of the island
+  kept.generation = 7;  // of another incarnation of the island
   const auto taken = group.HandOver("w1", kept, plan, &taken_over);
   REQUIRE(Says(taken.status().message(), "it has not led this island in this generation"));
 }
@@ -166,7 +166,7 @@ TEST_CASE("who serves a member no more is not called any more") {
   goes_on.count_down();
   group["w2"].member->SetHooks({});
   REQUIRE(done);
-  leader.trainer->Interrupt("nobody answers");
+  leader.trainer->Interrupt("no answer");
   asks.join();
 }
 
@@ -181,7 +181,7 @@ TEST_CASE("an interrupt ends setting up a plan whose members do not come") {
   REQUIRE(group.Order(plan).ok());
 }
 
-TEST_CASE("a leader of an older plan is refused, and told why") {
+TEST_CASE("a leader of an older plan is refused with a reason") {
   const World world;
   TestGroup group(world, 3);
   const IslandPlan old = group.PlanFor(Pipeline("old", {3, 3}, 2), {"w1", "w2"});

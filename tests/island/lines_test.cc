@@ -16,7 +16,7 @@
 namespace atl::worker {
 namespace {
 
-// Lets one message be seen only after it was asked for so many times.
+// Lets one message be seen only after it was polled so many times.
 class HoldBack : public Wrapped {
  public:
   HoldBack(Transport& inner, MessageTag tag, int times)
@@ -112,8 +112,8 @@ TEST_CASE("while a gradient is on its way, pending W are done, and the result is
   REQUIRE(std::is_sorted(early.begin(), early.end()));
 }
 
-// The last gradient is late, and the device itself stands still since it got the one before, until
-// it was asked often for what is late. That comes when there is nothing else to do.
+// The last gradient is late, and the device itself stalls since it got the one before, until it was
+// polled often for the late one. That happens when there is nothing else to do.
 class StandStill : public Wrapped {
  public:
   explicit StandStill(Transport& inner) : Wrapped(inner) { moves_.Close(); }
@@ -200,14 +200,14 @@ TEST_CASE("the adapter cuts what a slow line carries, says why, and the curve st
   REQUIRE(boundaries[0].from == "w1/0");
   REQUIRE(boundaries[0].to == "w1/1");
   REQUIRE(boundaries[0].pieces == 2);  // a micro-batch has two sequences
-  REQUIRE(boundaries[0].reason.find("2 pieces in fill and drain (1 before)") == 0);
-  for (int s = 40; s < 43; ++s) {  // in pieces
+  REQUIRE(boundaries[0].reason.find("2 chunks in fill and drain (1 before)") == 0);
+  for (int s = 40; s < 43; ++s) {  // in chunks
     const double loss = alone.Step(Batch(s), kLearningRate).mean();
     REQUIRE(Train(island, s) == Approx(loss).epsilon(1e-5));
   }
 }
 
-TEST_CASE("a saturated line asks for another plan") {
+TEST_CASE("a saturated line causes a replan request") {
   EngineOptions options;
   options.emulation.duration = [](const std::string&, LayerKind, PlanOpKind, int64_t rows) {
     return std::chrono::microseconds(50) * rows;
@@ -225,7 +225,7 @@ TEST_CASE("a saturated line asks for another plan") {
   REQUIRE(wanted == "link w1/0 > w1/1 saturated");
 }
 
-// The device works for 5 ms on every message that it gets, long after its host has gone on.
+// The device works for 5 ms on every message that it gets, long after its host has continued.
 class SlowDevice : public SlowTale {
  public:
   using SlowTale::SlowTale;

@@ -42,10 +42,10 @@ std::vector<Spread> Layouts() {
           {On(4, replicas[1]), true},      // cut unlike
           {On(3, replicas[2]), true},      // all different, recomputation
           {On(3, owners[0]), true},        // one copy of the optimizer's state
-          {On(2, replicas[0]), true, 4}};  // in pieces
+          {On(2, replicas[0]), true, 4}};  // in chunks
 }
 
-// And the bytes have really gone over sockets, and the sums as they should.
+// The bytes went over sockets, and the all-reduces as they should.
 void CheckOverSockets(bool with_keys) {
   REQUIRE(SetLogLevel("warning").ok());
   for (const Spread& spread : Layouts()) {
@@ -63,11 +63,11 @@ void CheckOverSockets(bool with_keys) {
   }
 }
 
-TEST_CASE("workers over sockets, sums by Gloo, train as one device does", "[gloo]") {
+TEST_CASE("workers over sockets, all-reduces by Gloo, train as one device does", "[gloo]") {
   CheckOverSockets(false);
 }
 
-TEST_CASE("workers with keys, sums over their links, train as one device does", "[keys]") {
+TEST_CASE("workers with keys, all-reduces over their links, train as one device does", "[keys]") {
   CheckOverSockets(true);
 }
 

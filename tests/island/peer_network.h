@@ -1,5 +1,5 @@
 // Workers of one process that reach each other as daemons do: messages by peer links over sockets
-// on loopback; sums of several workers by Gloo or, with keys, over the links, encrypted.
+// on loopback; all-reduces of several workers by Gloo or, with keys, over the links, encrypted.
 
 #ifndef ATOLL_TESTS_ISLAND_PEER_NETWORK_H_
 #define ATOLL_TESTS_ISLAND_PEER_NETWORK_H_
@@ -16,7 +16,7 @@ class PeerNetwork final : public IslandNetwork {
   // Of the plan's members. `seen` outlives it.
   struct Seen {
     int64_t tensors = 0;  // messages between stages and for commits that came over a socket
-    int64_t sums = 0;     // blocks of sums, likewise
+    int64_t sums = 0;     // blocks of all-reduces, likewise
     int64_t sum_bytes_between_sites = 0;
   };
   PeerNetwork(const IslandPlan& plan, bool with_keys, Seen* seen);

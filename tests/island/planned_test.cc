@@ -59,7 +59,7 @@ int PartlyRecomputing(const IslandPlan& plan) {
   return stages;
 }
 
-TEST_CASE("stages that recompute as much as memory asks for train as one device does") {
+TEST_CASE("stages that recompute as much as memory requires train as one device does") {
   for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
     const EngineJob job = PlannedJob(family, family == ModelFamily::kGpt2);
     PlanRequest request = PlanningOf(job, 2);

@@ -1,5 +1,5 @@
-// Saved states of an island: whoever dies that alone held a part of it, training goes on where it
-// was, with the losses of a run that nobody left.
+// Saved states of an island: after the death of a worker that alone held a part of it, training
+// goes on where it was, with the losses of an undisturbed run.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -186,10 +186,10 @@ TEST_CASE("before any copy is whole, a death loses the state, and says of which 
   f.group.Kill("w2");
   const PlanTaken taken = f.group.Take(kOne, {"w1"});
   REQUIRE(!taken.kept);
-  REQUIRE(Says(taken.reason, "nobody holds layer 3 at step 2"));
+  REQUIRE(Says(taken.reason, "no member holds layer 3 at step 2"));
 }
 
-TEST_CASE("a leader dies: the next one resumes the saved state that it is told") {
+TEST_CASE("a leader dies: the next one resumes the saved state of its order") {
   Fixture f(3);
   f.group.Take(kThree, {"w1", "w2", "w3"});
   REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
@@ -336,7 +336,7 @@ TEST_CASE("parameters_after_the_validation_of_theta_base_are_those_before_it") {
   f.HasTheStateOfOneDevice("w1");
 }
 
-TEST_CASE("the way back breaks off: it is gone again, to the same place") {
+TEST_CASE("an interrupted replay is repeated, to the same step") {
   std::atomic<int> cut = 0;  // at which commit from now on
   EngineOptions options;
   options.before_word = [&](const std::string&, const std::string&) {
@@ -525,7 +525,7 @@ TEST_CASE("a leader and another one die: the remote tier is what the next leader
   REQUIRE(f.group["w3"].trainer->optimizer_steps() == 2);
 }
 
-TEST_CASE("a remote tier that cannot be written is told, and training goes on") {
+TEST_CASE("a remote tier that cannot be written is reported, and training goes on") {
   Fixture f(2, {}, "text/in-the-way");  // below a file
   f.group.Take(kTwo, {"w1", "w2"});
   REQUIRE(f.group["w1"].trainer->InitialWeights().ok());

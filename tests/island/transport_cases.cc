@@ -167,7 +167,7 @@ BoundaryCounters CountersOf(Pair& pair) {
 void Counted(Pair& pair) {
   REQUIRE(Send(pair.a(), pair.b(), Tag(0), Numbers(10, 0)).ok());
   RequireReceived(pair.b(), Tag(0), Numbers(10, 0));
-  // The sender hears of the arrival a little later.
+  // The sender gets the acknowledgement a little later.
   const Instant deadline = SteadyNow() + kLong;
   while (CountersOf(pair).messages == 0 && SteadyNow() < deadline) std::this_thread::yield();
   for (int plans = 0; plans < 2; ++plans) {
@@ -181,7 +181,7 @@ void Counted(Pair& pair) {
 }  // namespace
 
 std::vector<TransportCase> TransportCases() {
-  return {{"messages are told apart by their tags, not by their order", InAnyOrder},
+  return {{"messages are identified by their tags, not by their order", InAnyOrder},
           {"both ways at once", BothWaysAtOnce},
           {"many steps", ManySteps},
           {"Arrived looks, Wait waits for any", ArrivedAndWait},

@@ -1,4 +1,4 @@
-// What worker/pipeline/transport.h promises, as cases that every transport runs.
+// The contract of worker/pipeline/transport.h, as cases that every transport runs.
 
 #ifndef ATOLL_TESTS_ISLAND_TRANSPORT_CASES_H_
 #define ATOLL_TESTS_ISLAND_TRANSPORT_CASES_H_

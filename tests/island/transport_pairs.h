@@ -233,7 +233,7 @@ class NcclPair : public Pair {
   PeerTransport& host_of_a() { return ends_.a.transport; }
 
  private:
-  // Nobody is told of a member that is gone, as within a host.
+  // The failure of a member is not reported, as within a host.
   testing::FakeNccl nccl_{/*tells_of_the_lost=*/false};
   TwoEnds ends_;
   Device a_{true}, b_{true};

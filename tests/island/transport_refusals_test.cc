@@ -40,7 +40,7 @@ struct Receiver {
   DeviceTransport transport;
 };
 
-TEST_CASE("what the host transport gives up ends the waits of devices, with its reason") {
+TEST_CASE("a failure of the host transport ends the waits of devices, with its reason") {
   constexpr int64_t kTooFew = LocalTransport::kMessageCost + 15;
   Receiver receiver("", kTooFew);
   std::string why;
@@ -48,7 +48,7 @@ TEST_CASE("what the host transport gives up ends the waits of devices, with its 
     std::jthread waiting([&] { why = receiver.End(); });
     receiver.Deliver(0, {1, 2});
   }
-  REQUIRE_THAT(why, Catch::StartsWith(absl::StrCat("messages that nobody has received hold 0 of ",
+  REQUIRE_THAT(why, Catch::StartsWith(absl::StrCat("messages that were not received hold 0 of ",
                                                    kTooFew, " bytes")));
   REQUIRE(receiver.transport.Arrived("b/0", Activation(3)));  // it would fail at once
   // Not the next plan's concern.
@@ -88,7 +88,7 @@ TEST_CASE("announcements that the plan does not have end the step, not the worke
     receiver.transport.UsePair("b/0", {"a/0 > b/0", "a/0", "b/0"}, std::make_unique<Giving>());
     for (const int m : {0, 1, 2, 4, 5}) receiver.Announce(m, m < 3 ? m : m - 1);
     REQUIRE_THAT(receiver.End(),
-                 Catch::EndsWith("all 4 blocks hold messages that nobody receives"));
+                 Catch::EndsWith("all 4 blocks hold messages that were not received"));
   }
 }
 
@@ -140,7 +140,7 @@ TEST_CASE("a worker admits the messages of its plan, and no others") {
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = 0; }));
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = 2; }));
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = INT32_MAX, tag.gradient = true; }));
-  // The sender's word that its step is done, and not another one's.
+  // The sender's commit vote for its step, and not another one's.
   REQUIRE(changed([](MessageTag& tag) { tag.stage = kCommitStage; }));
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = kCommitStage, tag.micro_batch = 1; }));
 }

@@ -1,4 +1,4 @@
-// Every way that messages go keeps the same promises.
+// Every transport of messages keeps the same contract.
 
 #include <catch2/catch.hpp>
 #include <mutex>
@@ -95,13 +95,13 @@ TEST_CASE("a Send waits for a slow line as long as the plan's steps may take") {
   }
 }
 
-TEST_CASE("a member that dies in a send by NCCL is forgotten when somebody tells") {
+TEST_CASE("a member that dies in a send by NCCL is forgotten when its failure is reported") {
   NcclPair pair;
   const Place a = pair.a();
   const Buffer buffer = *a.backend->Allocate(4);
   const Tensor x(buffer.data(), DType::kFloat32, 1, 1);
   a.backend->Zero(*a.stream, x);
-  // Its end hears nothing of the announcement any more, so nobody receives.
+  // Its end does not get the announcement any more, so nothing is received.
   pair.b().transport->Abort("killed");
   MessageTag tag;
   tag.step = tag.stage = 1;

@@ -45,8 +45,7 @@ TEST_CASE("of a tensor-parallel group that waits for its slow device only that o
   CHECK(works[0].forward_seconds < 0.5 * works[1].forward_seconds);
 }
 
-TEST_CASE(
-    "devices that only pretend to compute say what they were told to take, on a busy machine too") {
+TEST_CASE("devices that emulate computation report the emulated times, on a busy machine too") {
   const EngineJob job = Job();
   IslandLayout layout;
   layout.name = "two stages";

@@ -12,7 +12,7 @@ bridge, unshaped. Every pair of sites is joined by a link: a token bucket (tbf) 
 rate, and a relay between two TUN devices the latency (delay_relay.cc). Nothing of it can be seen from
 outside: a program talks to a host only from inside the network, with run(), popen() or inside().
 
-Everything lives in processes that end with this one, so nothing is left behind, even after a crash.
+All processes end with this one, so nothing is left behind, even after a crash.
 Unavailable says why a machine cannot do it.
 """
 import itertools

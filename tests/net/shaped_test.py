@@ -144,7 +144,7 @@ def rate(_):
 
 @case
 def leaves_nothing(_):
-    """When the network is closed, its processes are gone, and so are its namespaces"""
+    """When the network is closed, its processes have ended and its namespaces are deleted"""
     net = joined({"a": 1, "b": 1}, Wire(rate_mbit=100, latency_ms=1))
     pids = [holder.process.pid for holder in net._holders]
     spaces = {os.readlink(f"/proc/{pid}/ns/net") for pid in pids}

@@ -52,7 +52,7 @@ class Site {
                   {"--state-dir=" + folder("coordinator"), std::string("--listen=") + kAddress,
                    "--certificate-lifetime=" + lifetime});
   }
-  // With a token's word; without one it needs --coordinator.
+  // With a token; without one it needs --coordinator.
   std::unique_ptr<Command> Member(const std::string& role, const std::string& name,
                                   const std::string& join,
                                   std::vector<std::string> more = {}) const {

@@ -294,7 +294,7 @@ TEST_CASE("a worker that only its own machine reaches, of a coordinator elsewher
       Refused(worker + std::vector<std::string>{"--peer-endpoint=tcp://192.0.2.7:7200"}), warning));
 }
 
-TEST_CASE("keyed workers sum their gradients over encrypted links, without --insecure") {
+TEST_CASE("keyed workers all-reduce their gradients over encrypted links, without --insecure") {
   Authority ours;
   const std::string folder = FreshFolder();
   TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1"));
@@ -323,7 +323,7 @@ TEST_CASE("keyed workers sum their gradients over encrypted links, without --ins
   CHECK(trained.code == 0);
   for (const auto* worker : {w1.get(), w2.get()}) {
     CHECK(absl::StrContains(worker->errors(),
-                            "sums with other workers go over the peer link, "
+                            "all-reduces with other workers go over the peer link, "
                             "encrypted: all members have keys"));
   }
 }

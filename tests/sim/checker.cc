@@ -25,7 +25,7 @@ void Checker::DeltaCaptured(const ContributionId& id, const LayerValues& delta,
                             std::vector<PositionRange> trained_on) {
   const auto [it, fresh] = captured_.try_emplace(id, Captured{delta, trained_on});
   if (!fresh && it->second.delta != delta) {
-    Fail(absl::StrCat("N2: two different deltas under one name: ", Describe(id)));
+    Fail(absl::StrCat("N2: two different pseudo-gradients under one name: ", Describe(id)));
   }
 }
 
@@ -87,7 +87,7 @@ bool Checker::HasTwoOfEach() const {
 
 void Checker::Deleted(const NodeId& member) {
   if (removal_asked_ || (placement_ > 0 && !Holds(member))) return;
-  Fail(absl::StrCat("N10: ", member, " deletes the job, and nobody asked"));
+  Fail(absl::StrCat("N10: ", member, " deletes the job, without a request"));
 }
 
 void Checker::Ended(const NodeId& server) {
@@ -150,7 +150,7 @@ void Checker::Decided(const DecisionRecord& decision) {
     }
     const auto captured = captured_.find(p.contribution);
     if (captured == captured_.end()) {
-      Fail(absl::StrCat("decided a contribution that nobody made: ", Describe(p.contribution)));
+      Fail(absl::StrCat("decided a contribution that was not made: ", Describe(p.contribution)));
       return;
     }
     int64_t positions = 0;
@@ -183,7 +183,7 @@ void Checker::Decided(const DecisionRecord& decision) {
   }
 }
 
-// Weights are token shares times clips, and the clipped pseudo-gradient is as short as asked for.
+// Weights are token shares times clips, and the clipped pseudo-gradient is as short as requested.
 void Checker::CheckWeights(const DecisionRecord& decision) {
   std::vector<RoundTerm>& terms = decided_[decision.version];
   terms.clear();
@@ -291,7 +291,7 @@ void Checker::Expect(const CommitRound& commit) {
     for (const RoundTerm& term : commit.terms) {
       const auto captured = captured_.find(term.contribution);
       if (captured == captured_.end()) {
-        Fail(absl::StrCat("committed what nobody captured: ", Describe(term.contribution)));
+        Fail(absl::StrCat("committed what was not captured: ", Describe(term.contribution)));
         return;
       }
       // Initial weights travel in full.

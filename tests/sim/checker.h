@@ -1,6 +1,6 @@
 // Watches a simulated cluster from outside and fails at the first broken promise (README.md,
 // "What is promised"). It sees what a perfect witness would see: every decision as it is persisted,
-// every delta as it is captured, every tensor that a server hands out.
+// every pseudo-gradient as it is captured, every tensor that a server hands out.
 //
 // A broken promise is recorded, not thrown: the simulation stops and prints seed and reason.
 
@@ -27,7 +27,7 @@ class Checker {
  public:
   Checker(JobSpec spec, ThreadPool* pool) : spec_(std::move(spec)), pool_(*pool) {}
 
-  // A worker fixed the delta of a contribution.
+  // A worker fixed the pseudo-gradient of a contribution.
   void DeltaCaptured(const ContributionId& id, const LayerValues& delta,
                      std::vector<PositionRange> trained_on);
   // The coordinator persisted a record.
@@ -40,7 +40,7 @@ class Checker {
   }
   // A server said that it has applied the version.
   void Applied(Version version) { newest_applied_ = std::max(newest_applied_, version); }
-  // A person has asked for the job's removal; before that nothing of it may be deleted.
+  // A person has requested the job's removal; before that nothing of it may be deleted.
   void RemovalAsked() { removal_asked_ = true; }
   void Deleted(const NodeId& member);
   // By the newest placement that was ever stored.
@@ -61,12 +61,12 @@ class Checker {
   // A server handed out a shard.
   void Served(const NodeId& server, Version version, const ShardPlacement& shard,
               std::span<const float> values);
-  // A worker adopted a version; `base` is what it now counts its delta from.
+  // A worker adopted a version; `base` is what it now counts its pseudo-gradient from.
   void Adopted(const NodeId& worker, Version version, const LayerValues& base);
 
-  // A worker has made a step: it has trained on these sequences in no captured delta yet, and loses
-  // them if it dies now. `carried` of them it had already when it adopted its base. `captured`: it
-  // has captured a delta since.
+  // A worker has made a step: it has trained on these sequences in no captured pseudo-gradient yet,
+  // and loses them if it dies now. `carried` of them it had already when it adopted its base.
+  // `captured`: it has captured a pseudo-gradient since.
   void AtRisk(const NodeId& worker, const std::vector<PositionRange>& trained_on, int64_t carried,
               bool captured);
 

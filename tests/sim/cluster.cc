@@ -323,7 +323,7 @@ void Cluster::LoseDisk(ServerNode& node) {
   Refill(node, 0, world_.checker.refilled());
 }
 
-// Nobody does anything about it: others have all that was there, and make new copies.
+// No action is needed: others have all that was there, and make new copies.
 void Cluster::AwaitCopies(ServerNode& node, int64_t dropped) {
   world_.timeline.After(seconds(1), [this, &node, dropped] {
     if (world_.checker.refilled() > 0) world_.checker.Fail("N1: momentum is lost");
@@ -437,7 +437,7 @@ void Cluster::CrashCoordinator() {
                           });
     return;
   }
-  // Who has obeyed nobody yet would join the other cluster for good.
+  // A member that has not joined a cluster yet would join the other one for good.
   const auto joined = [](const auto& member) { return !member->mark().cluster.empty(); };
   const bool other_cluster = world_.rng.Chance(0.5) &&
                              std::ranges::all_of(world_.servers, joined) &&
@@ -487,7 +487,7 @@ void Cluster::ChangeSomeProfile() {
                                               world_.rng.Chance(0.3)});
 }
 
-// People try again until it works, also when the coordinator is down.
+// Users retry until it works, also when the coordinator is down.
 void Cluster::Resume(const JobId& job) {
   if (!world_.coordinator().mistaken() &&
       !world_.coordinator().Deliver(ControlJob{2, job, JobCommand::kResume}).empty()) {
@@ -566,7 +566,7 @@ bool Cluster::HeldSomewhere() const {
                      [](const auto& server) { return server->holds_jobs(); });
 }
 
-// Whoever dies or is away meanwhile, nothing of the job may stay.
+// Whatever fails meanwhile, nothing of the job may stay.
 void Cluster::RunUntilRemoved() {
   removing_ = true;
   world_.checker.RemovalAsked();

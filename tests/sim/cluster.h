@@ -58,7 +58,7 @@ struct ClusterOptions {
   double step_fails = 0.001;          // of each inner step
   Duration leave_every{0};            // mean: a worker ends on purpose, and comes back
   double link_breaks = 0.01;          // of each step of several workers
-  double island_wishes = 0.02;        // of each such step to make the leader ask for another plan
+  double island_wishes = 0.02;        // of each such step to make the leader send a replan request
   double no_plan = 0.05;              // of each request to the planner to be refused
   bool sites_declared = true;         // by the workers' operators; else they are found
   Duration change_every{0};           // mean: what is known of a worker or its links changes
@@ -124,7 +124,7 @@ struct Outcome {
   int64_t rounds = 0;
   int64_t rejected = 0;
   Duration took{};           // virtual
-  int64_t steps_redone = 0;  // of all islands, as people are told
+  int64_t steps_redone = 0;  // of all islands, as they are shown
   int64_t steps_interrupted = 0;
 };
 
@@ -138,7 +138,7 @@ class Cluster {
   Outcome Run();
 
   World& world() { return world_; }
-  // Some worker is told to end, and comes back a little later.
+  // Some worker gets SIGTERM, and comes back a little later.
   void EndSomeWorker();
   int64_t crashes() const { return crashes_; }
 

@@ -1,5 +1,5 @@
-// A piece of code that waits in virtual time: it runs on a stack of its own, in the one thread of
-// the simulation, until it waits or ends. So the product's code that blocks runs here as it is.
+// Code that waits in virtual time: it runs on a stack of its own, in the one thread of the
+// simulation, until it waits or ends. So the product's code that blocks runs here as it is.
 
 #ifndef ATOLL_TESTS_SIM_FIBER_H_
 #define ATOLL_TESTS_SIM_FIBER_H_
@@ -20,7 +20,7 @@ class Fiber : public std::enable_shared_from_this<Fiber> {
   static std::shared_ptr<Fiber> Current();
   // Of the one that runs: gives control back until Resume.
   static void Wait();
-  // REQUIRES: it waits. Whoever calls this goes on when it waits again, or has ended.
+  // REQUIRES: it waits. Returns when it waits again, or has ended.
   void Resume();
 
   ~Fiber();

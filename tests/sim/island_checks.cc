@@ -143,8 +143,8 @@ LayerValues WorkerNode::OfOwners(worker::OuterKind kind) {
   return values;
 }
 
-// The pseudo-gradient is theta_base minus the parameters that were captured; what quantising rounds
-// away is owed. `theta`: at the capture.
+// The pseudo-gradient is theta_base minus the parameters that were captured; the rounding error of
+// quantising is owed. `theta`: at the capture.
 void WorkerNode::CheckDelta(const worker::CaptureDelta& action, const LayerValues& theta) {
   LayerValues delta = OfOwners(worker::OuterKind::kDelta);
   const bool initial = action.contribution.base_version == kNoVersion;

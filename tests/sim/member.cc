@@ -63,7 +63,7 @@ void SimMember::Pause(Duration duration) { Block(duration); }
 absl::Status SimMember::WaitUntil(Duration limit, const std::function<bool()>& done) {
   const Instant deadline = world_.timeline.now() + limit;
   for (;;) {
-    if (dead_) return Aborted("the process is gone");
+    if (dead_) return Aborted("the process has ended");
     if (done()) return absl::OkStatus();
     const Instant now = world_.timeline.now();
     if (now >= deadline) return absl::DeadlineExceededError("simulated: it took too long");
@@ -73,7 +73,7 @@ absl::Status SimMember::WaitUntil(Duration limit, const std::function<bool()>& d
 }
 
 absl::Status SimMember::Broken(int64_t interrupts) const {
-  if (dead_) return Aborted("the process is gone");
+  if (dead_) return Aborted("the process has ended");
   if (interrupts != interrupts_) return Aborted("interrupted");
   return absl::OkStatus();
 }
@@ -119,7 +119,7 @@ std::shared_ptr<SimMember> SimMember::Partner(const NodeId& worker, std::string*
   return other;
 }
 
-// A peer that was met and is gone ends what goes on with it.
+// The failure of a peer that was met ends what goes on with it.
 void SimMember::LookForLost() {
   if (dead_) return;
   for (auto& [worker, met] : met_) {
@@ -151,7 +151,7 @@ absl::Status SimMember::Join(const PeerFence& fence, const IslandPlan& plan) {
 
 void SimMember::Leave() {
   plan_ = IslandPlan();
-  fence_.plan = 0;  // nobody speaks with it
+  fence_.plan = 0;  // no member can reach it
   met_.clear();
 }
 
@@ -173,7 +173,7 @@ void SimMember::BeginEpoch(int64_t epoch) {
   ++keeper_;
   epoch_ = epoch;
   work_broken_.clear();
-  if (interrupted_epoch_ >= epoch) work_broken_ = "given up before it began";
+  if (interrupted_epoch_ >= epoch) work_broken_ = "aborted before it began";
   // Whom it sets the plan up with speaks with it.
   for (auto& [worker, met] : met_) met = met || Partner(worker) != nullptr;
 }
@@ -200,7 +200,7 @@ void SimMember::Send(const NodeId& to, v1::GroupFrame frame) {
 }
 
 absl::StatusOr<CallId> SimMember::Call(const NodeId& to, v1::GroupFrame frame) {
-  if (dead_) return Aborted("the process is gone");
+  if (dead_) return Aborted("the process has ended");
   std::string why;
   const auto met = met_.find(to);
   if (met == met_.end() || !met->second || Partner(to, &why) == nullptr) {
@@ -268,7 +268,7 @@ void SimMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
   }
   if (hooks_.serve) return hooks_.serve(from, std::move(frame));
   v1::GroupReply reply;
-  worker::ToWire(absl::UnavailableError("it serves nobody now"), &reply);
+  worker::ToWire(absl::UnavailableError("it serves no leader now"), &reply);
   Reply(from, frame.call(), std::move(reply));
 }
 
@@ -288,7 +288,7 @@ void SimMember::DoLater(const NodeId& from, v1::GroupFrame frame) {
   const bool leads = !plan_.members.empty() && plan_.members.front().worker == from;
   v1::GroupReply reply;
   if (frame.epoch() != epoch_ || !leads) {
-    worker::ToWire(absl::UnavailableError("it serves nobody now"), &reply);
+    worker::ToWire(absl::UnavailableError("it serves no leader now"), &reply);
     return Reply(from, frame.call(), std::move(reply));
   }
   Fiber::Start([self = shared_from_this(), from, frame] {

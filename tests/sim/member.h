@@ -43,7 +43,7 @@ using Disk = std::map<int64_t, SavedPart>;  // by save
 class SimMember final : public worker::IslandPort, public std::enable_shared_from_this<SimMember> {
  public:
   struct Hooks {
-    // A call that asks this worker to work.
+    // A call that requests work of this worker.
     std::function<void(const NodeId& from, v1::GroupFrame frame)> serve;
     std::function<void()> peer_lost;
     std::function<void(const NodeId& from, const v1::SaveDone& done)> save_done;
@@ -64,7 +64,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   // Of the fiber that runs: until `done`, for so long at most. ABORTED: it was interrupted.
   absl::Status WaitUntil(Duration limit, const std::function<bool()>& done);
   void Pause(Duration duration);
-  void Wake();  // whoever waits looks again
+  void Wake();  // waiting fibers check again
 
   // What its devices hold, for whom checks.
   const std::map<int32_t, ToyLayer>& held() const { return held_; }

@@ -1,4 +1,4 @@
-// SimMember: what a call asks a member for.
+// SimMember: what a call requests of a member.
 
 #include <algorithm>
 #include <utility>
@@ -62,7 +62,7 @@ void SimMember::Close() {
 absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
                                              const std::atomic<bool>* interrupted) {
   v1::GroupReply reply;
-  if (dead_) return absl::AbortedError("the process is gone");
+  if (dead_) return absl::AbortedError("the process has ended");
   if (!job_) return absl::FailedPreconditionError("no job is open");
   if (!call.has_fetch()) stamps_.Set(Held(), StampsOf(call));
   switch (call.body_case()) {
@@ -224,11 +224,11 @@ absl::Status SimMember::Step(const v1::StepCall& step) {
   for (size_t l = 0; l < ToyLayers().size(); ++l) {
     for (const NodeId& holder : HoldersOf(static_cast<int32_t>(l))) all.insert(holder);
   }
-  if (!all.contains(self_.worker)) return absl::OkStatus();  // it lends what it holds
+  if (!all.contains(self_.worker)) return absl::OkStatus();  // it is only a source
   stepped_ = fence_;
   stepping_ = {0, worker::RangesOf(step), step.learning_rate()};
   stepping_number_ = step.number();
-  // By epoch: after an interruption nobody is heard any more.
+  // By epoch: after an interruption no vote is taken any more.
   const std::shared_ptr<StepRoom> room = world_.RoomOf(absl::StrCat(
       fence_.job, "/", fence_.generation, "/", fence_.plan, "/", epoch_, "/", step.number(), "/",
       plan_.members.front().worker, "/", plan_.members.front().incarnation));
@@ -260,7 +260,7 @@ absl::Status SimMember::Commit(StepRoom& room, const v1::StepCall& step,
            world_.timeline.now() >= room.hear.at(self_.worker);
   };
   while (!broken() && !heard()) {
-    if (dead_) return absl::AbortedError("the process is gone");
+    if (dead_) return absl::AbortedError("the process has ended");
     if (room.committed && room.deaf.contains(self_.worker)) {
       work_broken_ = "simulated: a link broke";
       break;

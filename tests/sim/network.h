@@ -1,7 +1,7 @@
 // A network that loses, repeats, delays and reorders, by one seed.
 //
-// Nodes are names. What is sent is a closure that delivers; whether the addressee still lives by
-// then is for the closure to find out.
+// Nodes are names. What is sent is a closure that delivers; the closure checks whether the
+// addressee is still up by then.
 
 #ifndef ATOLL_TESTS_SIM_NETWORK_H_
 #define ATOLL_TESTS_SIM_NETWORK_H_

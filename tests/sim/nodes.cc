@@ -24,7 +24,7 @@ void Node::Arm(Instant deadline, Timeline::Action tick) {
   const int64_t number = ++deadline_number_;
   if (deadline == kNever) return;
   const Duration delay = std::max(deadline - world_.timeline.now(), Duration(0));
-  // A deadline that has passed must not be asked for at once again and again.
+  // A deadline that has passed must not be set again and again.
   After(std::max(delay, Duration(std::chrono::microseconds(10))), [this, number, tick] {
     if (number == deadline_number_) tick();
   });
@@ -181,7 +181,7 @@ void CoordinatorNode::Plan(const MakePlan& ask) {
   After(world_.UpTo(milliseconds(500)), [this, made] { Deliver(made); });
 }
 
-// Sites are found by a rule, then it is told who shares an island; some answers never come.
+// Sites are found by a rule, then the answer names who shares an island; some answers never come.
 void CoordinatorNode::Group(const GroupWorkers& ask) {
   SitesFound found;
   for (const PlanWorker& worker : ask.workers) {

@@ -25,7 +25,7 @@
 
 namespace atl::sim {
 
-// A process that can die. What was scheduled for one life does nothing in the next.
+// A process that can die. What one incarnation scheduled does nothing in the next.
 class Node {
  public:
   Node(World* world, std::string name) : world_(*world), name_(std::move(name)) {}
@@ -34,7 +34,7 @@ class Node {
   bool alive() const { return alive_; }
 
  protected:
-  // Runs `action` after `delay` if this life still lasts.
+  // Runs `action` after `delay` if this incarnation still runs.
   void After(Duration delay, Timeline::Action action);
   void BeginLife() {
     alive_ = true;
@@ -71,7 +71,7 @@ class CoordinatorNode : public Node {
   void BackUp() { backup_ = store_; }
   bool has_backup() const { return !backup_.empty(); }
   void Crash();
-  // Returns what Step replied; only for requests of people.
+  // Returns what Step replied; only for requests of users.
   std::vector<Reply> Deliver(const CoordinatorEvent& event);
 
   // A member's new connection, known by a number; Lost is ignored for replaced ones.
@@ -113,10 +113,10 @@ class Member : public Node {
   virtual void OnConnected() = 0;
   virtual void OnDisconnected() = 0;
   virtual void TellCoordinatorLost(Incarnation incarnation, int64_t connection) = 0;
-  // The process is gone: the coordinator may notice the closed connection, or only the silence.
+  // The process has ended: the coordinator may notice the closed connection, or only the silence.
   void CloseByDeath();
   void KeepConnecting();
-  // Sends to the coordinator over this life's network; some messages come back as ghosts.
+  // Sends to the coordinator over this incarnation's network; some messages come back as ghosts.
   void SendUp(CoordinatorEvent event);
 
   ClusterMark mark_;  // on its disk
@@ -131,7 +131,7 @@ class ServerNode : public Member {
 
   void Start();
   void Crash();
-  // Its folder is away: it starts with an empty one. Swaps back when called again.
+  // Moves its folder aside: it starts with an empty one. Swaps back when called again.
   void SwapFolder();
   void Deliver(const ps::Event& event);
   // From a worker. `answer` runs on this node when the core answers; it sends the answer back.
@@ -142,7 +142,7 @@ class ServerNode : public Member {
 
   ps::ServerCore* core() { return core_ ? &*core_ : nullptr; }
   bool holds_jobs() const { return !disk_.empty(); }  // on its disk
-  // What is away does not come back.
+  // A folder that is moved aside does not come back.
   void LoseFolder() { away_.clear(); }
 
  private:
@@ -171,8 +171,8 @@ class ServerNode : public Member {
   ClusterMark mark_away_;
   std::optional<ps::ServerCore> core_;
   std::set<JobId> syncing_;
-  int64_t epoch_seen_ = 0;                  // newest coordinator that was heard
-  std::map<IslandId, IslandFence> fences_;  // highest ones that this life has been told
+  int64_t epoch_seen_ = 0;                  // newest coordinator seen
+  std::map<IslandId, IslandFence> fences_;  // highest ones of this incarnation
   std::map<ps::Token, PushAnswer> push_answers_;
   std::map<ps::Token, PullAnswer> pull_answers_;
   ps::Token next_token_ = 1;
@@ -235,7 +235,7 @@ class WorkerNode : public Member {
   void Do(const worker::Follow& action);
   void Do(const worker::Unfollow& action);
   void Do(const MeasureLinks&) {}   // the simulated planner does not ask
-  void Do(const TraceNextStep&) {}  // nobody asks
+  void Do(const TraceNextStep&) {}  // not requested
   void Do(const worker::CancelTransfers& action);
   void Do(const worker::Stop& action);
   void Do(const worker::RememberCluster& action) { mark_ = action.mark; }

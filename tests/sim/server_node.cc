@@ -86,7 +86,7 @@ std::vector<ps::RecoveredJob> ServerNode::Recover() {
 
 void ServerNode::SwapFolder() {
   world_.Trace(
-      absl::StrCat(name(), away_.empty() ? ": its folder is away" : ": its folder is back"));
+      absl::StrCat(name(), away_.empty() ? ": its folder is moved aside" : ": its folder is back"));
   std::swap(disk_, away_);
   std::swap(mark_, mark_away_);
 }
@@ -214,7 +214,7 @@ void ServerNode::Carry(ps::Actions actions) {
   for (const std::string& note : actions.notes) {
     world_.Trace(absl::StrCat(name(), ": ", note));
   }
-  if (actions.stop) world_.checker.Fail(absl::StrCat(name(), " was turned away: ", *actions.stop));
+  if (actions.stop) world_.checker.Fail(absl::StrCat(name(), " was refused: ", *actions.stop));
   // Arithmetic takes its time.
   const Instant soon = world_.timeline.now() + milliseconds(2);
   Arm(std::max(actions.next_deadline, soon), [this] { Deliver(ps::Tick{}); });

@@ -158,12 +158,11 @@ ClusterOptions Calm(uint64_t seed) {
   return options;
 }
 
-TEST_CASE(
-    "workers of shared islands come and go, also several at once, and no step is made again") {
+TEST_CASE("workers of shared islands come and go, also several at once, and no step is replayed") {
   int64_t taken_over = 0, joined = 0, together = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     ClusterOptions options = Calm(seed);
-    options.workers = 4 + static_cast<int>(seed % 2);  // of three layers: somebody is spare, or not
+    options.workers = 4 + static_cast<int>(seed % 2);  // of three layers: one is spare, or none
     options.spec.layout.island = IslandExtent::kAll;
     options.spec.layout.workers_per_island = 0;
     options.spec.outer.min_islands = 1;

@@ -1,6 +1,6 @@
 // A layer on a simulated device, kept as a real one keeps it (HeldState of
 // worker/pipeline/device.h): all parameters, the moments of what it owns, and those that it owned
-// under earlier plans. What is not there is not a number, so that whoever takes it is found out.
+// under earlier plans. What is not there is not a number, so that a wrong use of it is detected.
 
 #ifndef ATOLL_TESTS_SIM_TOY_LAYER_H_
 #define ATOLL_TESTS_SIM_TOY_LAYER_H_
@@ -19,7 +19,7 @@ struct ToyLayer {
 
   // Owns this from now on, with what it owned before if it did once, else not written.
   void Own(Range range);
-  // Somebody may read these elements of these parts (as bits); null: not here.
+  // These elements of these parts (as bits) for reading; null: not here.
   const std::vector<float>* Parameters(Range range) const;
   const std::vector<float>* Moments(Range range) const;
   // Takes a step; where others own the rest, Spread brings what they have made of it.
@@ -27,7 +27,7 @@ struct ToyLayer {
   void Spread();
   // What it was is being written over.
   void Replace(std::vector<float> parameters, std::vector<float> moments, int64_t step);
-  // As it is told to others, without stamps: what it has, then what it had.
+  // As it is reported to others, without stamps: what it has, then what it had.
   std::vector<worker::HeldLayer> Held(int32_t layer, const std::string& device) const;
 
   std::vector<float> theta, moment;

@@ -1,8 +1,8 @@
 // A model small enough for thousands of simulated trainings, with every property the checkers need.
 //
 // Training on a position moves each parameter by an amount that only that position and parameter
-// determine, so a delta is the fingerprint of the positions it was trained on. Arithmetic is fp32,
-// as in the real trainer.
+// determine, so a pseudo-gradient is the fingerprint of the positions it was trained on. Arithmetic
+// is fp32, as in the real trainer.
 
 #ifndef ATOLL_TESTS_SIM_TOY_TRAINER_H_
 #define ATOLL_TESTS_SIM_TOY_TRAINER_H_

@@ -91,7 +91,7 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
     const std::shared_ptr<worker::OuterState> outer = member->outer();
     const ElementRange in = part.part();
     const absl::Status written = outer == nullptr || member->dead()
-                                     ? absl::UnavailableError("it is gone")
+                                     ? absl::UnavailableError("it has ended")
                                      : outer->Write(worker::OuterKind::kPulled, part.layer,
                                                     {part.begin + in.begin, part.begin + in.end},
                                                     std::span(values).subspan(in.begin, in.size()));

@@ -1,4 +1,4 @@
-// A worker's process: its life, and its threads as fibers.
+// A worker's process: its incarnations, and its threads as fibers.
 
 #include <utility>
 #include <variant>
@@ -34,7 +34,7 @@ void WorkerNode::Start() {
   identity.mark = mark_;
   member_ = std::make_shared<SimMember>(
       &world_, IslandMember{name(), incarnation_, identity.peer_endpoint, ""}, slowness_, &disk_);
-  // Saves end while another command goes on, and settle within Configure.
+  // Saves end while another command goes on, and are finished within Configure.
   control_ = std::make_shared<worker::IslandControl>(
       member_.get(),
       worker::IslandControl::Hooks{
@@ -95,7 +95,7 @@ void WorkerNode::Post(worker::Event event) {
 
 void WorkerNode::Leave() {
   if (!alive()) return;
-  world_.Trace(absl::StrCat(name(), " is told to end"));
+  world_.Trace(absl::StrCat(name(), " gets SIGTERM"));
   leaving_ = true;
   Deliver(worker::ShutdownRequested{"SIGTERM"});
 }

@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicators::Create(
 void Communicators::SayHow() {
   std::lock_guard lock(mutex_);
   if (std::exchange(said_, true)) return;
-  LogInfo("worker", "sums with other workers go over ",
+  LogInfo("worker", "all-reduces with other workers go over ",
           options_.sealed != nullptr
               ? "the peer link, encrypted: all members have keys"
               : "Gloo's own connections, in plaintext: not all members have keys");

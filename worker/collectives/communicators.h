@@ -23,9 +23,9 @@ struct CommunicatorsOptions {
   std::string scope;  // begins all names in the rendezvous: one for each Configure of the island
   std::string address = "127.0.0.1";  // of the interface that other workers reach us at
   bool allow_plaintext_beyond_loopback = false;
-  // Where not null, groups that reach other workers sum over the peer link.
+  // Where not null, groups that reach other workers all-reduce over the peer link.
   PeerBlocks* sealed = nullptr;
-  // Of workers, where known: sums over the peer link are added up at each site first.
+  // Of workers, where known: all-reduces over the peer link add up at each site first.
   std::map<NodeId, std::string> sites = {};
   Duration timeout = std::chrono::seconds(60);  // longest wait, of joining and of a collective
 };

@@ -146,7 +146,7 @@ class Watch {
     const auto buffer = mesh_.createUnboundBuffer(&bye, 1);
     for (int other = 0; other < mesh_.size; ++other) {
       if (other == mesh_.rank) continue;
-      // Who is gone, or deaf, does not need it.
+      // A failed or unreachable member does not need it.
       const bool sent = Guarded([&] {
                           buffer->send(other, kSlot);
                           buffer->waitSend(nullptr, kFarewell);
@@ -229,7 +229,7 @@ class Member final : public GlooCommunicator {
     return absl::OkStatus();
   }
 
-  // Waits in short pieces, so that Abort ends it.
+  // Waits in short intervals, so that Abort ends it.
   absl::StatusOr<std::string> Find(Rendezvous& rendezvous, const std::string& key,
                                    Instant deadline) const {
     constexpr Duration kPiece = std::chrono::milliseconds(20);

@@ -6,7 +6,7 @@
 //
 // Gloo's connections are neither encrypted nor authenticated, and it trusts what it reads: they are
 // for loopback, and for networks that are private by other means, when the operator says so.
-// Members tell each other their ports through the Rendezvous, whose links are authenticated.
+// Members exchange their ports through the Rendezvous, whose links are authenticated.
 
 #ifndef ATOLL_WORKER_COLLECTIVES_GLOO_H_
 #define ATOLL_WORKER_COLLECTIVES_GLOO_H_

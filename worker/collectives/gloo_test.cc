@@ -81,9 +81,9 @@ absl::Status SumOfOnes(Communicator& member, std::vector<float>* x) {
   return member.AllReduceSum(*backend, *stream, {x->data(), DType::kFloat32, 1, 100});
 }
 
-// ---- promises of every communicator ----
+// ---- the contract of every communicator ----
 
-TEST_CASE("Gloo keeps the promises of communicators") {
+TEST_CASE("Gloo keeps the contract of communicators") {
   for (const testing::CommunicatorCase& communicator_case : testing::CommunicatorCases()) {
     DYNAMIC_SECTION(communicator_case.name) { communicator_case.run(MakeMembers); }
   }
@@ -100,7 +100,7 @@ TEST_CASE("what is wrong names the group and the rank") {
 
 // ---- joining ----
 
-TEST_CASE("a member that nobody joins gives up in time") {
+TEST_CASE("a member that no other joins times out") {
   MapRendezvous rendezvous;
   const auto alone = GlooCommunicator::Create(
       Loopback(), {.name = "group", .rank = 1, .size = 3, .timeout = kShort});
@@ -109,18 +109,18 @@ TEST_CASE("a member that nobody joins gives up in time") {
   REQUIRE(SumOfOnes(*alone, &x).code() == absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST_CASE("an Abort ends a Join that waits for somebody to come, or to connect") {
+TEST_CASE("an Abort ends a Join that waits for another member to come, or to connect") {
   MapRendezvous rendezvous;
   const bool published = GENERATE(false, true);
   CAPTURE(published);
   const auto first = GlooCommunicator::Create(
       Loopback(), {.name = "group", .rank = 0, .size = 2, .timeout = kLong});
-  // A member that has told where it is, and never connects.
+  // A member that has published its address, and never connects.
   const auto second = GlooCommunicator::Create(
       Loopback(), {.name = "group", .rank = 1, .size = 2, .timeout = kLong});
   absl::Status joined, other;
   {
-    MapRendezvous deaf;  // where the second one hears nothing of the first
+    MapRendezvous deaf;  // which never has the first one's entry
     std::jthread joins([&] { joined = first->Join(rendezvous); });
     std::jthread listens([&] {
       if (published) other = second->Join(deaf);

@@ -54,7 +54,7 @@ class NcclCommunicators final : public CommunicatorFactory {
   void Abort(const std::string& reason) override;
 
  private:
-  // The id of a group: rank 0 makes it and tells it to the others.
+  // The id of a group: rank 0 makes it and publishes it to the others.
   absl::StatusOr<std::string> IdOf(const std::string& name, bool ours, int rank);
   absl::StatusOr<std::string> FindOurs(const std::string& name, Instant deadline);
   absl::StatusOr<std::string> FindTheirs(const std::string& name, Instant deadline);

@@ -374,7 +374,7 @@ class Member final : public HostCommunicator {
     return failure_;
   }
 
-  // The first failure stays, and nobody waits for us any more.
+  // The first failure stays, and the other members do not wait for us any more.
   absl::Status Fail(const absl::Status& status) {
     {
       const std::lock_guard lock(mutex_);
@@ -387,7 +387,7 @@ class Member final : public HostCommunicator {
     return failure();
   }
 
-  // Whoever cannot be told sees it otherwise.
+  // A member that cannot be reached detects the failure otherwise.
   void Tell(BlockKind kind, const std::string& why) {
     const auto text = std::make_shared<const std::string>(why.substr(0, 400));
     for (int other = 0; other < size(); ++other) {

@@ -36,7 +36,7 @@ struct PeerGroup {
   Duration timeout{};  // longest wait for another member
 };
 
-// `blocks` outlives it. Waits for nobody; but before the first collective all members are made.
+// `blocks` outlives it. Does not wait; but before the first collective all members are made.
 std::unique_ptr<Communicator> NewPeerCommunicator(PeerBlocks* blocks, PeerGroup group);
 
 }  // namespace atl::worker

@@ -84,9 +84,9 @@ void PeerBlocks::OnMessage(PeerDelivery delivery) {
 
 void PeerBlocks::Deliver(const NodeId& worker, BlockName name, Block block) {
   const std::lock_guard lock(mutex_);
-  if (HasNumbers(name.kind) && !IsOpen(name)) return;  // its member has gone since it was admitted
+  if (HasNumbers(name.kind) && !IsOpen(name)) return;  // its member has ended since it was admitted
   const std::pair key(name.group, name.to);
-  if (boxes_.size() >= kBoxesMax && !boxes_.contains(key)) return;  // nobody has so many groups
+  if (boxes_.size() >= kBoxesMax && !boxes_.contains(key)) return;  // no worker has so many groups
   Box& box = boxes_[key];
   if (name.kind == BlockKind::kFailed) {
     if (box.ended.ok()) {
@@ -103,7 +103,7 @@ void PeerBlocks::Deliver(const NodeId& worker, BlockName name, Block block) {
 }
 
 void PeerBlocks::OnPeerLost() {
-  const std::lock_guard lock(mutex_);  // whoever looks now waits, and then looks again
+  const std::lock_guard lock(mutex_);  // a thread between its check and its wait is notified
   changed_.notify_all();
 }
 

@@ -1,7 +1,7 @@
 // Blocks of collectives that come to one worker and leave it, over the link that the workers of an
 // island have anyway (common/net/peer_link.h): authenticated and encrypted where there are keys.
 //
-// A block is a piece of a tensor that one member of a group sends to another. Those from one member
+// A block is a chunk of a tensor that one member of a group sends to another. Those from one member
 // to another arrive in the order in which they were sent. What has come waits here until its member
 // takes it, and counts against its sender's credit meanwhile, so memory stays bounded. Numbers for
 // who is no member here are not taken at all.
@@ -50,7 +50,7 @@ struct BlockName {
 class PeerBlocks {
  public:
   struct Link {
-    // Queues a message on the channel of sums; never waits.
+    // Queues a message on the channel of collectives; never waits.
     std::function<absl::Status(const NodeId& to, std::string header,
                                std::span<const std::byte> payload,
                                std::shared_ptr<const void> owner)>
@@ -62,7 +62,7 @@ class PeerBlocks {
   // ---- For the link's handler, on its thread. ----
   absl::Status Admit(absl::string_view header, int64_t payload_bytes);
   void OnMessage(PeerDelivery delivery);
-  void OnPeerLost();  // Link::is_lost tells who
+  void OnPeerLost();  // Link::is_lost says which
 
   // Forgets blocks and members of all groups whose names do not begin so.
   void BeginScope(const std::string& prefix);
@@ -74,11 +74,12 @@ class PeerBlocks {
     Payload payload;
     std::shared_ptr<const void> credit;
   };
-  // `bytes` stay unchanged while `owner` lives here.
+  // `bytes` stay unchanged while `owner` exists here.
   absl::Status Send(const NodeId& to, const BlockName& name, std::span<const std::byte> bytes,
                     std::shared_ptr<const void> owner);
   // Waits for the next block from this member, which has this name and size, or the group is
-  // broken. Unavailable: the member or the group is gone. DeadlineExceeded. Aborted: see End.
+  // broken. Unavailable: the member has failed or the group has ended. DeadlineExceeded. Aborted:
+  // see End.
   absl::StatusOr<Block> Take(const NodeId& worker, const BlockName& name, int64_t bytes,
                              Instant deadline);
   // Ends every Take of this member, now and later, with `why`.
@@ -97,7 +98,7 @@ class PeerBlocks {
     std::map<int32_t, std::deque<Arrived>> from;
     std::map<int32_t, bool> left;
     absl::Status ended;
-    bool open = false;  // for numbers; that others leave or fail may be told before
+    bool open = false;  // for numbers; notices that others leave or fail may come before
   };
 
   bool IsOpen(const BlockName& name) const;  // REQUIRES: mutex_ is held
@@ -111,8 +112,8 @@ class PeerBlocks {
   std::map<std::pair<std::string, int32_t>, Box> boxes_;  // guarded by mutex_; by group and rank
 };
 
-// The channel of sums of a link that is made later: `*link` is there before the first block, and
-// outlives the last.
+// The channel of collectives of a link that is made later: `*link` is there before the first block,
+// and outlives the last.
 PeerBlocks::Link SumsOver(const std::unique_ptr<PeerLink>* link);
 
 }  // namespace atl::worker

@@ -34,7 +34,7 @@ PeerDelivery Message(const NodeId& from, const std::string& header, Payload payl
   return delivery;
 }
 
-TEST_CASE("peer links keep the promises of communicators, with keys and without") {
+TEST_CASE("peer links keep the contract of communicators, with keys and without") {
   for (const bool encrypted : {true, false}) {
     for (const atl::testing::CommunicatorCase& communicator_case :
          atl::testing::CommunicatorCases()) {
@@ -93,7 +93,7 @@ TEST_CASE("a_part_has_one_agent_at_each_site_and_its_owner_at_its_own") {
   CHECK(GroupSites({}, 3, 1).own() == std::vector<int>{0, 1, 2});
 }
 
-TEST_CASE("large tensors are added up in the order of ranks, in pieces") {
+TEST_CASE("large tensors are added up in the order of ranks, in chunks") {
   constexpr int kSize = 3;
   constexpr size_t kCount = 1'000'003;
   auto members = NewPeerMembers(kSize, kLong, true);
@@ -181,7 +181,7 @@ TEST_CASE("what is no block, too long, or of another is not taken") {
   REQUIRE(absl::IsInvalidArgument(take("w2", 1, 8)));  // another worker's rank
   REQUIRE(absl::IsInvalidArgument(take("w1", 2, 8)));
   REQUIRE(absl::IsInvalidArgument(take("w1", 1, 12)));
-  // Of an earlier attempt at the plan, and of a member that is gone.
+  // Of an earlier attempt at the plan, and of a member that has failed.
   blocks.Open("old/group", 0);
   blocks.OnMessage(Message("w1", "sum 1 0 1 0 0 old/group", pool->Take(8)));
   blocks.BeginScope("new/");
@@ -203,8 +203,8 @@ TEST_CASE("numbers are kept for members that are here, and for no others") {
   CHECK(admits("sum 1 0 1 0 0 1/group"));        // a part
   CHECK(admits("sum 1 0 1 1 0 1/group"));        // a result
   CHECK_FALSE(admits("sum 1 1 1 0 0 1/group"));  // another rank
-  CHECK_FALSE(admits("sum 1 0 1 1 0 2/group"));  // a group that nobody made
-  // Whoever may join it yet has to know.
+  CHECK_FALSE(admits("sum 1 0 1 1 0 2/group"));  // a group that was not made
+  // A member that may join it yet has to know.
   CHECK(admits("sum 1 0 0 2 0 2/group"));
   CHECK(admits("sum 1 0 0 3 0 2/group"));
   CHECK_FALSE(blocks.Admit("sum 1 0 0 3 0 2/group", kBlockBytesMax).ok());

@@ -80,7 +80,7 @@ class SharedRendezvous final : public Rendezvous {
   Shared* shared_;
 };
 
-// One member's life in a process of its own. Its exit status says what it saw.
+// Runs one member in a process of its own. Its exit status says what it saw.
 enum Seen { kAsExpected = 0, kNoGroup, kNoFirstSum, kWrongSum, kNoLoss, kLateLoss };
 
 // `done` is called once the first sum is there, or will not be.
@@ -124,7 +124,7 @@ TEST_CASE("processes sum, and learn at once that one of them was killed") {
     children.push_back(child);
   }
   close(pipe_ends[1]);
-  // All have their sum, or are gone.
+  // All have their sum, or have ended.
   char told = 0;
   for (int rank = 0; rank < kSize; ++rank) (void)!read(pipe_ends[0], &told, 1);
   kill(children.back(), SIGKILL);

@@ -18,8 +18,8 @@ class Rendezvous {
   // Lets every member of the island know a value. Each key is set once.
   virtual absl::Status Set(const std::string& key, const std::string& value) = 0;
 
-  // Waits until somebody has set the key. DEADLINE_EXCEEDED names it; UNAVAILABLE or ABORTED say
-  // why it will never come.
+  // Waits until another member has set the key. DEADLINE_EXCEEDED names it; UNAVAILABLE or ABORTED
+  // say why it will never come.
   virtual absl::StatusOr<std::string> Get(const std::string& key, Instant deadline) = 0;
 };
 

@@ -4,13 +4,12 @@
 // Two kinds of work are started by actions and reported by events:
 //  * Trainer commands (Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
 //    AdoptPulled, Validate, SaveState, HandOver): the core has at most ONE outstanding, and every
-//    one ends in exactly one event, its own or CommandFailed; Reconfigure says Settled before.
-//    After DeltaCaptured the delta is made beside what follows, and DeltaReady tells of it, once.
-//    ReleaseJob goes to the same queue, takes effect there in order, and does not count as
-//    outstanding. InterruptStep, Follow and Unfollow take effect at once.
-//  * Transfers (StartPull, PushShards): run beside the trainer. CancelTransfers ends them all;
-//  their
-//    events may still come and are told apart by pull number and push id.
+//    one ends in exactly one event, its own or CommandFailed; Reconfigure reports Settled before.
+//    After DeltaCaptured the pseudo-gradient is made in parallel to later commands; DeltaReady
+//    reports its end, once. ReleaseJob goes to the same queue, takes effect there in order, and
+//    does not count as outstanding. InterruptStep, Follow and Unfollow take effect at once.
+//  * Transfers (StartPull, PushShards) run in parallel to the trainer. CancelTransfers ends them
+//    all; their events may still come and are identified by pull number and push id.
 
 #ifndef ATOLL_WORKER_CORE_ACTIONS_H_
 #define ATOLL_WORKER_CORE_ACTIONS_H_
@@ -64,7 +63,7 @@ struct Leadership {
   std::vector<PositionRange> leased;  // and not used
   bool exhausted = false;
   int64_t lease_request = 1;
-  // For people.
+  // For display.
   int64_t inner_step = 0;
   int64_t tokens = 0;
   int64_t pushed_bytes = 0;
@@ -96,8 +95,8 @@ struct PrepareFailed {
   JobId job;
   std::string reason;
 };
-// Reconfigure, before its end, says once that nothing of the plan before goes on at any member any
-// more: all have answered the newest step, or it has been given up everywhere.
+// Reconfigure, before its end, reports once that no member works under the old plan any more: all
+// have answered the newest step, or it has been abandoned everywhere.
 struct Settled {
   Generation generation = 0;
   int64_t plan_number = 0;  // of the plan that is being set up
@@ -110,11 +109,11 @@ struct Reconfigured {
   int64_t plan_number = 0;
   bool kept = false;
   bool step_taken = false;
-  std::string reason;  // of a loss, and how the state moved: for people
-  // What who led before knows, where the command asked for it; kept and step_taken then speak of
+  std::string reason;  // of a loss, and how the state moved: human-readable
+  // What who led before knows, where the command requested it; kept and step_taken then speak of
   // its newest command.
   std::optional<Leadership> taken_over = std::nullopt;
-  int64_t steps_replayed = 0;  // made again, on the way there from a saved state
+  int64_t steps_replayed = 0;  // on the way there from a saved state
   bool resumed = false;        // the state is that of Reconfigure::resume, and of `beyond`
   bool base_lost = false;      // some of theta_base is nowhere, the rest is kept
   // Some of the pseudo-gradient that is being pushed is nowhere: what is not staged of it never is.
@@ -134,7 +133,8 @@ struct StepDone {
 struct DeltaCaptured {
   ContributionId contribution;
 };
-// The delta can be pushed; or it could not be made, and then it is as if it had not been captured.
+// The pseudo-gradient can be pushed; or it could not be made, and then it is as if it had not been
+// captured.
 struct DeltaReady {
   ContributionId contribution;
   bool ok = true;
@@ -151,17 +151,17 @@ struct ValidationDone {
   double accuracy = 0;                    // of images
   std::vector<ValidationLoss> sets = {};  // of data.validation
 };
-// The outstanding trainer command failed (unreadable data, no memory, a member that is gone). It
-// may have changed something on some devices: the core sets the island up again, and Reconfigured
-// tells what became of its state.
+// The outstanding trainer command failed (unreadable data, no memory, a failed member). It may have
+// changed something on some devices: the core sets the island up again, and Reconfigured reports
+// what became of its state.
 struct CommandFailed {
   std::string reason;
   bool permanent = false;  // it would fail again, by what the job's files hold
 };
 
-// Who keeps what is saved in memory: nobody can under this plan; every element has another owner,
-// which goes on with it, so that a later save is of use only when its base is another; or copies
-// are on their way.
+// Who keeps what is saved in memory: no member can under this plan; every element has another
+// owner, which goes on with it, so that a later save is of use only when its base is another; or
+// copies are on their way.
 enum class Kept { kNot, kByOwners, kCopied };
 // SaveState has ended: the next command may change the state.
 struct StateCopied {
@@ -220,13 +220,13 @@ struct MemorySeen {
   std::vector<DeviceMemoryState> devices;
 };
 
-// What this worker measures of its devices and links, and how far it is: for people. Empty:
+// What this worker measures of its devices and links, and how far it is: for display. Empty:
 // nothing.
 struct Measuring {
   std::string what;
 };
 
-// A piece of the layers that this worker holds has reached another member.
+// A chunk of the layers that this worker holds has reached another member.
 struct Lent {};
 
 struct ShutdownRequested {
@@ -266,8 +266,8 @@ struct Reconfigure {
   IslandId island = 0;
   Generation generation = 0;
   IslandPlan plan;
-  // This member of the plan has led until now in this generation: fetch what it knows. Empty:
-  // nobody.
+  // This member of the plan has led until now in this generation: fetch its control state. Empty:
+  // none.
   NodeId take_over_from = {};
   std::vector<ShardPlacement> shards = {};  // of the job
   // Leave the state of this save, or a later one by steps on data in `leased`; 0: the newest that
@@ -283,10 +283,10 @@ struct TrainStep {
   double learning_rate = 0;
 };
 // delta <- theta_base - theta (for base kNoVersion: delta <- theta), theta_push <- theta:
-// DeltaCaptured as soon as the next step can begin, DeltaReady when the delta is there. Both stay
-// until the next Adopted. With a quantised encoding these shards' bytes are made then, once, of
-// delta + residual, and what was rounded away becomes the residual; a capture that fails, at once
-// or later, leaves the residual as it was.
+// DeltaCaptured as soon as the next step can begin, DeltaReady when the pseudo-gradient is there.
+// Both stay until the next Adopted. With a quantised encoding these shards' bytes are made then,
+// once, of delta + residual, and the rounding error becomes the residual; a capture that fails, at
+// once or later, leaves the residual as it was.
 struct CaptureDelta {
   ContributionId contribution;
   Encoding encoding = Encoding::kFloat32;
@@ -306,7 +306,7 @@ struct AdoptPulled {
   Version version = kNoVersion;
   AdoptMode mode = AdoptMode::kReplace;
   bool reset_moments = false;  // forget the optimizer's moments
-  // What quantised pushes have rounded away is still owed to the model. Otherwise it is forgotten.
+  // The rounding error of quantised pushes is still owed to the model. Otherwise it is forgotten.
   // core/README.md has the cases.
   bool keep_residual = false;
   std::vector<PositionRange> consumed = {};  // with kKeep: what theta was trained on since theta_v
@@ -376,7 +376,7 @@ struct StartPull {
 };
 // Push these parts of the pseudo-gradient, each sender its own in this order: one PushShardDone for
 // each. Where IsFill(base version) they are theta_base's, and its owners share them out: each has a
-// PushShardDone for what it sends. The same part may be asked for again after it failed.
+// PushShardDone for what it sends. The same part may be requested again after it failed.
 struct PushShards {
   JobId job;
   ContributionId contribution;

@@ -1,7 +1,7 @@
-// What a job's log hears of how messages travel between the devices of an island. Adapters change
-// their mind as often as a noisy machine changes its speed, and the log keeps a bounded number of
-// lines for all jobs. So of each boundary a change is told at once, and those of the minute after
-// it in one line at its end: how many there were, and the newest. Pure.
+// Changes of how messages travel between the devices of an island, for the job's log. Adapters
+// change their choice as often as a noisy machine changes its speed, and the log keeps a bounded
+// number of lines for all jobs. So a stage link's first change is logged at once, and those of the
+// minute after it in one line at its end: how many there were, and the newest. Pure.
 
 #ifndef ATOLL_WORKER_CORE_BOUNDARY_NEWS_H_
 #define ATOLL_WORKER_CORE_BOUNDARY_NEWS_H_
@@ -21,7 +21,7 @@ class BoundaryNews {
  public:
   static constexpr Duration kQuiet = std::chrono::minutes(1);
 
-  // The lines that are due, given what is seen now: all boundaries of the plan in force.
+  // The lines that are due, given what is seen now: all stage links of the plan in force.
   std::vector<std::string> Tell(Instant now, const std::vector<BoundaryState>& seen);
   // Of another job.
   void Clear() { told_.clear(); }
@@ -31,12 +31,12 @@ class BoundaryNews {
     std::string reason;  // newest seen
     Instant at;          // of the newest line
     int changes = 0;     // since then
-    bool any = false;    // a line has been told
+    bool any = false;    // a line has been logged
   };
   // From, to, and which of those between the same two devices.
   using Key = std::tuple<std::string, std::string, int>;
 
-  std::map<Key, Told> told_;  // those seen now, or told of less than kQuiet ago
+  std::map<Key, Told> told_;  // those seen now, or logged less than kQuiet ago
 };
 
 }  // namespace atl::worker

@@ -27,18 +27,18 @@ class Story {
   Instant now_{};
 };
 
-TEST_CASE("A first change is told at once, of each boundary, and once") {
+TEST_CASE("The first change of each stage link is reported at once, and once") {
   Story story;
   CHECK(story.Sees("").empty());
-  CHECK(story.Sees("2 pieces") == Lines{"a/0 > b/0: 2 pieces"});
-  CHECK(story.Sees("2 pieces", "saturated") == Lines{"b/0 > a/0: saturated"});
-  CHECK(story.Sees("2 pieces", "saturated").empty());
+  CHECK(story.Sees("2 chunks") == Lines{"a/0 > b/0: 2 chunks"});
+  CHECK(story.Sees("2 chunks", "saturated") == Lines{"b/0 > a/0: saturated"});
+  CHECK(story.Sees("2 chunks", "saturated").empty());
   story.Passes(std::chrono::hours(1));
-  CHECK(story.Sees("2 pieces", "saturated").empty());
-  CHECK(story.Sees("4 pieces", "saturated") == Lines{"a/0 > b/0: 4 pieces"});
+  CHECK(story.Sees("2 chunks", "saturated").empty());
+  CHECK(story.Sees("4 chunks", "saturated") == Lines{"a/0 > b/0: 4 chunks"});
 }
 
-TEST_CASE("A boundary that changes all the time gets a line a minute, which says how often") {
+TEST_CASE("A stage link that changes all the time gets a line a minute, which says how often") {
   Story story;
   int lines = 0;
   Lines last;
@@ -52,28 +52,28 @@ TEST_CASE("A boundary that changes all the time gets a line a minute, which says
   CHECK(last == Lines{"a/0 > b/0: changed 3000 times in 60 s; now saturated"});
 }
 
-TEST_CASE("What changed within the minute is told at its end, if nothing else happens") {
+TEST_CASE("A change within the minute is reported at its end, if nothing else happens") {
   Story story;
-  story.Sees("2 pieces");
+  story.Sees("2 chunks");
   story.Passes(std::chrono::seconds(59));
-  CHECK(story.Sees("4 pieces").empty());
+  CHECK(story.Sees("4 chunks").empty());
   story.Passes(std::chrono::seconds(1));
-  CHECK(story.Sees("4 pieces") == Lines{"a/0 > b/0: 4 pieces"});
+  CHECK(story.Sees("4 chunks") == Lines{"a/0 > b/0: 4 chunks"});
 }
 
 TEST_CASE("A new plan begins with nothing to say, and is no way around the minute") {
   Story story;
-  story.Sees("2 pieces");
+  story.Sees("2 chunks");
   story.news_.Tell(story.now_, {});
   CHECK(story.Sees("").empty());
-  CHECK(story.Sees("2 pieces").empty());
+  CHECK(story.Sees("2 chunks").empty());
   story.Passes(BoundaryNews::kQuiet);
-  CHECK(story.Sees("2 pieces") == Lines{"a/0 > b/0: 2 pieces"});
+  CHECK(story.Sees("2 chunks") == Lines{"a/0 > b/0: 2 chunks"});
 }
 
-TEST_CASE("Two stages between the same two devices are two boundaries") {
+TEST_CASE("Two stages between the same two devices are two stage links") {
   BoundaryNews news;
-  const BoundaryState first = Says("a/0", "b/0", "2 pieces");
+  const BoundaryState first = Says("a/0", "b/0", "2 chunks");
   const BoundaryState second = Says("a/0", "b/0", "saturated");
   CHECK(news.Tell(Instant{}, {first, second}).size() == 2);
   CHECK(news.Tell(Instant{}, {first, second}).empty());

@@ -113,7 +113,7 @@ void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
                                              std::chrono::milliseconds(1), std::chrono::minutes(1));
   if (welcomed_) return;
   welcomed_ = true;
-  // Whatever waits for an answer is asked again at once: this may be another coordinator.
+  // Unanswered requests are repeated at once: this may be another coordinator.
   heartbeat_at_ = lease_at_ = validation_at_ = now_;
   if (in_flight_) in_flight_->request_at = now_;
   tell_saved_ = !saved_states_.empty();
@@ -147,7 +147,8 @@ void WorkerCore::Impl::OnMessage(const PrepareJob& prepare) {
     Emit(Send{*failed_});
     return;
   }
-  // A worker that runs an island first has to be told to stop; until then the question is repeated.
+  // A worker that runs an island gets an order to stop first; until then the coordinator repeats
+  // this.
   if (order_ || follow_ || preparing_ == prepare.job) return;
   if (command_ == Command::kPrepare) GiveUpPreparing("another job is to be opened");
   asked_ = prepare;
@@ -167,7 +168,7 @@ void WorkerCore::Impl::On(const LinksMeasured& event) {
   if (welcomed_) Emit(Send{event});
 }
 
-// People see it at once, or nearly: there are many of these a second where layers are small.
+// Sent at once, or nearly: there are many of these a second where layers are small.
 void WorkerCore::Impl::On(const Measuring& event) {
   if (measuring_ == event.what) return;
   measuring_ = event.what;
@@ -210,7 +211,7 @@ void WorkerCore::Impl::On(const PrepareFailed& event) {
 
 // ------------------------------------------------------------------------------------ orders ----
 
-// An order is news if it is newer than the newest one of its job: by generation (of one island),
+// An order is new if it is newer than the newest one of its job: by generation (of one island),
 // then by the coordinator's epoch, then by sequence.
 template <typename Order>
 bool WorkerCore::Impl::IsNews(const Order& order) {
@@ -247,8 +248,8 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
     const bool larger = order.plan.number > order_->plan.number;
     // Or it waited for a step's end that will not come any more.
     const bool waited = order_->at_boundary && !SetUp() && SettingUp() == 0;
-    // Between two plans nothing is lost. The others may not have been told of the one before, and
-    // are not any more: it would wait for them in vain.
+    // Between two plans no step is lost. The other members may not have the plan before, and will
+    // not get it any more: setting it up would only time out.
     const bool between = command_ == Command::kReconfigure && settled_ == configuring_;
     if ((larger && between) || (!order.at_boundary && (larger || waited))) {
       Interrupt(absl::StrCat("plan ", order.plan.number, " is there"));
@@ -267,7 +268,7 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
   heartbeat_at_ = now_;
 }
 
-// Shards have moved to other servers: nobody answers at the old addresses.
+// Shards have moved to other servers: the old addresses do not answer.
 void WorkerCore::Impl::RestartTransfers() {
   Emit(CancelTransfers{});
   ++pull_;
@@ -313,7 +314,7 @@ void WorkerCore::Impl::GiveUpPreparing(const std::string& reason) {
   Emit(InterruptStep{reason});
 }
 
-// What people are told of one job says nothing of another.
+// Counters that are shown for one job do not count for another.
 void WorkerCore::Impl::ForgetCounts() {
   inner_step_ = tokens_ = steps_redone_ = steps_interrupted_ = 0;
   pushed_bytes_ = pulled_bytes_ = 0;
@@ -370,7 +371,7 @@ void WorkerCore::Impl::Log(const std::string& text) {
   if (welcomed_) Emit(Send{WorkerLog{order_ ? order_->job : JobId(), text}});
 }
 
-// What fails, or is mended, over and over is told once, until steps succeed again.
+// A recurring failure or recovery is logged once, until steps succeed again.
 void WorkerCore::Impl::LogOnce(const std::string& text) {
   if (!welcomed_ || std::find(told_.begin(), told_.end(), text) != told_.end()) return;
   if (told_.size() == kToldMax) told_.pop_front();

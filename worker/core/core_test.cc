@@ -58,7 +58,7 @@ TEST_CASE("It prepares a job once and answers every repetition") {
   CHECK(story.Wants<JobRefused>().reason == "data.path: no such file");
 }
 
-TEST_CASE("A round: train, ask, push, hear, pull, adopt") {
+TEST_CASE("A round: train, request, push, get the outcome, pull, adopt") {
   Story story;
   story.order.spec.outer.overlap = Overlap::kNone;
   story.Starts();
@@ -170,7 +170,8 @@ TEST_CASE("Requests are repeated until they are answered, and at once after a re
   CHECK(story.Wants<LeaseRequest>().request == lease.request);
 }
 
-TEST_CASE("It trains on while its delta is made, and asks to push it when it is there") {
+TEST_CASE(
+    "It trains on while its pseudo-gradient is made, and requests to push it when it is there") {
   Story story;
   story.Starts();
   story.TrainsSteps(4);
@@ -185,7 +186,7 @@ TEST_CASE("It trains on while its delta is made, and asks to push it when it is 
     CHECK(request.contribution == first);
     CHECK(request.inner_steps == 4);
   }
-  SECTION("a delta that could not be made is captured again, with the steps made since") {
+  SECTION("a pseudo-gradient that could not be made is captured again, with the steps made since") {
     story.Happens(DeltaReady{first, false, "no memory"});
     CHECK(story.Wants<WorkerLog>().text == "no memory");
     CHECK(story.Idle<PushRequest>());
@@ -213,7 +214,7 @@ TEST_CASE("It trains on while its delta is made, and asks to push it when it is 
     story.Adopts(0, AdoptMode::kReplace);
     CHECK(story.Trains().ranges == Ranges{{0, 2}});
   }
-  SECTION("of another generation nobody hears") {
+  SECTION("and not at all, if it is of another generation") {
     ++story.order.generation;
     story.Orders();
     story.Happens(DeltaReady{first});
@@ -240,7 +241,7 @@ TEST_CASE("Without a coordinator it trains until its leases are used up") {
   story.Wants<TrainStep>();
 }
 
-TEST_CASE("It asks for data ahead of time, under one number until sequences come") {
+TEST_CASE("It requests data ahead of time, under one number until sequences come") {
   Story story;
   story.Attaches();
   story.Orders();
@@ -297,7 +298,7 @@ TEST_CASE("When all data is leased out it trains a smaller last batch and pushes
   CHECK(story.Idle<ValidationResult>());
 }
 
-TEST_CASE("The first island makes the initial weights and pulls them like everybody") {
+TEST_CASE("The first island makes the initial weights and pulls them like the others") {
   Story story;
   story.order.initialize = true;
   story.order.committed_version = kNoVersion;
@@ -352,7 +353,7 @@ TEST_CASE("A residual is kept while all that was pushed is in the model, and for
   CHECK_FALSE(keeps(4, false, true));
 }
 
-TEST_CASE("An island that waits for the initial weights asks for data as soon as they are there") {
+TEST_CASE("An island that waits for the initial weights requests data as soon as they are there") {
   Story story;
   story.order.committed_version = kNoVersion;
   story.Attaches();

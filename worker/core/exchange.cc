@@ -29,7 +29,7 @@ void WorkerCore::Impl::OnMessage(const LeaseGrant& grant) {
   }
 }
 
-// Asks in portions of half a round. An empty answer leaves the request open under its number: an
+// Requests portions of half a round. An empty answer leaves the request open under its number: an
 // answer to an earlier copy of it may still come with sequences, which must not get lost.
 void WorkerCore::Impl::PlanLeases() {
   // Before version 0 nothing is leased: to ask would only delay the question that is answered.
@@ -136,7 +136,7 @@ void WorkerCore::Impl::PushFailed(ShardId shard, const std::string& reason) {
   LogOnce(absl::StrCat("push of ", reason));
 }
 
-// What holds up the contribution in flight, after what the worker does; empty: nothing.
+// The trouble of the contribution in flight, to append to the worker's status; empty: none.
 std::string WorkerCore::Impl::PushTrouble() const {
   if (!in_flight_ || !in_flight_->trouble || Decided()) return "";
   return absl::StrCat(": push of ", in_flight_->trouble->reason);
@@ -177,7 +177,7 @@ Encoding WorkerCore::Impl::EncodingOf(const ContributionId& id) const {
   return id.base_version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
 }
 
-// Whether the order tells what became of the contribution in flight.
+// Whether the order has the outcome of the contribution in flight.
 bool WorkerCore::Impl::Decided() const {
   if (in_flight_ && in_flight_->id.base_version == kNoVersion) {
     return order_->committed_version != kNoVersion;
@@ -209,7 +209,7 @@ void WorkerCore::Impl::On(const PullFailed& failed) {
   if (failed.pull != pull_ || !pulling_) return;
   pulling_ = false;
   pull_trouble_ = failed.reason;
-  // Superseded: the order that tells of the newer version may be here already.
+  // Superseded: the order with the newer version may be here already.
   pull_at_ = order_->committed_version > pulling_version_ ? now_ : now_ + kRetryInterval;
 }
 
@@ -247,7 +247,7 @@ bool WorkerCore::Impl::NeedsAllLayers() const {
 
 void WorkerCore::Impl::PlanPull() {
   if (pulling_ || pulled_ || command_ == Command::kAdopt || !prepared_) return;
-  if (!SetUp() || command_ == Command::kReconfigure) return;  // nobody owns anything yet
+  if (!SetUp() || command_ == Command::kReconfigure) return;  // no device owns anything yet
   const std::optional<Version> target = PullTarget();
   if (!target || order_->pull_order.empty() || !Due(pull_at_)) return;
   // Whatever is still being pushed belongs to a contribution that has been decided.

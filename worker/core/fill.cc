@@ -4,7 +4,7 @@
 
 namespace atl::worker {
 
-// Stateless: the coordinator asks again for what has not arrived.
+// Stateless: the coordinator repeats its request for what has not arrived.
 void WorkerCore::Impl::OnMessage(const FillShards& fill) {
   const bool base_changes = command_ == Command::kAdopt || command_ == Command::kPrepare ||
                             command_ == Command::kReconfigure;

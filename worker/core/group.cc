@@ -33,7 +33,7 @@ bool WorkerCore::Impl::StartReconfigure() {
   if (SetUp()) return false;
   const IslandPlan& plan = order_->plan;
   if (AwaitsDelta()) {
-    doing_ = absl::StrCat("making a delta, before ", Describe(plan), " is set up");
+    doing_ = absl::StrCat("making a pseudo-gradient, before ", Describe(plan), " is set up");
     return true;
   }
   absl::Status status;
@@ -59,8 +59,8 @@ bool WorkerCore::Impl::StartReconfigure() {
   return true;
 }
 
-// The ordered plan's number, once nothing of the plan before goes on any more. Other members may be
-// at the end of a step that this worker has taken: they are not told before they have, too.
+// The ordered plan's number, once no member works under the old plan any more. Other members may be
+// at the end of a step that this worker has taken: they get the new plan only after that.
 int64_t WorkerCore::Impl::SettingUp() const {
   if (SetUp()) return 0;
   const PlanName ordered{order_->generation, order_->plan.number};
@@ -70,7 +70,7 @@ int64_t WorkerCore::Impl::SettingUp() const {
 void WorkerCore::Impl::On(const Settled& event) {
   settled_ = {event.generation, event.plan_number};
   LeaveLater();
-  heartbeat_at_ = now_;  // the others wait to hear it
+  heartbeat_at_ = now_;  // the others wait for it
   if (command_ == Command::kReconfigure && order_ && order_->plan.number > configuring_.number) {
     Interrupt("a newer plan is there");
   }
@@ -130,8 +130,8 @@ void WorkerCore::Impl::BaseLost() {
   adopted_ = false;
 }
 
-// What is not staged of the contribution in flight is nowhere any more: the initial weights are
-// made again, anything else is withdrawn, unless it is complete.
+// What is not staged of the contribution in flight is lost: the initial weights are made anew, any
+// other contribution is withdrawn, unless it is complete.
 void WorkerCore::Impl::PushLost(const std::string& reason) {
   if (!in_flight_) return;
   Log(absl::StrCat("some of what is being pushed is lost: ", reason));
@@ -327,14 +327,14 @@ void WorkerCore::Impl::PlanFollow() {
   }
   Emit(Follow{*follow_});
   following_ = true;
-  configured_ = PlanName();  // the devices serve somebody else
+  configured_ = PlanName();  // the devices serve another leader
   doing_ = absl::StrCat("following in ", Describe(plan));
 }
 
 bool WorkerCore::Impl::SharesIsland() const { return follow_ || (order_ && order_->shared); }
 
-// What this worker holds of the island has to move before it may go: the coordinator plans without
-// it, and then tells it to stop.
+// What this worker holds of the island has to move before it may end: the coordinator plans without
+// it, and then sends it an order to stop.
 void WorkerCore::Impl::PlanLeaving() {
   if (leave_by_ != kNever) return;
   Emit(Send{Leaving{stop_reason_}});

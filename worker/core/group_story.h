@@ -53,14 +53,14 @@ class Group : public Story {
     const Reconfigure setup = Wants<Reconfigure>();
     CHECK(setup.plan.number == number);
     CHECK(setup.generation == order.generation);
-    Happens(Reconfigured{number, kept, step_taken, kept ? "" : "nobody holds layer 1"});
+    Happens(Reconfigured{number, kept, step_taken, kept ? "" : "no member holds layer 1"});
   }
   void Starts() {
     Attaches();
     Orders();
     Prepares();
     CHECK(Doing() == "setting up plan 1 of 2 workers");
-    CHECK(Idle<StartPull>());  // nobody owns anything yet
+    CHECK(Idle<StartPull>());  // no device owns anything yet
     SetsUp(1, false);          // there was nothing to lose
     Pulls(order.committed_version);
     Adopts(order.committed_version, AdoptMode::kReplace);

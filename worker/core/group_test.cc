@@ -8,7 +8,7 @@
 namespace atl::worker {
 namespace {
 
-TEST_CASE("A leader sets its island up before anything else, and trains as ever") {
+TEST_CASE("A leader sets its island up before anything else, and trains as usual") {
   Group story;
   story.Starts();
   story.TrainsSteps(4);
@@ -20,7 +20,7 @@ TEST_CASE("A leader sets its island up before anything else, and trains as ever"
   CHECK(story.Wants<WorkerHeartbeat>().progress->plan_number == 1);
 }
 
-TEST_CASE("A new plan interrupts the step; when the state is kept, the step is made again") {
+TEST_CASE("A new plan interrupts the step; when the state is kept, the step is replayed") {
   Group story;
   story.Starts();
   story.TrainsSteps(2);
@@ -35,7 +35,7 @@ TEST_CASE("A new plan interrupts the step; when the state is kept, the step is m
   }
   SECTION("it changed nothing") {
     story.Happens(CommandFailed{"interrupted"});
-    CHECK(story.Idle<WorkerLog>());  // as it was told to: nothing to complain of
+    CHECK(story.Idle<WorkerLog>());  // as intended: no failure
     story.SetsUp(2);
     CHECK(story.Trains().ranges == Ranges{{4, 6}});
     CHECK(story.Trains().ranges == Ranges{{6, 8}});
@@ -124,7 +124,7 @@ TEST_CASE("State that is lost: back to the committed version, on the same sequen
   story.Happens(CommandFailed{"interrupted"});
   story.SetsUp(2, false);
   CHECK(story.Wants<WorkerLog>().text ==
-        "the state of 2 steps since version 0 is lost (nobody holds layer 1): back to the "
+        "the state of 2 steps since version 0 is lost (no member holds layer 1): back to the "
         "committed version");
   story.Pulls(0);
   const AdoptPulled adopt = story.Wants<AdoptPulled>();
@@ -233,7 +233,7 @@ TEST_CASE("A new generation interrupts, and sets the same layout up anew") {
   CHECK(story.Trains().ranges == Ranges{{20, 22}});
 }
 
-TEST_CASE("An older plan changes nothing, and one that cannot be run is told by name") {
+TEST_CASE("An older plan has no effect, and one that cannot be run is named") {
   Group story;
   story.Starts();
   story.order.plan.number = 0;
@@ -264,7 +264,7 @@ TEST_CASE("Why a new plan is wanted goes up at once") {
   CHECK(story.Wants<WorkerHeartbeat>().progress->plan_wanted.empty());
 }
 
-TEST_CASE("What the adapters change is in the job's log, a line a minute of each boundary") {
+TEST_CASE("Changes by adapters are logged, a line a minute for each stage link") {
   Group story;
   story.Starts();
   story.Drop<WorkerLog>();
@@ -276,17 +276,17 @@ TEST_CASE("What the adapters change is in the job's log, a line a minute of each
   };
   sees("", "");
   CHECK(story.Idle<WorkerLog>());
-  sees("2 pieces", "");
-  CHECK(story.Wants<WorkerLog>().text == "w1/0 > w2/0: 2 pieces");
-  sees("2 pieces", "");
+  sees("2 chunks", "");
+  CHECK(story.Wants<WorkerLog>().text == "w1/0 > w2/0: 2 chunks");
+  sees("2 chunks", "");
   CHECK(story.Idle<WorkerLog>());
-  sees("4 pieces", "saturated");
+  sees("4 chunks", "saturated");
   CHECK(story.Wants<WorkerLog>().text == "w2/0 > w1/0: saturated");
   CHECK(story.Idle<WorkerLog>());  // the other one has had its line
-  sees("8 pieces", "saturated");
+  sees("8 chunks", "saturated");
   story.Passes(BoundaryNews::kQuiet);
-  sees("8 pieces", "saturated");
-  CHECK(story.Wants<WorkerLog>().text == "w1/0 > w2/0: changed 2 times in 60 s; now 8 pieces");
+  sees("8 chunks", "saturated");
+  CHECK(story.Wants<WorkerLog>().text == "w1/0 > w2/0: changed 2 times in 60 s; now 8 chunks");
   CHECK(story.Idle<WorkerLog>());
 }
 
@@ -311,7 +311,7 @@ TEST_CASE("A follower opens the job, serves its leader and says so") {
   CHECK(story.Idle<Follow>());
 }
 
-TEST_CASE("A follower takes every larger plan and generation at once, and stops when told") {
+TEST_CASE("A follower takes every larger plan and generation at once, and stops when ordered") {
   Following story;
   story.Starts();
   story.member.plan.number = 2;
@@ -372,7 +372,7 @@ TEST_CASE("A follower that ends says so, and goes on serving until its state has
     story.Ordered();
     story.Wants<Unfollow>();
   }
-  SECTION("or for a while, if nobody tells it to stop") { story.Passes(kLeaveLimit); }
+  SECTION("or for a while, if no order to stop comes") { story.Passes(kLeaveLimit); }
   SECTION("or for longer, while others fetch its layers") {
     constexpr Duration kPiece = kLeaveLimit - std::chrono::seconds(1);
     for (Duration lends{0}; lends + kPiece < kLeaveLimitMax; lends += kPiece) {
@@ -407,7 +407,7 @@ TEST_CASE(
   story.Happens(Lent{});
   story.Passes(kNearly);
   CHECK(story.Idle<Stop>());
-  SECTION("until it is told to stop") {
+  SECTION("until it is ordered to stop") {
     story.member.run = RunState::kStop;
     story.Ordered();
   }

@@ -1,4 +1,4 @@
-// Inside of WorkerCore; nobody else includes this. One turn: Step notes the event (On...), then
+// Inside of WorkerCore; included by its sources only. One turn: Step notes the event (On...), then
 // Plan looks at the whole state and issues what is due now. Nothing is issued anywhere else, so
 // events only have to keep the state true.
 
@@ -18,7 +18,7 @@
 
 namespace atl::worker {
 
-// Mean of the last values; of the last steps, for people.
+// Mean of the last values; of the last steps, for display.
 class RecentMean {
  public:
   void Add(double value) {
@@ -46,7 +46,7 @@ struct InFlight {
 
   ContributionId id;
   Work work;
-  bool captured = false;     // its delta is there
+  bool captured = false;     // its pseudo-gradient is there
   Instant request_at;        // when to send PushRequest (again)
   std::vector<Push> pushes;  // in the granted order, and what is still on its way
   // Of one shard that was not pushed yet and failed: others most often have the same.
@@ -170,9 +170,9 @@ class WorkerCore::Impl {
   void TriesAgain(const std::string& reason);
   void GiveUp(const std::string& reason);
   void PlanGivenUp();
-  // Its delta is being made, perhaps beside steps.
+  // Its pseudo-gradient is being made, perhaps beside steps.
   bool Capturing() const { return in_flight_ && !in_flight_->captured; }
-  // A plan that may wait does, since members lend under the plan before what was captured.
+  // A plan that may wait does, since members are sources of what was captured under the old plan.
   bool AwaitsDelta() const { return order_->at_boundary && Capturing(); }
   void DropLocalProgress();
 
@@ -217,7 +217,7 @@ class WorkerCore::Impl {
   void Log(const std::string& text);
   void LogOnce(const std::string& text);
   void Start(Command command, Action action);
-  // True when `at` has come; otherwise asks to be woken then.
+  // True when `at` has come; otherwise schedules a Tick then.
   bool Due(Instant at);
   const JobSpec& spec() const { return order_->spec; }
   int64_t round_sequences() const;  // of one round
@@ -231,7 +231,7 @@ class WorkerCore::Impl {
   // Link.
   bool connected_ = false;
   bool welcomed_ = false;   // on this connection
-  ClusterMark mark_;        // of the coordinator that it obeys
+  ClusterMark mark_;        // of the coordinator that it follows
   ClusterMark remembered_;  // as it is on the disk
   Instant remember_at_ = kNever;
   std::set<JobId> held_;  // jobs of which a checkpoint may be on the disk
@@ -273,7 +273,7 @@ class WorkerCore::Impl {
   FollowerState follower_;
   bool holds_ = false;         // layers of follow_'s island, perhaps
   Instant leave_by_ = kNever;  // unless Leaving was said
-  Instant leave_last_;         // kLeaveLimitMax after that, or before this worker is gone
+  Instant leave_last_;         // kLeaveLimitMax after that, or before this worker has to end
   Instant gone_at_ = kNever;
 
   struct PlanName {
@@ -284,8 +284,8 @@ class WorkerCore::Impl {
   PlanName configured_;        // that the trainer is set up for; none after a failure
   PlanName configuring_;       // the outstanding Reconfigure's
   PlanName settled_;           // nothing of the plan before it goes on any more
-  bool interrupted_ = false;   // the outstanding command has been told to end
-  bool step_failed_ = false;   // stepping_ failed under a plan: Reconfigured tells if it counts
+  bool interrupted_ = false;   // the outstanding command has been interrupted
+  bool step_failed_ = false;   // stepping_ failed under a plan: Reconfigured says whether it counts
   BoundariesSeen boundaries_;  // newest, of configured_
   BoundaryNews boundary_news_;
   std::vector<DeviceMemoryState> memory_;  // of the island's devices, newest
@@ -306,7 +306,7 @@ class WorkerCore::Impl {
   Instant trainer_again_at_;
   int trainer_failures_ = 0;            // since the newest step
   int not_finite_tries_ = 0;            // since the newest contribution
-  std::optional<JobRefused> given_up_;  // what the coordinator is told until it says stop
+  std::optional<JobRefused> given_up_;  // sent to the coordinator until it orders a stop
   Instant give_up_at_;
   std::deque<std::string> told_;  // by LogOnce, newest last
   Instant told_at_;               // the newest
@@ -333,7 +333,7 @@ class WorkerCore::Impl {
   std::map<Tier, int64_t> saved_at_;  // inner step of the newest save in each tier
   Tier saving_tier_ = Tier::kMemory;  // of the command under way
   bool save_due_ = false;    // the newest save in memory is of another base, or of another plan
-  PlanName unsaved_;         // under this plan nobody can keep copies
+  PlanName unsaved_;         // under this plan no member can keep copies
   PlanName kept_by_owners_;  // under this plan every element has another owner
   Instant save_began_;
   RecentMean save_seconds_, step_seconds_saving_;
@@ -346,7 +346,7 @@ class WorkerCore::Impl {
   std::optional<LocalCheckpoint> resumed_;
   bool resume_tried_ = false;
 
-  // For people.
+  // For display.
   int64_t inner_step_ = 0;
   int64_t tokens_ = 0;
   int64_t steps_interrupted_ = 0;

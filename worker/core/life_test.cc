@@ -50,7 +50,7 @@ TEST_CASE("A new generation forgets leases, contribution and local steps") {
   CHECK(story.AsksToPush().contribution == ContributionId{3, 2, 5, 4});
 }
 
-TEST_CASE("Old orders, epochs, generations and other people's messages change nothing") {
+TEST_CASE("Messages of old orders, epochs, generations or other clusters have no effect") {
   Story story;
   story.Starts();
   IslandOrder old = story.order;
@@ -68,10 +68,10 @@ TEST_CASE("Old orders, epochs, generations and other people's messages change no
   ++story.epoch;
   story.order.sequence = 0;
   story.order.run = RunState::kPause;
-  story.order.reason = "asked to";
+  story.order.reason = "by a user";
   story.Orders();
   story.Trains();
-  CHECK(story.Doing() == "paused: asked to");
+  CHECK(story.Doing() == "paused: by a user");
 }
 
 TEST_CASE("A pause finishes the step and holds; the round under way still ends") {
@@ -132,7 +132,7 @@ TEST_CASE("preparation_that_is_not_wanted_any_more_is_interrupted") {
     story.Happens(PrepareFailed{"job-1", "interrupted"});
     CHECK(story.Idle<JobRefused>());
   }
-  SECTION("another job is asked for") {
+  SECTION("another job is requested") {
     story.Says(PrepareJob{"job-2", story.order.spec});
     story.Wants<InterruptStep>();
     CHECK(story.Idle<Prepare>());
@@ -290,7 +290,7 @@ TEST_CASE("loss_that_stays_not_finite_ends_in_one_refusal_with_the_reason") {
   CHECK(story.Wants<JobRefused>().job == "job-1");
   CHECK(story.Idle<TrainStep>());
   CHECK(story.Idle<StartPull>());
-  // Until it is told to stop it says so again, and does nothing.
+  // Until it is stopped it repeats that, and does nothing else.
   story.Passes(kWhile);
   story.Wants<JobRefused>();
   CHECK(story.Idle<TrainStep>());
@@ -349,7 +349,7 @@ TEST_CASE("SIGTERM: the step ends, the state is saved, the worker takes its leav
   CHECK(story.Wants<Stop>().exit_code == 0);
 }
 
-TEST_CASE("The heartbeat tells what people want to know") {
+TEST_CASE("The heartbeat has the figures that users see") {
   Story story;
   story.Starts();
   story.TrainsSteps(2);
@@ -366,7 +366,7 @@ TEST_CASE("The heartbeat tells what people want to know") {
   CHECK(progress.pulled_bytes == 600);
 }
 
-TEST_CASE("What people are told of a job says nothing of the one before") {
+TEST_CASE("The figures of a job do not include those of the one before") {
   Story story;
   story.Starts();
   story.TrainsSteps(4);

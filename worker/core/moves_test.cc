@@ -23,7 +23,7 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
   CHECK(story.Wants<WorkerHeartbeat>().progress->setting_up == 0);
   SECTION("and says so at once, since the others wait for it") {
     story.Happens(StepDone{20, 2.0, 0.1, false});
-    // Another member may still be at the step's end: it must not hear of the plan yet.
+    // Another member may still be at the step's end: it must not get the plan yet.
     story.Drop<WorkerHeartbeat>();
     story.Passes(kHeartbeatInterval);
     CHECK(story.Wants<WorkerHeartbeat>().progress->setting_up == 0);
@@ -39,7 +39,7 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
     CHECK(progress.steps_interrupted == 0);
     CHECK(progress.steps_redone == 0);
   }
-  SECTION("unless the coordinator hears that somebody of the plan before is gone") {
+  SECTION("unless the coordinator detects that a member of the old plan has failed") {
     story.order.at_boundary = false;
     story.Orders();
     story.Wants<InterruptStep>();
@@ -50,7 +50,7 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
     story.Passes(kHeartbeatInterval);
     CHECK(story.Wants<WorkerHeartbeat>().progress->steps_interrupted == 1);
   }
-  SECTION("also while another member is waited for that is at the step's end, and gone") {
+  SECTION("also while it waits for another member at the step's end that has failed") {
     story.Happens(StepDone{20, 2.0, 0.1, false});
     story.order.at_boundary = false;
     story.Orders();
@@ -61,7 +61,7 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
     story.SetsUp(2);
     CHECK(story.Trains().ranges == Ranges{{6, 8}});
   }
-  SECTION("and once nothing of the plan before goes on, nobody's end interrupts it") {
+  SECTION("and once no member works under the old plan, no failure interrupts it") {
     story.Happens(StepDone{20, 2.0, 0.1, false});
     story.Happens(Settled{1, 2});
     story.order.at_boundary = false;
@@ -71,7 +71,7 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
   }
 }
 
-TEST_CASE("A plan that may wait waits for a delta that is being made") {
+TEST_CASE("A plan that may wait waits for a pseudo-gradient that is being made") {
   Group story;
   story.Starts();
   story.TrainsSteps(4);
@@ -96,9 +96,9 @@ TEST_CASE("What is captured when the island begins anew ends soon") {
   story.Starts();
   story.TrainsSteps(4);
   story.Happens(DeltaCaptured{story.Wants<CaptureDelta>().contribution});
-  story.Happens(CommandFailed{"w2 is gone"});  // the step after it
+  story.Happens(CommandFailed{"w2 is unavailable"});  // the step after it
   story.Drop<Reconfigure>();
-  story.Happens(CommandFailed{"still gone"});
+  story.Happens(CommandFailed{"still unavailable"});
   ++story.order.generation;
   story.Orders();
   story.Wants<InterruptStep>();
@@ -114,7 +114,7 @@ TEST_CASE("A plan that comes while one before it is being set up takes its place
   story.Orders();
   story.Happens(StepDone{20, 2.0, 0.1, false});
   CHECK(story.Wants<Reconfigure>().plan.number == 2);
-  SECTION("if no step goes on any more: nobody else may have heard of that one") {
+  SECTION("if no step goes on any more: the others may not have that plan") {
     story.Happens(Settled{1, 2});
     story.order.plan = PlanOf(3, "w1", "w2");
     story.Orders();
@@ -204,7 +204,7 @@ TEST_CASE("A leader that ends works on until it is to follow, and hands over wha
   CHECK_FALSE(heartbeat.progress.has_value());
   CHECK(heartbeat.member->holds);
   CHECK(heartbeat.member->seen_sequence == story.order.sequence + 1);
-  SECTION("it goes when it is told to") {
+  SECTION("it ends when it is ordered to") {
     MemberOrder stop = OrderToFollow(story, "w2");
     stop.sequence += 1;
     stop.run = RunState::kStop;
@@ -215,7 +215,7 @@ TEST_CASE("A leader that ends works on until it is to follow, and hands over wha
   CHECK(story.Wants<Stop>().exit_code == 0);
 }
 
-TEST_CASE("A leader that ends and is not asked to hand over goes when its time is over") {
+TEST_CASE("A leader that ends without an order to hand over ends at its time limit") {
   Group story;
   story.Starts();
   story.Happens(ShutdownRequested{"SIGTERM"});
@@ -227,7 +227,7 @@ TEST_CASE("A leader that ends and is not asked to hand over goes when its time i
 }
 
 TEST_CASE(
-    "A leader that ends stays for a plan without a follower, and then for the one of its heir") {
+    "A leader that ends stays for a plan without a follower, and then for its successor's plan") {
   constexpr Duration kNearly = kLeaveLimit - std::chrono::seconds(1);
   Group story;
   story.Starts();
@@ -275,7 +275,7 @@ TEST_CASE("A leader with all of the plan hands over too, where another worker sh
   Group story;
   story.order.plan = Alone(1, "w1");
   SECTION("to a spare one") {}
-  SECTION("but is not waited for where nobody does") { story.order.shared = false; }
+  SECTION("but is not waited for without another worker") { story.order.shared = false; }
   story.Attaches();
   story.Orders();
   story.Prepares();
@@ -299,13 +299,14 @@ TEST_CASE("A leader with all of the plan hands over too, where another worker sh
   CHECK(story.Wants<Follow>().order.plan.number == 2);
 }
 
-TEST_CASE("A step that failed just before the hand-over may have been taken: its heir finds out") {
+TEST_CASE(
+    "A step that failed just before the hand-over may have been taken: its successor finds out") {
   Group story;
   story.Starts();
   story.Trains();
   CHECK(story.Wants<TrainStep>().ranges == Ranges{{2, 4}});
   MemberOrder order = OrderToFollow(story, "w2");
-  order.at_boundary = false;  // somebody is gone
+  order.at_boundary = false;  // a member has failed
   story.Says(order);
   story.Wants<InterruptStep>();
   story.Happens(CommandFailed{"interrupted"});
@@ -315,7 +316,7 @@ TEST_CASE("A step that failed just before the hand-over may have been taken: its
   CHECK(known.local.consumed == Ranges{{0, 2}});
 }
 
-TEST_CASE("Whoever takes over asks for nothing before it knows what was known, and goes on there") {
+TEST_CASE("A successor requests nothing before it has the control state, and continues from it") {
   Heir story;
   story.IsToTakeOver();
   CHECK(story.Idle<LeaseRequest>());
@@ -328,7 +329,7 @@ TEST_CASE("Whoever takes over asks for nothing before it knows what was known, a
     CHECK(story.Wants<LeaseRequest>().request == 5);
     story.Trains();
     const PushRequest push = story.AsksToPush();
-    CHECK(push.consumed == Ranges{{0, 8}});  // each sequence once, whoever trained on it
+    CHECK(push.consumed == Ranges{{0, 8}});  // each sequence once, whichever leader trained on it
     CHECK(push.inner_steps == 4);
     CHECK(push.contribution == ContributionId{3, 1, 7, 0});  // named as the first leader's
   }
@@ -348,7 +349,7 @@ TEST_CASE("Whoever takes over asks for nothing before it knows what was known, a
     CHECK(story.Trains().ranges == Ranges{{4, 6}});
   }
   SECTION("the devices' state is lost meanwhile: the same sequences again") {
-    story.Happens(Reconfigured{2, false, false, "nobody holds layer 1", story.known});
+    story.Happens(Reconfigured{2, false, false, "no member holds layer 1", story.known});
     story.Pulls(0);
     story.Adopts(0, AdoptMode::kReplace);
     CHECK(story.Trains().ranges == Ranges{{0, 2}});
@@ -369,7 +370,7 @@ TEST_CASE("Whoever takes over asks for nothing before it knows what was known, a
     story.Adopts(1, AdoptMode::kCarry);
     CHECK(story.Trains().ranges == Ranges{{14, 16}});
   }
-  SECTION("and once is enough: later plans are set up as ever") {
+  SECTION("and once is enough: later plans are set up as usual") {
     story.Happens(Reconfigured{2, true, false, "", story.known});
     story.Trains();
     story.order.plan = PlanOf(3, "w1", "w3");

@@ -246,7 +246,7 @@ bool WorkerCore::Impl::StartCapture() {
     if (!adopted_ || (!enough && !used_up)) return false;
     if (last_pushed_ == NextContribution()) return false;
   }
-  // A version that was asked for when there was nothing to push would take its place.
+  // A version that was requested when there was nothing to push would take its place.
   if (pulling_) RestartTransfers();
   in_flight_ = InFlight{NextContribution(), std::exchange(local_, Work()), false, now_, {}};
   last_pushed_ = in_flight_->id;

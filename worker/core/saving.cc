@@ -40,7 +40,7 @@ void AddSteps(const std::vector<LoggedStep>& steps, LocalCheckpoint* about) {
 
 }  // namespace
 
-// As the job says; else so many that what saving holds up, and what it slows steps down by, is a
+// As the job says; else so many that the stall of saving, and the slowdown of steps by it, is a
 // fiftieth of their time.
 int64_t WorkerCore::Impl::PeerEverySteps() const {
   const int64_t asked = spec().checkpoint.peer_every_steps;
@@ -133,8 +133,8 @@ void WorkerCore::Impl::NoteSaveEnded() {
 // ---------------------------------------------------------------------------------- resuming ----
 
 int64_t WorkerCore::Impl::ResumeSave() const {
-  // Again where the devices have it and its base is not there yet: some of them may be gone. Who
-  // takes over goes on with what the leader before had, and that one has gone on from it.
+  // Retried where the devices have it and its base is not there yet: a device may have failed
+  // since. A successor continues the former leader's state, which already includes the save.
   const bool tried = resume_tried_ && !(resumed_ && resumed_->save != 0);
   const bool wanted = order_->resume && !adopted_ && !in_flight_ && !tried && !TakingOver();
   return wanted ? order_->resume->save : 0;

@@ -49,7 +49,7 @@ TEST_CASE("State is saved after an adoption, and then after so many steps; one s
   CHECK(story.Saves().inner_step == 6);
 }
 
-TEST_CASE("Where nobody can keep copies, it is not asked again under the same plan") {
+TEST_CASE("Where no member can keep copies, saving is not retried under the same plan") {
   Saving story(1);
   story.Starts();
   story.Saves(Kept::kNot);
@@ -61,7 +61,7 @@ TEST_CASE("Where nobody can keep copies, it is not asked again under the same pl
   CHECK(story.Saves().inner_step == 3);
 }
 
-// Steps until the next save, where copying holds up the first step for 5 ms.
+// Steps until the next save, where copying stalls the first step for 5 ms.
 int64_t StepsToNextSave(Saving& story, double first_step_seconds, double step_seconds) {
   story.Starts();
   story.Wants<SaveState>();
@@ -196,7 +196,7 @@ TEST_CASE(
     CHECK(story.Trains().ranges == Ranges{{0, 2}});
     return;
   }
-  // In a later plan it is not gone back to.
+  // A later plan does not resume it.
   story.order.plan = PlanOf(2, "w1", "w3");
   story.Orders();
   CHECK(story.Wants<Reconfigure>().resume == 0);

@@ -1,5 +1,5 @@
-// A small language for tests of WorkerCore: the coordinator says, the trainer does, the clock
-// moves, and what the core wants is looked at.
+// Fixture for tests of WorkerCore: plays the coordinator and the trainer, moves the clock, and
+// checks the core's actions.
 
 #ifndef ATOLL_WORKER_CORE_STORY_H_
 #define ATOLL_WORKER_CORE_STORY_H_

@@ -13,13 +13,13 @@ namespace {
 // Beside that a step has been made: what fails now and then floods a log, too.
 constexpr Duration kTellAgainAfter = std::chrono::minutes(1);
 constexpr Duration kTrainerRetry = std::chrono::seconds(1);
-// From the tenth on each retry waits twice as long as the one before: a member that is gone is
-// planned without after seconds.
+// From the tenth on each retry waits twice as long as the one before: a failed member is left out
+// of plans after seconds.
 constexpr Duration kRetryMax = std::chrono::minutes(1);
 constexpr int kTriesAtOnce = 10;
 }  // namespace
 
-// The outstanding command has ended. kNone if nobody wants its result any more.
+// The outstanding command has ended. kNone if its result is not needed any more.
 WorkerCore::Impl::Command WorkerCore::Impl::Finish() {
   const Command command = std::exchange(command_, Command::kNone);
   interrupted_ = false;
@@ -104,7 +104,7 @@ void WorkerCore::Impl::On(const DeltaReady& event) {
   }
   CaptureFailed();
   TriesAgain(event.reason);
-  // What the devices hold may be lost, too, and was to be made again after the adoption.
+  // What the devices hold may be lost, too, and was to be replaced at the adoption.
   if (diverged_) DropLocalProgress();
 }
 
@@ -155,7 +155,7 @@ void WorkerCore::Impl::On(const CommandFailed& event) {
   const Command command = Finish();
   if (command == Command::kNone) return;
   OnFailure(command);
-  if (interrupted) return;  // as it was told to
+  if (interrupted) return;  // as intended
   if (event.permanent) return GiveUp(event.reason);
   TriesAgain(event.reason);
 }

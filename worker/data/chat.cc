@@ -125,7 +125,7 @@ absl::Status ChatEncoder::Encode(const std::vector<ChatMessage>& messages,
           Add(absl::StrCat(frame.before, message.content, frame.end, frame.after), false, out));
       continue;
     }
-    // Cut where it is cut when the model is asked: behind what comes before an answer.
+    // Cut where the prompt of an inference is cut: behind what comes before an answer.
     if (!frame.before.empty()) ATOLL_RETURN_IF_ERROR(Add(frame.before, false, out));
     ATOLL_RETURN_IF_ERROR(Add(absl::StrCat(message.content, frame.end), true, out));
     if (!frame.after.empty()) ATOLL_RETURN_IF_ERROR(Add(frame.after, false, out));

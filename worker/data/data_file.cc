@@ -24,7 +24,7 @@ namespace {
 // Sequences are read in shuffled order, a few kilobytes at a time: larger blocks would fetch what
 // no lease needs, smaller ones wait longer for the network than for their bytes.
 constexpr int64_t kBlockBytes = 64 << 10;
-// Whoever reads on gets twice as many blocks with each request, up to so many.
+// A sequential reader gets twice as many blocks with each request, up to so many.
 constexpr int64_t kBlocksMax = 64;
 constexpr int64_t kPrefetchBlocksMax = 4096;
 constexpr size_t kRequestsAtOnce = 8;

@@ -69,8 +69,8 @@ class RemoteFolder {
   // The objects below it, by their names in it, sorted; INVALID_ARGUMENT: more than `most`.
   absl::StatusOr<std::vector<ObjectInfo>> List(int64_t most, const Cancelled& cancelled) const;
 
-  // One of them as it was listed, without asking the store again. Its first Read fetches up to 4
-  // MB.
+  // One of them as it was listed, without another request to the store. Its first Read fetches up
+  // to 4 MB.
   std::unique_ptr<DataFile> OpenListed(const ObjectInfo& object) const;
 
  private:

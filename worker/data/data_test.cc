@@ -233,7 +233,7 @@ TEST_CASE("data that cannot make one sequence, and a vocabulary too small for by
   REQUIRE(Dataset::Open(Text(path, 99, 0), 256).ok());
 }
 
-TEST_CASE("digests tell files, splits and shuffles apart and agree on copies") {
+TEST_CASE("digests of files, splits and shuffles differ, and those of copies agree") {
   Folder folder;
   const std::string text = Counting(100000);
   std::string changed = text;

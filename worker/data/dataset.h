@@ -73,7 +73,7 @@ class Dataset {
   absl::StatusOr<int64_t> CountMaskedValidation(int64_t first, int64_t count,
                                                 const Cancelled& cancelled = {}) const;
 
-  // The places of set `set` that a job evaluates which asks for `wanted` sequences; 0: all.
+  // The places of set `set` that a job evaluates with `wanted` sequences; 0: all.
   // REQUIRES: there is this set.
   PositionRange ValidationPlaces(int set, int64_t wanted) const;
 

@@ -1,4 +1,4 @@
-// JPEG and PNG files to squares of pixels. Bytes may come from anybody: what a head announces is
+// JPEG and PNG files to squares of pixels. Bytes are untrusted: what a head announces is
 // checked before memory is taken for it, and the libraries' errors become a Status.
 
 #ifndef ATOLL_WORKER_DATA_IMAGE_CODEC_H_
@@ -22,7 +22,7 @@ struct RgbImage {
   std::vector<uint8_t> pixels;  // row by row; red, green and blue side by side
 };
 
-// JPEG and PNG are told apart by their first bytes. Grey becomes colour; what is transparent lies
+// JPEG and PNG are recognised by their first bytes. Grey becomes colour; what is transparent lies
 // on black. The same bytes give the same pixels on every machine. INVALID_ARGUMENT says what is
 // wrong: neither format, too large, damaged, cut off, or a JPEG with the four colours of print.
 absl::StatusOr<RgbImage> DecodeImage(std::string_view bytes);

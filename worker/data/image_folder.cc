@@ -169,7 +169,7 @@ absl::Status ReadImageFiles(std::span<const ImageFolder::File> files, int64_t si
       const absl::Status read =
           ReadImageFile(files[i], side, cancelled, out.subspan(i * each, each));
       if (read.ok()) continue;
-      next = files.size();  // whoever has an earlier one finishes it
+      next = files.size();  // threads with an earlier file finish it
       const std::lock_guard lock(mutex);
       if (i < failed) {
         failed = i;

@@ -9,7 +9,7 @@
 //              magic 0x00000801, has "labels" and "idx1" in its name for "images" and "idx3".
 //   kImageFolder  JPEG and PNG files in a folder for each class, made squares: image_folder.h.
 //
-// Files may come from anybody: sizes in headers are checked against what is there.
+// Files are untrusted: sizes in headers are checked against what is there.
 //
 // Thread safety: const methods may be called from several threads.
 

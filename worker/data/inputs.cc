@@ -125,7 +125,7 @@ class ZstdReader : public FileReader {
  public:
   ZstdReader(File file, Cancelled cancelled)
       : FileReader(std::move(file), std::move(cancelled)), stream_(ZSTD_createDStream()) {
-    // A frame may ask for a window of gigabytes; 128 MB is zstd's own default limit.
+    // A frame may request a window of gigabytes; 128 MB is zstd's own default limit.
     ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 27);
   }
   ~ZstdReader() override { ZSTD_freeDStream(stream_); }

@@ -1,4 +1,4 @@
-// The files that a data path names, and their text: plain, gzip or zstd, told apart by their first
+// The files that a data path names, and their text: plain, gzip or zstd, recognised by their first
 // bytes, not by their names.
 
 #ifndef ATOLL_WORKER_DATA_INPUTS_H_

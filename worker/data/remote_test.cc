@@ -410,7 +410,8 @@ TEST_CASE("what a store refuses is one message that names the remedy") {
   CHECK_THAT(std::string(key.message()), Contains("AWS_ACCESS_KEY_ID"));
 }
 
-TEST_CASE("a busy server is asked again; one that is not there is an error within the tries") {
+TEST_CASE(
+    "a request to a busy server is repeated; one that is not there is an error within the tries") {
   Fixture fixture;
   fixture.PutTokens("/b/a.bin", 1 << 20, "\"one\"");
   fixture.server.Refuse(2, 503, "");

@@ -8,10 +8,10 @@
 //   kChat      int32, little endian, of a prepared chat (tokenize.h): ~token, which is negative, is
 //              no target (common/masked_tokens.h).
 //   kMegatron  NAME.bin with tokens of the width that NAME.idx ("MMIDIDX") says. Its sequences are
-//              read as one stream in the order of the file; whoever wrote it has put an
+//              read as one stream in the order of the file; its writer has put an
 //              end-of-document token wherever one is wanted.
 //
-// A file may come from anybody: everything that its headers say is checked against the file's true
+// Files are untrusted: everything that their headers say is checked against the file's true
 // size before it is believed. data_file.h says where it may lie. Reads use pread, not a mapping, so
 // that a file which shrinks or a disk that fails under us is a Status and not a signal.
 //

@@ -374,7 +374,7 @@ TEST_CASE("the first m validation sequences are spread evenly over the held-out 
   }
 }
 
-TEST_CASE("the heads of a job's data tell what a worker would say") {
+TEST_CASE("the heads of a job's data show the errors that a worker would report") {
   Folder folder;
   DataSpec spec = Spec(DataFormat::kText, folder.Write("t.txt", LongText(400)));
   spec.tokenizer_path = folder.Tokenizer();

@@ -125,7 +125,7 @@ void StateInbox::OnPiece(Instant now, PeerDelivery delivery) {
   const std::lock_guard lock(mutex_);
   if (piece.header.epoch() < epoch_) return;
   const auto it = places_.find(key);
-  if (it == places_.end()) return;  // the call has been given up
+  if (it == places_.end()) return;  // the call has ended
   Put(it->second, piece);
   changed_.notify_all();
 }
@@ -137,7 +137,7 @@ void StateInbox::Put(Place& place, const Piece& piece) {
   if (it == place.parts.end() || piece.header.offset() != next ||
       next + elements > static_cast<int64_t>(it->second.size())) {
     place.status = absl::InvalidArgumentError(
-        absl::StrCat("a piece of layer state from ", piece.delivery.from, " does not fit"));
+        absl::StrCat("a chunk of layer state from ", piece.delivery.from, " does not fit"));
     return;
   }
   std::memcpy(it->second.data() + next, piece.delivery.payload.data(),

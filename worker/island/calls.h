@@ -1,4 +1,4 @@
-// Calls that wait for their replies, and pieces of layer state that wait for their place.
+// Calls that wait for their replies, and chunks of layer state that wait for their destination.
 
 #ifndef ATOLL_WORKER_ISLAND_CALLS_H_
 #define ATOLL_WORKER_ISLAND_CALLS_H_
@@ -29,7 +29,7 @@ class Calls {
   // ABORTED (Fail), or what the callee says.
   absl::StatusOr<v1::GroupReply> Await(CallId id, Instant deadline);
 
-  // A reply that nobody waits for (any more) is dropped.
+  // A reply for which no call waits (any more) is dropped.
   void OnReply(const NodeId& from, CallId id, v1::GroupReply reply);
   void OnPeerLost(const NodeId& peer, const std::string& reason);
   void Fail(CallId id, const absl::Status& why);
@@ -48,8 +48,8 @@ class Calls {
   std::map<CallId, Waiting> calls_;  // guarded by mutex_
 };
 
-// Puts the pieces that answer a call where they belong; the place is there before the call is sent,
-// and what comes when it has been given up is dropped. Thread-safe. Times are SteadyNow's.
+// Puts the chunks that answer a call into their destination, which is registered before the call is
+// sent; chunks of a call that has ended are dropped. Thread-safe. Times are SteadyNow's.
 class StateInbox {
  public:
   struct Key {
@@ -57,7 +57,7 @@ class StateInbox {
     CallId call = 0;
     auto operator<=>(const Key&) const = default;
   };
-  // Pieces of `key` go here until Await has returned. `what` they are, for errors.
+  // Chunks of `key` go here until Await has returned. `what` they are, for errors.
   void Expect(const Key& key, PartMap parts, std::string what);
   // DEADLINE_EXCEEDED: nothing came for as long as `patience`, or not all by `last`.
   absl::Status Await(const Key& key, Duration patience, Instant last);
@@ -67,7 +67,7 @@ class StateInbox {
   void OnPiece(Instant now, PeerDelivery delivery);
   void OnPeerLost(const NodeId& peer, const std::string& reason);
   void Fail(const absl::Status& why);
-  // Drops pieces of earlier attempts, and takes no more of them.
+  // Drops chunks of earlier attempts, and takes no more of them.
   void BeginEpoch(int64_t epoch);
 
  private:
@@ -77,7 +77,7 @@ class StateInbox {
     std::map<int32_t, int64_t> next;  // element expected of each part
     int64_t elements = 0;             // in all
     int64_t missing = 0;              // of them
-    Instant grown_at{};               // by the newest piece
+    Instant grown_at{};               // by the newest chunk
     absl::Status status;
   };
   struct Piece {

@@ -29,7 +29,7 @@ PeerDelivery Piece(int64_t begin, size_t count) {
   return delivery;
 }
 
-TEST_CASE("who does not answer is named, with what it was asked for and how long ago") {
+TEST_CASE("a member that does not answer is named, with its call and how long ago") {
   Calls calls;
   v1::GroupFrame frame;
   ToWire(LayerShard{3, 1, {1, 1}}, frame.mutable_get_layer()->mutable_shard());
@@ -37,12 +37,12 @@ TEST_CASE("who does not answer is named, with what it was asked for and how long
   const auto reply = calls.Await(id, SteadyNow() + milliseconds(1));
   CHECK(absl::IsDeadlineExceeded(reply.status()));
   CHECK_THAT(std::string(reply.status().message()),
-             Catch::StartsWith("w2 has not answered \"lend rank 1 of layer 3\" within "));
+             Catch::StartsWith("w2 has not answered \"send rank 1 of layer 3\" within "));
   frame.mutable_step()->set_number(12);
   CHECK(Describe(frame) == "step 12");
 }
 
-TEST_CASE("a layer may take as long as it likes while its pieces come") {
+TEST_CASE("a layer may take as long as it likes while its chunks come") {
   StateInbox inbox;
   std::vector<float> values(6);
   inbox.Expect(kKey, {{0, values}}, "layer 3");
@@ -55,7 +55,7 @@ TEST_CASE("a layer may take as long as it likes while its pieces come") {
   CHECK(values == std::vector<float>(6, 2.5F));
 }
 
-TEST_CASE("when no more pieces come, or too slowly, it is said of what, from whom and how much") {
+TEST_CASE("missing or slow chunks are reported with their layer, sender and bytes") {
   StateInbox inbox;
   std::vector<float> values(6);
   inbox.Expect(kKey, {{0, values}}, "layer 3");

@@ -141,7 +141,7 @@ absl::Status IslandControl::Settle() {
 
 // ------------------------------------------------------------------------------------ work ----
 
-// The step before must have succeeded everywhere, which is heard while this one goes on: no
+// The step before must have succeeded everywhere, which is checked while this one goes on: no
 // follower's answer is waited for at the end of a step.
 absl::StatusOr<v1::GroupReply> IslandControl::Together(const v1::GroupFrame& frame) {
   ATOLL_RETURN_IF_ERROR(Ready());

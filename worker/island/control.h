@@ -3,9 +3,9 @@
 // included. It holds a few kilobytes that every member can rebuild; what it has of devices, links
 // and disks is the port.
 //
-// Whatever fails has one way back: Configure, which interrupts, agrees on the newest step, sets the
-// plan up again, asks everybody what they hold, and moves layers. A step counts if all layers are
-// held somewhere at the step after it; else it is made again; else the state is lost, or restored
+// Every failure has one recovery path: Configure, which interrupts, agrees on the newest step, sets
+// the plan up again, collects the holdings of all members, and moves layers. A step counts if all
+// layers are held at the step after it; else it is replayed; else the state is lost, or restored
 // from a save and brought to where it was.
 //
 // No time, randomness, thread or network of its own: the port has them, and tests/sim plays the
@@ -97,7 +97,7 @@ class IslandControl {
   absl::StatusOr<Kept> SaveState(const LocalCheckpoint& about, Tier tier);
   void OnSaveDone(const NodeId& from, const v1::SaveDone& done);
 
-  // What goes on ends soon: the port is interrupted by whoever calls this.
+  // What goes on ends soon: the caller also interrupts the port.
   void Interrupt() { interrupted_ = true; }
   void ForgetInterrupts() { interrupted_ = false; }
   const std::atomic<bool>& interrupted() const { return interrupted_; }

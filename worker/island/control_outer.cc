@@ -252,7 +252,7 @@ absl::Status IslandControl::AllDoNow(const v1::GroupFrame& frame) {
 absl::StatusOr<std::set<NodeId>> IslandControl::TakeCopies(const v1::GroupFrame& frame) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Settle());
-  staged_ = false;  // there is one piece of memory for all copies
+  staged_ = false;  // all copies share one block of memory
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
   std::set<NodeId> taken;
   absl::Status status;
@@ -284,8 +284,8 @@ absl::StatusOr<bool> IslandControl::AddStaged() {
 
 // ---------------------------------------------------------------------------------- the plan ----
 
-// What each member of the plan is to keep, and from where it gets what is held; `lost` says of what
-// nobody has anything.
+// What each member of the plan is to keep, and from where it gets what is held; `lost` names what
+// no member holds.
 std::map<NodeId, OuterOrder> IslandControl::PlanOuter(std::string* lost) const {
   std::vector<ShardPlacement> shards = shards_;
   for (size_t l = 0; l < port_->island_job()->layers.size() && shards_.empty(); ++l) {
@@ -325,7 +325,7 @@ std::map<NodeId, OuterOrder> IslandControl::PlanOuter(std::string* lost) const {
         missing = std::move(left);
       }
       if (!missing.empty() && lost->empty()) {
-        *lost = absl::StrCat("nobody holds theta_base of elements ", missing[0].begin, " to ",
+        *lost = absl::StrCat("no member holds theta_base of elements ", missing[0].begin, " to ",
                              missing[0].end, " of layer ", part.layer);
       }
     }

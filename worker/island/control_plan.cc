@@ -42,8 +42,7 @@ absl::StatusOr<PlanTaken> IslandControl::Configure(const JobId& job, Generation 
   if (port_->island_job() == nullptr) return absl::FailedPreconditionError("no job is open");
   port_->DropKept();
   ForgetSaving();
-  // The others may be at the end of the newest step. Whoever left them now would take away what
-  // they still wait for.
+  // The others may be at the end of the newest step, and still wait for this member.
   if (configured_) (void)Settle();
   Fail();
   staged_ = false;
@@ -52,7 +51,7 @@ absl::StatusOr<PlanTaken> IslandControl::Configure(const JobId& job, Generation 
   const PeerFence fence{job, generation, plan.number};
   if (fence != fence_) epoch_ = 0;
   if (fence.job != fence_.job || fence.generation != fence_.generation) {
-    // Somebody else may have led meanwhile.
+    // Another member may have led meanwhile.
     known_steps_.reset();
     step_tried_ = false;
   }
@@ -141,8 +140,8 @@ absl::Status IslandControl::SetUp(Holdings* holdings) {
 }
 
 // A step that was interrupted while it was committed may have been taken by some. Then all others
-// that are left take it, too: whoever has taken it knows that every gradient was final, and with
-// which sums.
+// that are left take it, too: a member that has taken it knows that every gradient was final, and
+// the sums.
 absl::Status IslandControl::AgreeOnStep() {
   v1::GroupFrame ask;
   ask.mutable_settle();
@@ -186,7 +185,7 @@ absl::Status IslandControl::FetchAll(LayerMoves& moves, int64_t save, const Stat
     calls.emplace_back(follower, call);
   }
   const absl::Status status = DoHere(FetchFrame(moves.moves[name()], state, save, &bytes));
-  // Each member gives up by itself when nothing comes any more.
+  // Each member times out by itself when nothing comes any more.
   const absl::Status others = AwaitAll(calls, port_->limits().move + MoveLimit(bytes));
   // It is damaged somewhere: there may be another.
   if (save != 0 && (absl::IsDataLoss(status) || absl::IsDataLoss(others))) bad_saves_.insert(save);
@@ -237,7 +236,7 @@ absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
     moves.optimizer_step = replayed.optimizer_step;
     state.parameters_since = parameters_since_;
     absl::StrAppend(&taken.reason, ", from copies of step ", saved,
-                    "; steps made again: ", taken.replayed);
+                    "; replayed steps: ", taken.replayed);
   }
   if (std::exchange(base_is_in_, false)) ATOLL_RETURN_IF_ERROR(FetchTables());
   if (!outer_lost.empty()) {
@@ -247,7 +246,7 @@ absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
     taken.step_taken = taken.step_taken && taken.kept;
     taken.reason = absl::StrCat(outer_lost, taken.reason.empty() ? "" : "; ", taken.reason);
   }
-  // Not before: whoever tries again has to find the same, and say so.
+  // Not before: a retry has to find the same, and report it.
   steps_ = moves.optimizer_step;
   known_steps_ = steps_;
   parameters_since_ = state.parameters_since;

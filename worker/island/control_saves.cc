@@ -218,7 +218,7 @@ void IslandControl::LookIntoRemote(const Holdings& holdings) {
 
 // Whether the changes since lead to where the island was.
 bool IslandControl::PlanReplay(int64_t save, int64_t optimizer_step) {
-  if (replay_ && replay_->save == save) return true;  // the way before was not gone to its end
+  if (replay_ && replay_->save == save) return true;  // an unfinished replay goes on
   Replay replay{save, optimizer_step, {}};
   const std::optional<ReplayLog::Changes> changes = port_->ChangesSince(save);
   // Who leads since another one died pulls parameters, and needs moments alone.
@@ -270,7 +270,7 @@ void IslandControl::NoteWholeSaves(const Holdings& holdings) {
     return member.first == name() ||
            std::all_of(held.begin(), held.end(), [](const HeldLayer& h) { return h.surplus; });
   });
-  if (alone) port_->DropCopies();  // nobody could keep newer ones
+  if (alone) port_->DropCopies();  // no member could keep newer ones
   for (const int64_t save : SavesOf(saves_)) last_save_ = std::max(last_save_, save);
   for (const Tier tier : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
     HeldSaves in_tier;

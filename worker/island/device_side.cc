@@ -30,7 +30,7 @@ absl::Status DeviceSide::Prepare(const IslandPlan& plan, const EngineJob& job) {
   for (const PlanReplica& replica : plan.replicas) {
     sequences = std::max(sequences, replica.micro_batch_sequences);
   }
-  int64_t cols = 0;  // of the widest boundary
+  int64_t cols = 0;  // of the widest activation between layers
   for (int64_t layer = 0; layer <= job.model.layers; ++layer) {
     cols = std::max(cols, job.model.BoundaryColumns(layer));
   }

@@ -29,11 +29,12 @@ class Follower {
 
   // From now on, serves the leader of this plan, in place of any other. Returns at once, like
   // Unfollow; what is under way is finished first (`at_boundary`) or interrupted. Thread-safe.
-  // REQUIRES: the member has the job open, and nobody leads with it until AwaitFree after Unfollow.
+  // REQUIRES: the member has the job open, and no trainer leads with it until AwaitFree after
+  // Unfollow.
   void Follow(const PeerFence& fence, const IslandPlan& plan, bool at_boundary);
   void Unfollow(const std::string& reason);
-  // Waits until nothing of this worker serves anybody, after Unfollow. DEADLINE_EXCEEDED: something
-  // still does.
+  // Waits until no device of this worker serves a leader, after Unfollow. DEADLINE_EXCEEDED:
+  // something still does.
   absl::Status AwaitFree(Duration timeout);
 
  private:

@@ -27,7 +27,7 @@ bool FollowerControl::Unfollow() {
   return true;
 }
 
-// What is under way belongs to an attempt that the leader has given up.
+// Whether this call begins a new attempt, so that what is under way belongs to an abandoned one.
 bool FollowerControl::BeginsAnew(const v1::GroupFrame& frame) {
   return frame.has_configure() || (frame.has_settle() && !frame.settle().has_take());
 }
@@ -80,13 +80,13 @@ void FollowerControl::DoOrder(Order order) {
 }
 
 void FollowerControl::DoCall(const Called& called, bool replaced) {
-  if (replaced) {  // a leader that is not told would wait for as long as a step may take
+  if (replaced) {  // without a reply the leader would wait for as long as a step may take
     v1::GroupReply reply;
     ToWire(absl::AbortedError("its order has been replaced"), &reply);
     port_->Reply(called.from, called.frame.call(), std::move(reply));
     return;
   }
-  if (called.frame.epoch() < port_->epoch()) return;  // its caller has given it up
+  if (called.frame.epoch() < port_->epoch()) return;  // its caller has abandoned it
   port_->Reply(called.from, called.frame.call(), Serve(called.from, called.frame));
 }
 

@@ -34,7 +34,7 @@ class FollowerControl {
   // Serves the leader of this plan from now on; behind what waits already (`at_boundary`), or in
   // place of it. The order's number, for OnCall.
   int64_t Follow(const PeerFence& fence, const IslandPlan& plan, bool at_boundary);
-  bool Unfollow();  // false: it serves nobody
+  bool Unfollow();  // false: it serves no leader
   // Whether what is done now is to be interrupted before the call is taken on.
   static bool BeginsAnew(const v1::GroupFrame& frame);
   // A call from another member under this order.

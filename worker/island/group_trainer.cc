@@ -54,7 +54,7 @@ absl::StatusOr<JobFacts> GroupTrainer::Prepare(const JobSpec& spec) {
   const bool may_fit = absl::IsResourceExhausted(alone) && PlanMayNeedLess(spec);
   Release();
   if (!may_fit) return alone;
-  // Without the layers that it has taken: whoever measures the devices needs the room.
+  // Without the layers that it has taken: the measuring of devices needs the room.
   ATOLL_RETURN_IF_ERROR(open().status());
   lacks_ = std::string(alone.message());
   return facts;
@@ -99,7 +99,7 @@ void GroupTrainer::Interrupt(const std::string& reason) {
 
 // ------------------------------------------------------------------------------------- seen ----
 
-// Only steps' replies say something about boundaries, of members that send any.
+// Only steps' replies say something about stage links, of members that send any.
 void GroupTrainer::Hear(const NodeId& from, const v1::GroupReply& reply) {
   if (!reply.memory().empty()) {
     std::vector<DeviceMemoryState>& memory = memory_[from];
@@ -125,7 +125,7 @@ void GroupTrainer::SayBoundaries() {
     all.boundaries.insert(all.boundaries.end(), seen.boundaries.begin(), seen.boundaries.end());
     if (all.plan_wanted.empty()) all.plan_wanted = seen.plan_wanted;
   }
-  // The job's log hears of this once a minute at most; here all of it can be had.
+  // The job's log has this once a minute at most; the worker's log has all of it.
   for (const BoundaryState& now : all.boundaries) {
     const bool told =
         now.reason.empty() ||
@@ -156,7 +156,7 @@ absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ra
   const bool trace = tracer_.wanted();
   const Instant begun = SteadyNow();
   if (const absl::Status made = control_.Step(ranges, learning_rate, trace); !made.ok()) {
-    tracer_.Answer(Annotate(made, "the island gave up a step"));
+    tracer_.Answer(Annotate(made, "the island abandoned a step"));
     return made;
   }
   if (trace) tracer_.Answer(CollectTrace(begun, Sequences(ranges)));

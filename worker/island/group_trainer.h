@@ -31,12 +31,12 @@ class GroupTrainer final : public Trainer {
 
   // The memory of all members' devices, likewise, whenever it is another than was said last.
   using OnMemory = std::function<void(const MemorySeen&)>;
-  // Waits until the member's devices serve nobody else any more.
+  // Waits until the member's devices serve no other leader any more.
   using AwaitFree = std::function<absl::Status()>;
   // Configure: the members may leave the plan before; on its thread.
   using OnSettled = std::function<void(const Settled&)>;
 
-  // `member` outlives it and serves nobody else while this leads. `on_traced` answers Trace, on
+  // `member` outlives it and serves no other leader while this leads. `on_traced` answers Trace, on
   // the caller's thread.
   explicit GroupTrainer(GroupMember* member, OnBoundaries on_boundaries = nullptr,
                         OnMemory on_memory = nullptr, StepTracer::OnTraced on_traced = nullptr,
@@ -117,7 +117,7 @@ class GroupTrainer final : public Trainer {
   const AwaitFree await_free_;
   OnSaved on_saved_;
   std::string lacks_;
-  std::map<NodeId, BoundariesSeen> boundaries_;  // by member, of the newest step heard of
+  std::map<NodeId, BoundariesSeen> boundaries_;  // by member, of the newest reported step
   BoundariesSeen said_;                          // the newest that on_boundaries_ was given
   std::map<NodeId, std::vector<DeviceMemoryState>> memory_;  // likewise
   MemorySeen memory_said_;

@@ -36,7 +36,7 @@ absl::StatusOr<StepTrace> GroupTrainer::CollectTrace(Instant begun, int64_t sequ
   trace.step_ns = (SteadyNow() - begun).count();
   const int64_t start_ns = begun.time_since_epoch().count();
   Merge(member_->TraceOf(member_->newest_step()), {}, start_ns, &trace);
-  ATOLL_RETURN_IF_ERROR(control_.Settle());  // everybody has done the step
+  ATOLL_RETURN_IF_ERROR(control_.Settle());  // all members have done the step
   ATOLL_ASSIGN_OR_RETURN(const auto clocks, AskClocks());
   v1::GroupFrame frame;
   frame.mutable_trace()->set_number(control_.number());

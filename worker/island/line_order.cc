@@ -23,7 +23,7 @@ std::optional<LineOrder::Turn> LineOrder::Next(Instant now) {
 }
 
 std::optional<Instant> LineOrder::deadline() const {
-  if (!going_ || ready_.empty()) return std::nullopt;  // nobody waits
+  if (!going_ || ready_.empty()) return std::nullopt;  // no sender waits
   return going_->until;
 }
 

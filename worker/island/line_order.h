@@ -1,15 +1,15 @@
-// Whose turn it is on a slow line that several senders share (algorithms: JEEVES's coordination of
+// The send order on a slow line that several senders share (algorithms: JEEVES's coordination of
 // replicas). Pure: events in, turns out.
 //
 // One worker keeps the order of one direction of a line for all that send over it. A message (or a
-// piece of one) is announced when it is ready; one at a time is told to go, the first in the order
+// chunk of one) is announced when it is ready. One at a time gets the turn: the first in the order
 // of the plan among those that are ready, at once when the line is free; when its last byte has
-// left, the next is told. Who is not ready is skipped and goes later, so nothing here can block:
-// what is announced goes as soon as all before it have left, or have been given up after
+// left, the next one. A message that is not ready is skipped and goes later, so nothing here can
+// block: an announced message goes as soon as all before it have left, or have timed out after
 // `patience`.
 //
 //   order.Ready(w1, a);      Next: a goes     order.Left(w1, a);    Next: b goes
-//   order.Ready(w2, b);      Next: nobody     order.Left(w2, b);    Next: nobody
+//   order.Ready(w2, b);      Next: none       order.Left(w2, b);    Next: none
 
 #ifndef ATOLL_WORKER_ISLAND_LINE_ORDER_H_
 #define ATOLL_WORKER_ISLAND_LINE_ORDER_H_
@@ -24,7 +24,7 @@
 
 namespace atl::worker {
 
-// What goes at once: by step, place in the plan's order, rank and piece.
+// What goes at once: by step, place in the plan's order, rank and chunk.
 struct LinePart {
   int64_t step = 0;
   int32_t place = 0;
@@ -49,11 +49,11 @@ class LineOrder {
 
   // False: nothing is taken, since too much waits already or this part does.
   bool Ready(const NodeId& worker, const LinePart& part);
-  // The part's last byte has left, or it will never go. Of one that was not told to go too.
+  // The part's last byte has left, or it will never go. Also of a part that had no turn.
   void Left(const NodeId& worker, const LinePart& part);
 
-  // Who is to be told that it is his turn now. To be asked after each of the above and at the
-  // deadline: then the one whose turn it is has been silent for too long, and the next one goes.
+  // The part that gets the turn now. Call it after each of the above and at the deadline: then the
+  // holder of the turn has been silent for too long, and the next one goes.
   std::optional<Turn> Next(Instant now);
   std::optional<Instant> deadline() const;
 

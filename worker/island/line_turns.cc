@@ -105,7 +105,7 @@ void LineTurns::OnCall(const NodeId& from, const LineCall& call) {
   Do(actions);
 }
 
-// What we say to ourselves is heard at once.
+// A call to this worker itself is handled at once.
 void LineTurns::SayLocked(const NodeId& to, const LineCall& call, Actions* actions) {
   if (to == worker_) return HearLocked(worker_, call, actions);
   actions->push_back([this, to, call] { tell_(to, call); });
@@ -143,7 +143,7 @@ void LineTurns::TurnLocked(int32_t line, Actions* actions) {
 void LineTurns::StartLocked(const Key& key, Actions* actions) {
   const auto found = waiting_.find(key);
   if (found == waiting_.end()) {
-    // Gone already: the order goes on.
+    // Sent already: the order goes on.
     const LineCall left{LineCall::What::kLeft, key.first, key.second};
     return SayLocked(lines_[key.first].keeper, left, actions);
   }

@@ -1,10 +1,10 @@
-// Keeps the orders of an island plan's shared lines: a worker's part in them, as sender and, for
-// the lines whose order it keeps, as the one who tells whose turn it is. The order of a line is
-// kept by the worker that sends the first message in it.
+// Keeps the send orders of an island plan's shared lines: a worker's part in them, as sender and,
+// for the lines whose order it keeps, as the one that grants turns. The order of a line is kept by
+// the worker that sends the first message in it.
 //
-// Order is a matter of time alone, so what goes wrong costs time and nothing else: a message whose
-// last byte is not reported within `patience` is forgotten, and one that is not told to go within
-// six times that goes anyway. A worker that is lost ends the plan as it always does.
+// Order affects time alone, so a failure costs time and nothing else: a message whose last byte is
+// not reported within `patience` is forgotten, and one that gets no turn within six times that goes
+// anyway. The loss of a worker ends the plan as usual.
 
 #ifndef ATOLL_WORKER_ISLAND_LINE_TURNS_H_
 #define ATOLL_WORKER_ISLAND_LINE_TURNS_H_
@@ -67,7 +67,7 @@ class LineTurns {
   // under the plan in force it has no order, or is not this worker's to send.
   absl::Status Send(const MessageTag& tag, Go go);
 
-  // How many have gone because they were told to, since the beginning.
+  // The number of messages sent by a granted turn, since the beginning.
   int64_t taken() const;
 
   // What another worker says. What makes no sense under the plan is ignored.

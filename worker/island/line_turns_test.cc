@@ -41,7 +41,7 @@ TEST_CASE("the first that is ready goes at once, the others in the plan's order"
   REQUIRE(order.Next(At(1s)) == Turn{"w1", Part(4)});
 }
 
-TEST_CASE("pieces of a message follow each other, and others go between while one is not ready") {
+TEST_CASE("chunks of a message follow each other, and others go between while one is not ready") {
   LineOrder order(10s);
   order.Ready("w1", Part(0, 1, 0));
   REQUIRE(order.Next(At(0s)) == Turn{"w1", Part(0, 1, 0)});
@@ -50,14 +50,14 @@ TEST_CASE("pieces of a message follow each other, and others go between while on
   order.Left("w1", Part(0, 1, 0));
   REQUIRE(order.Next(At(0s)) == Turn{"w1", Part(0, 1, 1)});
   order.Left("w1", Part(0, 1, 1));
-  REQUIRE(order.Next(At(0s)) == Turn{"w2", Part(1, 1, 0)});  // piece 2 is not ready
+  REQUIRE(order.Next(At(0s)) == Turn{"w2", Part(1, 1, 0)});  // chunk 2 of the first is not ready
 }
 
-TEST_CASE("one who says nothing loses its turn when somebody waits") {
+TEST_CASE("a silent sender loses its turn when another one waits") {
   LineOrder order(10s);
   order.Ready("w1", Part(0));
   REQUIRE(order.Next(At(1s)) == Turn{"w1", Part(0)});
-  REQUIRE(!order.deadline().has_value());  // nobody waits
+  REQUIRE(!order.deadline().has_value());  // no sender waits
   order.Ready("w2", Part(1));
   REQUIRE(order.deadline() == At(11s));
   REQUIRE(!order.Next(At(10s)).has_value());
@@ -66,7 +66,7 @@ TEST_CASE("one who says nothing loses its turn when somebody waits") {
   REQUIRE(!order.Next(At(12s)).has_value());
 }
 
-TEST_CASE("what went without being told waits no longer; too much is not taken") {
+TEST_CASE("a message sent without a turn does not wait any more, and the queue is bounded") {
   LineOrder order(10s);
   order.Ready("w1", Part(0));
   order.Left("w1", Part(0));
@@ -138,7 +138,7 @@ class Site {
                 .ok());
   }
 
-  // One thing happens: a call is heard, or a message has left. False: nothing can.
+  // One thing happens: a call arrives, or a message has left. False: nothing can.
   bool Turn(Rng& rng) {
     std::unique_lock lock(mutex_);
     std::vector<std::pair<NodeId, NodeId>> ways;
@@ -164,7 +164,7 @@ class Site {
     return true;
   }
 
-  void Freeze(const NodeId& worker) { frozen_ = worker; }  // it hears nothing any more
+  void Freeze(const NodeId& worker) { frozen_ = worker; }  // it receives nothing any more
   size_t sent() {
     const std::lock_guard lock(mutex_);
     return sent_.size();
@@ -222,7 +222,7 @@ TEST_CASE("whatever comes when, each message goes once and one at a time") {
         site.Send(coming.back());
         coming.pop_back();
       } else if (!site.Turn(rng)) {
-        REQUIRE(!coming.empty());  // else nobody would ever go on
+        REQUIRE(!coming.empty());  // else it would block for ever
         site.Send(coming.back());
         coming.pop_back();
       }
@@ -247,7 +247,7 @@ TEST_CASE("what is all ready goes in the plan's order, but for the first") {
   }
   std::vector<MessageTag> order = site.order();
   REQUIRE(order.size() == 12);
-  // Those whose keeper heard of them before the others: at most one of each sender.
+  // Those that their keeper knew before the others: at most one of each sender.
   order.erase(order.begin(), order.begin() + 2);
   const auto rank = [](const MessageTag& tag) { return std::pair(tag.micro_batch, tag.replica); };
   REQUIRE(std::is_sorted(order.begin(), order.end(),

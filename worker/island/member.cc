@@ -78,7 +78,8 @@ GroupMember::~GroupMember() {
   engine_.reset();
   device_side_.reset();
   transport_.Stop();
-  // link_ goes next, and not here: its thread may be about to answer somebody through the pointer.
+  // link_ is destroyed next, and not here: its thread may be about to answer a call through the
+  // pointer.
 }
 
 // ------------------------------------------------------------------------------------- job ----
@@ -211,7 +212,7 @@ void GroupMember::Leave() {
     plan_ = IslandPlan();
     ForgetSeen();
   }
-  if (!fence.job.empty()) (void)link_->SetPeers(fence, {});  // nobody: nothing to be refused
+  if (!fence.job.empty()) (void)link_->SetPeers(fence, {});  // no peers: cannot be refused
 }
 
 void GroupMember::BeginEpoch(int64_t epoch) {
@@ -219,8 +220,7 @@ void GroupMember::BeginEpoch(int64_t epoch) {
   epoch_ = epoch;
   inbox_.BeginEpoch(epoch);
   rendezvous_.BeginEpoch(epoch);
-  if (interrupted_epoch_ >= epoch)
-    rendezvous_.Abort(absl::AbortedError("given up before it began"));
+  if (interrupted_epoch_ >= epoch) rendezvous_.Abort(absl::AbortedError("aborted before it began"));
   transport_.BeginEpoch(epoch);
 }
 
@@ -253,7 +253,7 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   nccl.reaches_other_workers = options.allow_plaintext_beyond_loopback || IsLoopback(endpoint());
   nccl.nccl = options_.nccl_functions;
   for (IslandMember& member : plan.members) {
-    // A plan of this worker alone was not made by anybody who knows.
+    // The maker of a plan for this worker alone did not know NCCL's version.
     if (plan.members.size() == 1) member.nccl = options_.nccl;
   }
   std::shared_ptr<CommunicatorFactory> communicators =
@@ -364,8 +364,8 @@ absl::Status GroupMember::FetchOne(const ShardMove& move, int64_t optimizer_step
   return SetState(move.shard, optimizer_step, cut.parts());
 }
 
-// As long as pieces come, however slowly the line lets them: two receivers of one lender may need
-// minutes for a layer, and giving it up would only begin it anew.
+// As long as chunks come, however slowly: two receivers of one source may need minutes for a layer,
+// and a timeout would only restart it.
 absl::Status GroupMember::AwaitPieces(const StateInbox::Key& key, const ShardParts& parts) {
   int64_t bytes = 0;
   for (const auto& [part, values] : PartsOf(parts)) bytes += std::ssize(values) * 4;

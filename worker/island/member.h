@@ -1,7 +1,7 @@
 // One worker's part in an island: its devices under the plan (the engine), its link to the other
-// members, and what it lends them. GroupTrainer leads with it, Follower serves with it.
+// members, and the layers that it sends them. GroupTrainer leads with it, Follower serves with it.
 //
-// Threads: the peer link's, which must not be held up; one that lends layers to other members, and
+// Threads: the peer link's, which must not be delayed; one that sends layers to other members, and
 // takes from them what is to be added to its own, while steps go on; and the caller's, one at a
 // time, which works the engine. Interrupt is for any thread.
 
@@ -46,7 +46,7 @@ struct GroupOptions {
   PeerLinkOptions link;
   // Makes the worker's devices anew for each job. By index: 0, 1, ...
   std::function<absl::StatusOr<std::vector<LocalDevice>>()> make_devices;
-  std::string device_name;  // for people: "cpu"
+  std::string device_name;  // for display: "cpu"
   DType compute = DType::kFloat32;
   std::string nccl;  // DeviceInfo::nccl of its devices
   NcclFunctions nccl_functions;
@@ -54,15 +54,16 @@ struct GroupOptions {
   DataOptions data;  // how a job's data is read
   // Before anything of a job is read: whether this worker may read all that it names. May be null.
   std::function<absl::Status(const JobSpec&)> check_job;
-  // Messages that have come and wait to be received: refused, and the step given up, beyond that.
+  // Limit for messages that have come and wait to be received: beyond it they are refused, and the
+  // step is abandoned.
   //
-  // `atoll show`'s peaks are what devices' backends take. Host memory beside them, which plans keep
+  // `atoll show`'s peaks are what devices' backends take. Host memory besides, which plans keep
   // free (coordinator/planning/auxiliary_memory.h): these messages; those on their way out, a copy
-  // each until the other end has them (at most PeerLinkOptions::queued_bytes_max a peer); sums on
-  // their way, up to the gradients' bytes; and the leader's copies of the model
-  // (worker/runtime/island.h). And layers that are lent, a copy each, while a plan is set up. In a
-  // step the first two are the activations and gradients that cross to other workers, at most: the
-  // windows and queues are larger, so as never to hold one up.
+  // each until the other end has them (at most PeerLinkOptions::queued_bytes_max a peer);
+  // reductions in progress, up to the gradients' bytes; the leader's copies of the model
+  // (worker/runtime/island.h); and layers that are sent to new holders, a copy each, while a plan
+  // is set up. In a step the first two are the activations and gradients that cross to other
+  // workers, at most: the windows and queues are larger, so that they never delay one.
   int64_t transport_bytes_max = int64_t{4} << 30;
   // Of saved states that it may keep in its host's memory, its own part and copies of others'; a
   // save that would need more is not made. 0: any.
@@ -70,13 +71,13 @@ struct GroupOptions {
   std::string saves_folder;                          // the disk tier of saved states; empty: none
   Duration meet_timeout = std::chrono::seconds(10);  // of all members accepting a plan
   // Of anything that is not a step, of collectives and of the answers to a step; under a plan of
-  // long steps these last two wait longer (StepLimit). Of layer state: of its next piece.
+  // long steps these last two wait longer (StepLimit). Of layer state: of its next chunk.
   Duration call_timeout = std::chrono::seconds(60);
   // Of all members having their layers under a new plan, beside what the bytes need (MoveLimit).
   Duration move_timeout = std::chrono::minutes(15);
-  // A piece of a layer that this worker lent has arrived; from the link's thread. May be null.
+  // A chunk of a layer that this worker sent has arrived; from the link's thread. May be null.
   std::function<void()> on_lent;
-  // Longer than a worker that is gone takes to be missed by the coordinator.
+  // Longer than the coordinator takes to detect a failed worker.
   Duration unreachable_after = std::chrono::seconds(8);
 };
 
@@ -184,7 +185,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   void Log(const std::function<void(ReplayLog&)>& change) override;
 
   // ---- Work that all members do together. ----
-  // `trace`: TraceOf(outcome) will be asked for.
+  // `trace`: TraceOf(outcome) will be requested.
   absl::StatusOr<StepOutcome> Step(int64_t number, const std::vector<PositionRange>& ranges,
                                    double learning_rate, bool trace = false);
   absl::StatusOr<LossSum> Evaluate(int64_t number, int64_t first, int64_t count);
@@ -223,7 +224,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // Sends a frame's body; the reply is awaited with Await. An error: the call is not under way.
   absl::StatusOr<CallId> Call(const NodeId& to, v1::GroupFrame frame) override;
   absl::StatusOr<v1::GroupReply> Await(CallId id, Duration timeout) override;
-  // Does here what a call asks for: all but get_layer and what is no call.
+  // Does here what a call requests: all but get_layer and what is no call.
   absl::StatusOr<v1::GroupReply> Do(const v1::GroupFrame& call,
                                     const std::atomic<bool>* interrupted = nullptr) override;
   // What the newest step that Do has made came to; the loss of the newest step or evaluation.
@@ -232,23 +233,23 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // Of what the present plan's devices do together.
   Duration StepTimeout() const override;
   void Tell(const NodeId& to, v1::GroupFrame frame) override;
-  // Sends a shard's parts in pieces that belong to a call. Never waits: of what is larger than an
-  // eighth of the link's queue the first pieces leave, and each that arrives lets others follow. An
-  // error: none does. Later on whoever receives them notices when no more come.
+  // Sends a shard's parts in chunks that belong to a call. Never waits: of what is larger than an
+  // eighth of the link's queue the first chunks leave, and each that arrives lets others follow. An
+  // error: none does. Later failures show at the receiver, as missing chunks.
   absl::Status SendParts(const NodeId& to, CallId call,
                          const std::shared_ptr<const OwnedParts>& parts);
-  // Asks it for the time; the answer is for clocks().
+  // Requests its time; the answer is for clocks().
   absl::StatusOr<CallId> AskClock(const NodeId& to);
   ClockBook& clocks() { return clocks_; }
 
   // ---- Hooks, set before Join, called on the link's thread. They must not set others. ----
   struct Hooks {
-    // A call that asks this worker to work: all but get_layer. Replied to with Reply.
+    // A call that requests work of this worker: all but get_layer. Replied to with Reply.
     std::function<void(const NodeId& from, v1::GroupFrame frame)> serve;
     std::function<void(const NodeId& peer, const std::string& reason)> peer_lost;
     // A reply that is an error has come.
     std::function<void(const NodeId& from, const std::string& error)> call_failed;
-    // What this worker asked of a member has been saved, or not.
+    // What this worker requested of a member has been saved, or not.
     std::function<void(const NodeId& from, const v1::SaveDone& done)> save_done;
   };
   // No call of the earlier ones is under way when it returns.
@@ -264,16 +265,16 @@ class GroupMember final : public IslandPort, private PeerHandler {
 
   int64_t epoch() const override { return epoch_; }
   std::vector<BoundaryCounters> Boundaries() const;
-  // Messages, or pieces of them, that this worker has sent in their turn on a shared line.
+  // Messages, or chunks of them, that this worker has sent in their turn on a shared line.
   int64_t turns_taken() const { return transport_.turns_taken(); }
 
  private:
-  // What the lender does: lends a layer, or takes an addition to one.
+  // A job of the sending thread: sends a layer, or takes an addition to one.
   struct Loan {
     NodeId to;
     CallId call = 0;
     v1::LayerCall what;
-    int64_t interrupts = 0;  // there had been, when it was asked for
+    int64_t interrupts = 0;  // there had been, when it was requested
   };
 
   static constexpr size_t kLoansMax = 1024;
@@ -358,7 +359,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   ClockBook clocks_;
   StateInbox inbox_;
   std::atomic<int64_t> epoch_ = 0;
-  std::atomic<int64_t> interrupted_epoch_ = -1;  // newest that the leader has given up
+  std::atomic<int64_t> interrupted_epoch_ = -1;  // newest that the leader has abandoned
   std::atomic<int64_t> last_number_ = 0;
   std::atomic<int64_t> interrupts_ = 0;  // calls of Interrupt
 

@@ -1,4 +1,4 @@
-// GroupMember: what a call asks a member for, of the leader's own part or of a follower.
+// GroupMember: what a call requests of a member, of the leader's own part or of a follower.
 
 #include <utility>
 
@@ -71,7 +71,7 @@ absl::Status GroupMember::DoCall(const v1::GroupFrame& frame, const std::atomic<
     case v1::GroupFrame::kStep:
       return DoStep(frame.step(), reply);
     case v1::GroupFrame::kTrace:
-      // An error would end the island's work; whoever asks misses the devices.
+      // An error would end the island's work; without it the trace lacks these devices.
       if (frame.trace().number() == traced_number_) ToWire(TraceOf(newest_step_), reply);
       return absl::OkStatus();
     case v1::GroupFrame::kTakeOver:

@@ -1,4 +1,4 @@
-// GroupMember: layers' state that is lent, borrowed, read and written.
+// GroupMember: layers' state that is sent, fetched, read and written.
 
 #include <algorithm>
 #include <cstring>
@@ -28,7 +28,7 @@ absl::Status GroupMember::Borrow(const NodeId& from, const LayerShard& shard, Ra
   what.set_parts(WantedOf(out));
   what.set_begin(elements.begin);
   what.set_end(elements.end);
-  // The place must be there before the first piece comes.
+  // The destination must be registered before the first chunk comes.
   const CallId call = calls_.Begin(from, Describe(frame));
   inbox_.Expect({from, call}, PartsOf(out), ToString(FromWire(frame.get_layer().shard())));
   frame.set_call(call);
@@ -154,7 +154,7 @@ absl::Status GroupMember::LendSnapshot(const Loan& loan) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const LayerShard shard = FromWire(loan.what.shard());
-  // Whether it is here is asked before memory is taken.
+  // Checks that it is here before memory is taken.
   ATOLL_ASSIGN_OR_RETURN(const int64_t all, engine->SnapshotElements(shard));
   const Range elements{loan.what.begin(), loan.what.end()};
   ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, all));
@@ -167,7 +167,7 @@ absl::Status GroupMember::Lend(const Loan& loan) {
   if ((loan.what.parts() & kOuterParts) != 0) return LendOuter(loan);
   if (loan.what.of_snapshot()) return LendSnapshot(loan);
   const LayerShard shard = FromWire(loan.what.shard());
-  // Whether it is here is asked before memory is taken.
+  // Checks that it is here before memory is taken.
   const std::vector<HeldLayer> held = Held();
   const auto found = std::find_if(held.begin(), held.end(), [&](const HeldLayer& layer) {
     return layer.shard == shard && layer.written && !layer.table_only;

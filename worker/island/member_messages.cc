@@ -1,4 +1,4 @@
-// What a member says and hears.
+// GroupMember: its messages to and from other members.
 
 #include <algorithm>
 #include <utility>
@@ -14,16 +14,16 @@ namespace {
 
 int64_t ClockNs() { return SteadyNow().time_since_epoch().count(); }
 
-// Of the link's queue to a peer, that one call's pieces may take: a few calls send at a time, and
+// Of the link's queue to a peer, that one call's chunks may take: a few calls send at a time, and
 // what steps send to the same peer must always find room.
 constexpr int64_t kQueueShare = 8;
 
-// A call's pieces on their way to a peer. Of a large layer only so much is given to the link at
-// once; whenever a piece has arrived the next ones follow, on the link's thread. One that does not
-// arrive is the last: its receiver has gone, or has given them up.
+// A call's chunks on their way to a peer. Of a large layer only so much is given to the link at
+// once; whenever a chunk has arrived the next ones follow, on the link's thread. One that does not
+// arrive is the last: its receiver has failed, or has timed out.
 class Pieces : public std::enable_shared_from_this<Pieces> {
  public:
-  // `arrived`: a piece has; may be null.
+  // `arrived`: called after each chunk's arrival; may be null.
   Pieces(PeerLink* link, NodeId to, v1::PieceHeader header, std::shared_ptr<const OwnedParts> parts,
          int64_t bytes_max, std::function<void()> arrived)
       : link_(link),
@@ -46,7 +46,7 @@ class Pieces : public std::enable_shared_from_this<Pieces> {
       const std::span<const float> left = part_->second.subspan(begin_);
       const auto values = left.first(std::min<size_t>(kPieceElements, left.size()));
       const auto bytes = static_cast<int64_t>(values.size_bytes());
-      // One at least: the others of whoever shares the queue end by themselves.
+      // One at least: the chunks of other calls in the queue leave it by themselves.
       if (under_way_ > 0 && under_way_ + bytes > bytes_max_) return absl::OkStatus();
       header_.set_part(part_->first);
       header_.set_offset(static_cast<int64_t>(begin_));
@@ -85,7 +85,7 @@ class Pieces : public std::enable_shared_from_this<Pieces> {
   const PartMap values_;
   const int64_t bytes_max_;
   const std::function<void()> arrived_;
-  PartMap::const_iterator part_;  // guarded by mutex_; the next piece's, and where it begins
+  PartMap::const_iterator part_;  // guarded by mutex_; the next chunk's, and where it begins
   size_t begin_ = 0;              // guarded by mutex_
   int64_t under_way_ = 0;         // guarded by mutex_; bytes given to the link and not arrived
 };
@@ -127,7 +127,7 @@ void GroupMember::Tell(const NodeId& to, v1::GroupFrame frame) {
       frame.has_save_done() || frame.has_go_on_saving() || frame.has_forget_saves();
   if (of_save && to == name()) return OnSaveFrame(to, frame);
   frame.set_epoch(epoch_);
-  (void)SendFrame(to, frame);  // whoever is lost need not know
+  (void)SendFrame(to, frame);  // a lost member does not need it
 }
 
 void GroupMember::Reply(const NodeId& to, CallId call, v1::GroupReply reply) {
@@ -273,7 +273,7 @@ void GroupMember::OnFrame(const PeerFence& fence, const NodeId& from, v1::GroupF
       if (Serve(from, frame)) return;
   }
   v1::GroupReply reply;
-  ToWire(absl::UnavailableError("it serves nobody now"), &reply);
+  ToWire(absl::UnavailableError("it serves no leader now"), &reply);
   Reply(from, frame.call(), std::move(reply));
 }
 
@@ -296,12 +296,12 @@ bool GroupMember::DoLater(const NodeId& from, v1::GroupFrame& frame) {
   const IslandPlan plan = this->plan();
   const bool leads = !plan.members.empty() && plan.members.front().worker == from;
   if (frame.epoch() != epoch_ || !leads) return false;
-  return beside_.Add(
-      [this, from, call = frame.call(), interrupts = interrupts_.load(), what = frame.outer()] {
-        v1::GroupReply reply;
-        ToWire(interrupts == interrupts_ ? DoBeside(what) : absl::AbortedError("given up"), &reply);
-        Reply(from, call, std::move(reply));
-      });
+  return beside_.Add([this, from, call = frame.call(), interrupts = interrupts_.load(),
+                      what = frame.outer()] {
+    v1::GroupReply reply;
+    ToWire(interrupts == interrupts_ ? DoBeside(what) : absl::AbortedError("interrupted"), &reply);
+    Reply(from, call, std::move(reply));
+  });
 }
 
 void GroupMember::OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame) {

@@ -84,7 +84,7 @@ absl::Status GroupMember::SetOuterLayout(const OuterOrder& order) {
     for (const OuterSource& source : order.sources) {
       ATOLL_RETURN_IF_ERROR(FetchOuter(source, before, *next, order.tag.captured.has_value()));
     }
-    // A state that was gone back to has the residual of its save, and pulls its base.
+    // A restored state has the residual of its save, and pulls its base.
     const std::optional<int64_t> save = PresentSave();
     if (quantized && save && order.tag == OuterTag()) {
       const absl::Status restored = RestoreResiduals(*save, *next);
@@ -150,7 +150,7 @@ absl::Status GroupMember::LendOuter(const Loan& loan) {
   if (outer == nullptr) return absl::NotFoundError("it keeps nothing for the servers");
   const ElementRange range{loan.what.begin(), loan.what.end()};
   const int32_t layer = loan.what.shard().layer();
-  // Whether it is here is asked before memory is taken.
+  // Checks that it is here before memory is taken.
   if (!PlaceOf(*outer->parts(), layer, range)) {
     return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end,
                                             " of layer ", layer, " are not kept here"));

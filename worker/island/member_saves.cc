@@ -303,7 +303,7 @@ absl::StatusOr<bool> GroupMember::LendSaved(const Loan& loan) {
   if ((loan.what.parts() & kOuterParts) != 0) return LendSavedResidual(loan);
   const LayerShard shard = FromWire(loan.what.shard());
   const Range elements{loan.what.begin(), loan.what.end()};
-  // Whether it is here is asked before memory is taken.
+  // Checks that it is here before memory is taken.
   if (!units_.Find(loan.what.of_save(), shard, elements).ok()) {
     ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> disk, StoreOf(Tier::kDisk));
     if (disk == nullptr || !disk->Has(loan.what.of_save(), shard, elements)) return false;

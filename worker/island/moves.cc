@@ -14,7 +14,7 @@
 namespace atl::worker {
 namespace {
 
-// Who lends what is held at one step.
+// Chooses the sources of what is held at one step.
 class Lenders {
  public:
   // No state: everything counts.
@@ -23,7 +23,7 @@ class Lenders {
 
   bool Current(const HeldLayer& layer) const { return !state_ || state_->Names(layer); }
 
-  // Adds sources of these elements; false: nobody holds some of them.
+  // Adds sources of these elements; false: no member holds some of them.
   bool Cover(const LayerShard& shard, int32_t parts, Range elements, const NodeId& receiver,
              std::vector<ShardSource>* sources) {
     for (int64_t at = elements.begin; at < elements.end;) {
@@ -48,8 +48,9 @@ class Lenders {
     return all ? Range{0, layer.elements} : layer.owned;
   }
 
-  // Of the element `at` and those behind it: the receiver itself if it can, else who has the most
-  // of them, else who has lent least so far. What the receiver has is left to itself.
+  // For the element `at` and those behind it: the receiver itself if it can, else the member with
+  // the most of them, else the one that has sent least so far. Elements of the receiver are left to
+  // it.
   std::optional<Offer> Best(const LayerShard& shard, int32_t parts, int64_t at,
                             const NodeId& receiver) {
     std::optional<Offer> best;
@@ -96,7 +97,7 @@ class Planner {
         std::vector<ShardSource> sources = SourcesOf(layer, worker);
         if (sources.empty()) {
           result.moves.clear();
-          result.reason = absl::StrCat("nobody holds ", ToString(layer.shard), " at step ",
+          result.reason = absl::StrCat("no member holds ", ToString(layer.shard), " at step ",
                                        state_.optimizer_step);
           return result;
         }
@@ -215,7 +216,7 @@ absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings,
 
 LayerMoves PlanMoves(const Holdings& holdings, const std::vector<StateName>& states) {
   LayerMoves first;
-  first.reason = "nobody holds anything yet";
+  first.reason = "no member holds any layer yet";
   for (size_t i = 0; i < states.size(); ++i) {
     LayerMoves moves = Planner(holdings, states[i]).Plan();
     if (moves.kept) return moves;

@@ -45,7 +45,7 @@ struct ShardMove {
   bool operator==(const ShardMove&) const = default;
 };
 
-// A state of an island: all layers that are of it fit together, whoever held on to them.
+// A state of an island: all layers of it fit together, whichever member holds them.
 struct StateName {
   StateStamp parameters_since, moments_since;
   int64_t optimizer_step = 0;
@@ -67,15 +67,15 @@ struct LayerMoves {
   std::string reason;                              // what is lost, or how much moves
 };
 
-// Finds the first of these states of which all layers of the plan are held completely by somebody,
-// and the moves that bring every member to it. Sources are dealt evenly, in the order of names.
+// Finds the first of these states of which members hold all layers of the plan completely, and the
+// moves that bring every member to it. Sources share the load evenly, in the order of names.
 LayerMoves PlanMoves(const Holdings& holdings, const std::vector<StateName>& states);
-// All states that somebody has a layer of, the most steps first; then the same, of which the
+// All states of which a member has a layer, the most steps first; then the same, of which the
 // moments alone count.
 std::vector<StateName> StatesIn(const Holdings& holdings);
 
-// Where these parts of a shard lie when all that is held is whole; all elements once, the
-// receiver's own first. REQUIRES: somebody holds the shard.
+// Where these parts of a shard are when all that is held is whole; all elements once, the
+// receiver's own first. REQUIRES: a member holds the shard.
 std::vector<ShardSource> SourcesOf(const Holdings& holdings, const LayerShard& shard, int32_t parts,
                                    const NodeId& receiver);
 

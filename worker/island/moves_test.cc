@@ -40,7 +40,7 @@ std::vector<NodeId> Lenders(const LayerMoves& moves, const NodeId& receiver) {
   return all;
 }
 
-TEST_CASE("what is held where it is needed stays, the rest comes from who lent least") {
+TEST_CASE("what is held where it is needed stays, the rest comes from the member that sent least") {
   const Holdings holdings = {{"a", {Has(0, 5), Has(1, 5)}},
                              {"b", {Has(0, 5), Spare(Has(1, 5))}},
                              {"c", {Needs(0), Needs(1)}},
@@ -65,12 +65,12 @@ TEST_CASE(
   const LayerMoves moves = PlanMoves(lost, At({6, 5}));
   REQUIRE(!moves.kept);
   REQUIRE(moves.moves.empty());
-  REQUIRE(absl::StrContains(moves.reason, "nobody holds layer 1 at step 6"));
-  // Layers of long ago do not count, unless nobody knows what step it was.
+  REQUIRE(absl::StrContains(moves.reason, "no member holds layer 1 at step 6"));
+  // Old layers do not count, unless the step is not known.
   const Holdings stale = {{"a", {Has(0, 3)}}};
   REQUIRE(!PlanMoves(stale, At({6, 5})).kept);
   REQUIRE(PlanMoves(stale, StatesIn(stale)).optimizer_step == 3);
-  REQUIRE(PlanMoves({{"a", {Needs(0)}}}, {}).reason == "nobody holds anything yet");
+  REQUIRE(PlanMoves({{"a", {Needs(0)}}}, {}).reason == "no member holds any layer yet");
 }
 
 HeldLayer Of(HeldLayer held, int64_t parameters_since, int64_t moments_since) {
@@ -80,7 +80,7 @@ HeldLayer Of(HeldLayer held, int64_t parameters_since, int64_t moments_since) {
 }
 
 TEST_CASE("layers of another change of the state do not fit, though they are at the same step") {
-  // b was away when the others adopted a version, and holds on to what was before.
+  // b was unavailable when the others adopted a version, and still holds the state before it.
   const Holdings away = {{"a", {Of(Has(0, 5), 7, 3)}}, {"b", {Of(Has(1, 5), 6, 3)}}};
   const StateName now{{1, 7}, {1, 3}, 5};
   CHECK(!PlanMoves(away, {now}).kept);
@@ -115,7 +115,7 @@ ShardSource From(const NodeId& lender, int32_t parts, int64_t begin, int64_t end
   return {{0, 0, {1}}, lender, parts, {begin, end}};
 }
 
-TEST_CASE("moments come from their owners, as many as are owned; parameters from anybody") {
+TEST_CASE("moments come from their owners, as many as are owned; parameters from any member") {
   const Holdings holdings = {{"a", {Owning(Has(0, 5), 0, 4)}},
                              {"b", {Owning(Has(0, 5), 4, 10)}},
                              {"c", {Owning(Needs(0), 2, 6)}}};
@@ -159,7 +159,7 @@ TEST_CASE("a cut that changes takes all ranks of the other cut") {
   REQUIRE(!PlanMoves(half, At({1})).kept);
 }
 
-TEST_CASE("a head's copy of the table is written like a layer and lent to nobody") {
+TEST_CASE("a head's copy of the table is written like a layer and is no source for others") {
   HeldLayer table = Has(0, 2);
   table.table_only = true;
   REQUIRE(!PlanMoves({{"a", {table}}, {"b", {Needs(0)}}}, At({2})).kept);

@@ -247,7 +247,7 @@ PushShardDone PushDoneFrom(const v1::TransferCall& call) {
 
 absl::Status Check(const v1::OuterCall& call) {
   if (call.what() <= v1::OuterCall::UNSPECIFIED || call.what() > v1::OuterCall::INITIAL) {
-    return Bad("what a call asks for");
+    return Bad("what a call requests");
   }
   if (call.kind() < 0 || call.kind() > static_cast<int32_t>(OuterKind::kAddition) ||
       call.target() < 0 || call.target() > 3) {

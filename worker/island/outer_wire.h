@@ -1,4 +1,4 @@
-// The calls that move what is exchanged with the parameter servers, to and from the wire.
+// Encoding of the calls that move what is exchanged with the parameter servers.
 
 #ifndef ATOLL_WORKER_ISLAND_OUTER_WIRE_H_
 #define ATOLL_WORKER_ISLAND_OUTER_WIRE_H_

@@ -20,7 +20,7 @@ absl::StatusOr<std::string> PeerRendezvous::Get(const std::string& key, Instant 
   std::unique_lock lock(mutex_);
   const auto there = [&] { return !aborted_.ok() || entries_.contains(key); };
   if (!changed_.wait_until(lock, ToSteady(deadline), there)) {
-    return absl::DeadlineExceededError(absl::StrCat("nobody has set ", key));
+    return absl::DeadlineExceededError(absl::StrCat("no member has set ", key));
   }
   ATOLL_RETURN_IF_ERROR(aborted_);
   return entries_.at(key).second;

@@ -1,4 +1,4 @@
-// Where the members of a collective find each other: everybody tells everybody, over the peer link.
+// Rendezvous of a collective's members: every member announces itself to all, over the peer link.
 
 #ifndef ATOLL_WORKER_ISLAND_PEER_RENDEZVOUS_H_
 #define ATOLL_WORKER_ISLAND_PEER_RENDEZVOUS_H_

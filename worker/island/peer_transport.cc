@@ -78,7 +78,7 @@ absl::Status PeerTransport::Admit(const NodeId& from, absl::string_view header,
   if (!message.ok()) return message.status();
   if (WorkerOfDevice(message->from) != from || WorkerOfDevice(message->to) != worker_) {
     return absl::InvalidArgumentError(
-        absl::StrCat(message->from, " > ", message->to, " is not a boundary from ", from));
+        absl::StrCat(message->from, " > ", message->to, " is not a stage link from ", from));
   }
   if (payload_bytes % SizeOf(message->dtype) != 0) {
     return absl::InvalidArgumentError("not a whole number of elements");
@@ -159,7 +159,7 @@ absl::Status PeerTransport::SendBytes(const std::string& from, const std::string
     Log(sent, waiting.get());
     const absl::Status status = link_->Send(worker, std::move(*waiting));
     if (status.ok()) return;
-    inbox_.Abort(std::string(status.message()));  // whoever sent it is not here to be told
+    inbox_.Abort(std::string(status.message()));  // its sender has returned already
     left();
   });
 }

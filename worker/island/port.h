@@ -2,8 +2,8 @@
 // the island, and the way to the other members. GroupMember is the real one; tests/sim has one
 // without threads.
 //
-// Threads: Call, Await, Tell, Do of what is beside steps, Log and ChangesSince are for any thread;
-// everything else is for the control's caller, one at a time. Meet, Do and Await block; an
+// Threads: Call, Await, `Tell`, Do of work in parallel to steps, Log and ChangesSince are for any
+// thread; everything else is for the control's caller, one at a time. Meet, Do and Await block; an
 // interrupt of the member (GroupMember::Interrupt) ends all three with ABORTED.
 
 #ifndef ATOLL_WORKER_ISLAND_PORT_H_
@@ -65,11 +65,11 @@ class IslandPort {
   // What belongs to earlier attempts at setting the plan up is dropped from now on.
   virtual void BeginEpoch(int64_t epoch) = 0;
   virtual int64_t epoch() const = 0;
-  virtual void Leave() = 0;                 // speaks with nobody any more
+  virtual void Leave() = 0;                 // disconnects from all members
   virtual int64_t last_number() const = 0;  // of the steps and evaluations begun
 
   // ---- Calls (proto/group.proto). ----
-  // Does here what a call asks a member for. `interrupted`: see Engine::Configure.
+  // Does here what a call requests of a member. `interrupted`: see Engine::Configure.
   virtual absl::StatusOr<v1::GroupReply> Do(const v1::GroupFrame& call,
                                             const std::atomic<bool>* interrupted = nullptr) = 0;
   // Sends a call to another member; an error: it is not under way. Every other one is awaited.

@@ -146,12 +146,11 @@ absl::StatusOr<MemberTrace> TraceOf(const NodeId& from, v1::GroupReply* reply) {
   for (const TraceDevice& device : member.trace.devices) {
     if (WorkerOfDevice(device.device) == from) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(from, " tells of ", device.device, ", which is not its device"));
+        absl::StrCat(from, " reports ", device.device, ", which is not its device"));
   }
   for (const TraceMessage& message : member.trace.messages) {
     if (WorkerOfDevice(message.from) == from) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(from, " tells of a message from ", message.from));
+    return absl::InvalidArgumentError(absl::StrCat(from, " reports a message from ", message.from));
   }
   return member;
 }

@@ -1,10 +1,10 @@
-// One step of an island, recorded on request: `atoll trace`. While nobody asks, steps do nothing
-// for it but look whether somebody does.
+// One step of an island, recorded on request: `atoll trace`. Without a request, a step only checks
+// whether there is one.
 //
 // The leader marks the step's calls; every member keeps what its devices and its messages did.
-// Then, between two steps, the leader asks all members' clocks a few times (clocks.h), fetches what
-// they kept, and puts it on its own clock: that holds the island up by a handful of round trips,
-// once.
+// Then, between two steps, the leader reads all members' clocks a few times (clocks.h), fetches
+// what they kept, and converts it to its own clock: that delays the island by a handful of round
+// trips, once.
 
 #ifndef ATOLL_WORKER_ISLAND_TRACING_H_
 #define ATOLL_WORKER_ISLAND_TRACING_H_
@@ -72,7 +72,7 @@ class StepTracer {
   std::optional<TraceNextStep> request_;  // guarded by mutex_
 };
 
-// What was heard of other members' clocks. Thread-safe.
+// Measurements of other members' clocks. Thread-safe.
 class ClockBook {
  public:
   void Add(const NodeId& worker, const ClockSample& sample);

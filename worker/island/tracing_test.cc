@@ -90,7 +90,7 @@ TEST_CASE("parts of several workers become one trace on the leader's clock") {
   CHECK(trace.devices[2].device == "w2/1");
   CHECK(trace.devices[2].end_ns == 980);
   CHECK(trace.stages.size() == 3);
-  CHECK(trace.left_out == 1);  // nobody knows when it arrived
+  CHECK(trace.left_out == 1);  // its arrival is not known
   REQUIRE(trace.messages.size() == 1);
   CHECK(trace.messages[0].ready_ns == 130);
   CHECK(trace.messages[0].arrive_ns == 139);
@@ -130,13 +130,13 @@ TEST_CASE("a member speaks of its own devices alone, and within limits") {
   v1::GroupReply reply;
   ToWire(TraceOfMember(outcome, {}), &reply);
   v1::GroupReply other = reply;
-  CHECK(TraceOf("w2", &other).status().message() == "w2 tells of w1/0, which is not its device");
+  CHECK(TraceOf("w2", &other).status().message() == "w2 reports w1/0, which is not its device");
   v1::GroupReply message = reply;
   auto* sent = message.mutable_trace()->add_messages();
   sent->set_from("w3/0");
   sent->set_to("w1/0");
   sent->set_pieces(1);
-  CHECK(TraceOf("w1", &message).status().message() == "w1 tells of a message from w3/0");
+  CHECK(TraceOf("w1", &message).status().message() == "w1 reports a message from w3/0");
   v1::GroupReply backwards = reply;
   backwards.mutable_trace()->mutable_devices(0)->mutable_spans(0)->set_start_ns(1 << 20);
   CHECK(!TraceOf("w1", &backwards).ok());
@@ -166,7 +166,7 @@ TEST_CASE("a request for a step is answered once") {
   std::vector<StepTraced> answers;
   StepTracer tracer([&](StepTraced answer) { answers.push_back(std::move(answer)); });
   CHECK(!tracer.wanted());
-  tracer.Answer(absl::AbortedError("nobody asked"));
+  tracer.Answer(absl::AbortedError("no request"));
   tracer.Ask({"sea-1", 0, 1, 41});
   tracer.Ask({"sea-1", 0, 1, 42});  // replaces it
   CHECK(tracer.wanted());

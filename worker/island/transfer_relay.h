@@ -1,6 +1,6 @@
 // Pushes and pulls of an island: every member moves what it owns over its own uplink. The leader's
-// relay tells the others their share over the peer link and hears what became of it; a follower's
-// carries it out. A worker alone moves all by itself.
+// relay sends the others their share over the peer link and gets the results; a follower's carries
+// it out. A worker alone moves all by itself.
 //
 // Threads: Push, Pull and CancelAll are for the event loop's thread; `post` runs on any, and must
 // not wait for the event loop's.
@@ -70,7 +70,7 @@ class TransferRelay {
   bool pulling_ = false;
   int64_t pulled_bytes_ = 0;
   std::set<Batch> batches_;                          // of it, that have not ended
-  std::map<NodeId, std::map<PushId, bool>> pushes_;  // that others were told
+  std::map<NodeId, std::map<PushId, bool>> pushes_;  // given to other members
   std::map<int64_t, Served> pulls_served_;           // by their numbers here
   int64_t next_served_ = 1;
   Transfers own_, served_;

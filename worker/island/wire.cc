@@ -268,21 +268,21 @@ std::string Describe(const v1::GroupFrame& call) {
     case v1::GroupFrame::kFetch:
       return "fetch layers";
     case v1::GroupFrame::kDropSurplus:
-      return "drop layers that have moved away";
+      return "drop surplus layers";
     case v1::GroupFrame::kStep:
       return absl::StrCat("step ", call.step().number());
     case v1::GroupFrame::kEvaluate:
       return "validate";
     case v1::GroupFrame::kGetLayer:
-      return of("lend ", call.get_layer());
+      return of("send ", call.get_layer());
     case v1::GroupFrame::kSetSteps:
       return "set the optimizer's step";
     case v1::GroupFrame::kTrace:
-      return "tell what the step's operations took";
+      return "report the times of the step's operations";
     case v1::GroupFrame::kClock:
-      return "tell the time";
+      return "report the time";
     case v1::GroupFrame::kTakeOver:
-      return "tell what its leader knows";
+      return "report its control state";
     case v1::GroupFrame::kSnapshot:
       return "copy what it holds";
     case v1::GroupFrame::kAddition:
@@ -292,7 +292,7 @@ std::string Describe(const v1::GroupFrame& call) {
     case v1::GroupFrame::kOuter:
       return Describe(call.outer());
     default:
-      return "a message";  // nobody answers the others
+      return "a message";  // the others have no reply
   }
 }
 

@@ -58,7 +58,7 @@ absl::Status StatusOf(const v1::GroupReply& reply);
 
 // "layer 3", "rank 1 of layer 3".
 std::string ToString(const LayerShard& shard);
-// What a call asks for: "step 12", "set layer, rank 1 of layer 3".
+// What a call requests: "step 12", "set layer, rank 1 of layer 3".
 std::string Describe(const v1::GroupFrame& call);
 
 }  // namespace atl::worker

@@ -161,7 +161,7 @@ absl::Status Check(const v1::StepSums& step) {
 absl::Status Check(const v1::GroupReply& reply) {
   if (reply.code() < 0 || reply.code() > 16) return Bad("status code");
   if (!IsCount(reply.last_number())) return Bad("step number");
-  if (reply.boundaries_size() > kRangesMax) return Bad("number of boundaries");
+  if (reply.boundaries_size() > kRangesMax) return Bad("number of stage links");
   if (reply.memory_size() > kDevicesMax) return Bad("number of devices");
   for (const v1::DeviceMemory& memory : reply.memory()) {
     if (memory.predicted_bytes() < 0 || memory.peak_bytes() < 0 || memory.limit_bytes() < 0) {
@@ -261,7 +261,7 @@ absl::StatusOr<v1::PieceHeader> ParsePieceHeader(absl::string_view bytes, int64_
   if (header.part() < 0 || header.part() >= kPartsMax) return Bad("part");
   if (header.offset() < 0 || header.offset() > kElementsMax) return Bad("offset");
   if (payload_bytes < 4 || payload_bytes % 4 != 0 || payload_bytes > 4 * kPieceElements) {
-    return Bad("length of a piece");
+    return Bad("length of a chunk");
   }
   return header;
 }

@@ -11,7 +11,7 @@
 
 namespace atl {
 
-// Hands out tensors one after the other from one piece of memory, each aligned to 64 bytes. Without
+// Hands out tensors one after the other from one block of memory, each aligned to 64 bytes. Without
 // memory (null) it hands out tensors without data and only counts.
 class Carver {
  public:

@@ -1,5 +1,5 @@
 // The layers of models of images: stems, blocks and heads, as common/model/image_model.h describes
-// them. A sample's activation is a row at the layers' boundaries, and rows of channels inside.
+// them. A sample's activation is a row between layers, and rows of channels inside.
 
 #include <algorithm>
 
@@ -105,7 +105,7 @@ class ImageLayerOps final : public LayerBase {
   }
   Tensor Grad(const Args& a, const std::string& name) const { return Grad(a, layout().Find(name)); }
 
-  // Rows of channels, of a boundary's rows of images.
+  // Rows of channels, from rows of images.
   Tensor Inside(const Tensor& x, const ImageSize& size) const {
     return Shaped(x, x.size() / size.channels, size.channels);
   }
@@ -203,7 +203,7 @@ class ImageLayerOps final : public LayerBase {
     exec.Run(op);
   }
 
-  // `dadd`: what the norm's other operand gets; absent where nobody wants it.
+  // `dadd`: what the norm's other operand gets; absent where it is not needed.
   void RunNormBackward(Exec& exec, const Args& a, const Conv& c, const Tensor& add,
                        const Tensor& dy, const Tensor& dadd) const {
     exec.Run(BatchNormBackwardInput{.x = c.raw,

@@ -3,7 +3,7 @@
 // elements alone, where other devices own the rest (common/model/ownership.h), and of the second
 // ones those of fewer elements, which the optimizer uses (common/model/optimizer_state.h). A model
 // of bf16 has a copy of the parameters beside them, which the layers read: the optimizer rounds
-// into it as it writes the parameters, and whoever else writes them calls ParamsWritten.
+// into it as it writes the parameters, and any other writer calls ParamsWritten.
 
 #ifndef ATOLL_WORKER_MODEL_LAYER_STATE_H_
 #define ATOLL_WORKER_MODEL_LAYER_STATE_H_
@@ -39,8 +39,7 @@ class LayerState {
     InnerOptimizer optimizer = InnerOptimizer::kAdamW;
     std::optional<Range> owned = std::nullopt;  // none: all elements
   };
-  // Parameters are undefined until somebody writes them; the rest is zero, and absent without
-  // training.
+  // Parameters are undefined until they are written; the rest is zero, and absent without training.
   static absl::StatusOr<LayerState> Create(Backend& backend, Stream& stream, LayerLayout layout,
                                            DType compute, const std::optional<Training>& training);
   static int64_t Bytes(const LayerLayout& layout, DType compute,

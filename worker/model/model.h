@@ -7,7 +7,7 @@
 // in one order.
 //
 // All memory is the caller's, its sizes are known beforehand, and nothing is allocated in a step:
-//   input, output    the layers' boundary activations. `input` stays intact until BackwardWeight.
+//   input, output    activations between layers. `input` stays intact until BackwardWeight.
 //   forward stash    from Forward to the end of BackwardWeight, one per micro-batch in flight.
 //   backward stash   from BackwardInput to the end of BackwardWeight, likewise.
 //   grad_output      stays intact until BackwardWeight; grad_input is free as soon as it was read.
@@ -15,7 +15,7 @@
 // "End" means: until the stream has passed it. Everything is enqueued on the given stream.
 //
 // A tensor-parallel group is one Model per rank, each of its own TensorPart, whose layers are
-// called with the same inputs in the same order; boundary activations and their gradients are
+// called with the same inputs in the same order; activations between layers and their gradients are
 // whole, and the same bits, on all ranks. F and B then contain sums over the group (F: one for the
 // embedding and each half of a block; B: one for each half of a block and for the head); W has
 // none. What is returned is the collectives' failure: the outputs are then worthless.

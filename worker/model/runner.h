@@ -37,7 +37,7 @@ struct RunnerOptions {
 // sums, the loss and gradients of weights are fp32.
 class ModelRunner {
  public:
-  // Takes all memory that it will ever use. Parameters are undefined until somebody writes them;
+  // Takes all memory that it will ever use. Parameters are undefined until they are written;
   // gradients are zero.
   static absl::StatusOr<std::unique_ptr<ModelRunner>> Create(Backend& backend, const Model& model,
                                                              const RunnerOptions& options);

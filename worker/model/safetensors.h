@@ -2,7 +2,7 @@
 // uint64 length of the header, a JSON header {"name": {"dtype", "shape", "data_offsets"}}, the
 // data.
 //
-// A file may come from anybody: the header's length, every dtype, shape and offset are checked
+// Files are untrusted: the header's length, every dtype, shape and offset are checked
 // against the file's size before memory is taken; tensors must cover the data without gaps or
 // overlaps, as the format demands.
 

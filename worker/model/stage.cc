@@ -75,7 +75,7 @@ LayerBytes Stage::Bytes(int index, const BatchShape& shape) const {
   return it->second;
 }
 
-// Enough for every number of pieces.
+// Enough for every number of chunks.
 int64_t Stage::StashBytes(int index, StashKind kind) const {
   int64_t most = 0;
   const BatchShape& shape = options_.shape;
@@ -120,7 +120,7 @@ void Stage::CarveForward(Carver& carver, ForwardSlot& slot) {
     if (!last && shares) {
       slot.outputs[i] = slot.outputs[i - 2];
     } else if (!last || has_head()) {
-      // A vocabulary may have any size; boundaries are sent, and must be contiguous.
+      // A vocabulary may have any size; activations that are sent must be contiguous.
       slot.outputs[i] = last ? carver.TakeAlignedRows(model_.compute(), n, layer(i).output_cols())
                              : carver.Take(model_.compute(), n, layer(i).output_cols());
     }
@@ -169,7 +169,7 @@ int Stage::Start(const BatchShape& shape, int pieces) {
   ATOLL_CHECK(shape.rows > 0 && shape.rows <= options_.shape.rows && shape.seq_len > 0 &&
                   shape.seq_len <= options_.shape.seq_len && pieces <= shape.rows &&
                   pieces <= options_.max_pieces,
-              shape.rows, " sequences of ", shape.seq_len, " tokens in ", pieces, " pieces");
+              shape.rows, " sequences of ", shape.seq_len, " tokens in ", pieces, " chunks");
   for (size_t s = 0; s < forward_.size(); ++s) {
     ForwardSlot& slot = forward_[s];
     if (slot.busy) continue;
@@ -362,7 +362,7 @@ absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot&
   const BackwardSlot& backward = backward_[slot.backward];
   const Tensor& own = index == 0 ? grad_input : backward.grad_outputs[index - 1];
   if (Recomputed(index)) {
-    // Nobody needs the output again: it goes where the gradient will be, if it has its shape.
+    // The output is not needed again: it goes where the gradient will be, if it has its shape.
     Tensor output = own;
     if (const int64_t cols = layer(index).output_cols(); cols != InputCols(index)) {
       output = Tensor(scratch_output_.data, scratch_output_.dtype, scratch_output_.rows, cols);

@@ -11,8 +11,8 @@
 //   for (i = layers - 1 ... 0) stage.BackwardWeight(call, slot, i);  // W
 //   stage.Finish(slot);                         // gives all of it back
 //
-// A micro-batch may run as 1, 2, 4, ... pieces of about as many sequences each: every piece has its
-// own F and B, in order, and W goes over all of them. Pieces change gradients by rounding only.
+// A micro-batch may run as 1, 2, 4, ... chunks of about as many sequences each: every chunk has its
+// own F and B, in order, and W goes over all of them. Chunks change gradients by rounding only.
 //
 // A recomputed layer keeps only its input from F to B, and runs F again before B. (An embedding
 // keeps nothing else anyway, and a head always keeps its few activations.)
@@ -35,7 +35,7 @@ namespace atl {
 
 struct StageOptions {
   enum class Backward : uint8_t {
-    kNone,   // F only: two boundary activations and one stash serve all layers in turn
+    kNone,   // F only: two activations and one stash serve all layers in turn
     kFused,  // Backward() does B and W layer by layer: the gradients' memory, likewise
     kSplit,  // B and W apart
   };
@@ -62,7 +62,7 @@ struct StageCall {
 
 inline constexpr int64_t kLossTotals = 3;
 
-// Sequences [first, first + rows) of a micro-batch. Cuts of fewer pieces are cuts of more, too.
+// Sequences [first, first + rows) of a micro-batch. Cuts of fewer chunks are cuts of more, too.
 struct PieceRows {
   int64_t first = 0;
   int64_t rows = 0;
@@ -88,40 +88,40 @@ class Stage {
   int64_t layer_bytes(int index) const { return layer_bytes_[index]; }
   absl::Status Allocate();
 
-  // REQUIRES: a free slot, and as many rows as pieces.
+  // REQUIRES: a free slot, and as many rows as chunks.
   int Start(const BatchShape& shape, int pieces = 1);
   int pieces(int slot) const { return forward_[slot].pieces; }
   BatchShape shape(int slot) const { return forward_[slot].shape; }
-  // int32 tokens [1, N] (or pixels) where the embedding is, else the boundary activation
+  // int32 tokens [1, N] (or pixels) where the embedding is, else the input activation
   // [N, columns of the layer before].
   Tensor input(int slot) const;
   // `output` [N, columns of the last layer] is of the whole micro-batch; absent where the head is.
   absl::Status Forward(const StageCall& call, int slot, int piece, const Tensor& output);
   // Instead, for logits of the last position of every sequence alone: [rows, vocab of the part].
-  // REQUIRES: one piece, and no Loss or B to follow.
+  // REQUIRES: one chunk, and no Loss or B to follow.
   absl::Status ForwardLast(const StageCall& call, int slot);
 
   // Where the head is: [N, vocab of the part].
   Tensor logits(int slot) const;
-  // Adds the piece's loss to `totals`, [1, kLossTotals]: nats, targets that count, and where the
+  // Adds the chunk's loss to `totals`, [1, kLossTotals]: nats, targets that count, and where the
   // classes are of images, hits. With `train` the logits become its gradient. `targets` are
   // of the whole micro-batch, int32 [1, N].
   absl::Status Loss(const StageCall& call, int slot, int piece, const Tensor& targets,
                     const Tensor& totals, float grad_scale, bool train);
 
-  // REQUIRES: a free slot. F and Loss of all pieces are done.
+  // REQUIRES: a free slot. F and Loss of all chunks are done.
   void StartBackward(int slot);
   // As `output`, of the whole micro-batch; where the head is, Loss has made it.
   Tensor grad_output(int slot) const;
   // `grad_input`, as `input`, is of the whole micro-batch; absent where the embedding is.
   absl::Status BackwardInput(const StageCall& call, int slot, int piece, const Tensor& grad_input);
-  // Of the stage's layer `index`, all pieces. Once per layer, after B of all pieces.
+  // Of the stage's layer `index`, all chunks. Once per layer, after B of all chunks.
   void BackwardWeight(const StageCall& call, int slot, int index);
-  // B and W of one piece, layer by layer: kFused.
+  // B and W of one chunk, layer by layer: kFused.
   absl::Status Backward(const StageCall& call, int slot, int piece, const Tensor& grad_input);
 
   void Finish(int slot);
-  void FinishAll();  // whatever was in flight is given up
+  void FinishAll();  // drops all in flight
 
  private:
   // A micro-batch in flight. Tensors are of the largest micro-batch.
@@ -155,7 +155,7 @@ class Stage {
   void CarveForward(class Carver& carver, ForwardSlot& slot);
   void CarveBackward(class Carver& carver, BackwardSlot& slot);
 
-  // The part of a whole micro-batch's tensor, or stash, that belongs to a piece.
+  // The part of a whole micro-batch's tensor, or stash, that belongs to a chunk.
   BatchShape PieceShape(const ForwardSlot& slot, int piece) const;
   Tensor Part(const ForwardSlot& slot, int piece, const Tensor& whole) const;
   int64_t InputCols(int index) const;  // of the stage's layer `index`, but of an embedding
@@ -165,7 +165,7 @@ class Stage {
   Tensor GradOutput(const ForwardSlot& slot, int piece, int index) const;
   Stash StashOf(const ForwardSlot& slot, int piece, int index) const;
   LayerCall Call(const StageCall& call, const BatchShape& shape) const;
-  // Work that comes again in every step; `which`: the piece, or the layer. `boundary`: the
+  // Work that is repeated in every step; `which`: the chunk, or the layer. `boundary`: the
   // caller's.
   absl::Status Repeat(const StageCall& call, Work what, int slot, int which, const Tensor& boundary,
                       absl::FunctionRef<absl::Status()> work) const;

@@ -335,7 +335,8 @@ class Counting final : public Communicator {
   Communicator& to_;
 };
 
-TEST_CASE("collectives are four sums a block, one for each end, and two small ones for the loss") {
+TEST_CASE(
+    "collectives are four all-reduces a block, one for each end, and two small ones for the loss") {
   const ModelConfig config = Tiny(ModelFamily::kLlama, 3, false);
   const auto parts = *CutModel(config, 2, {});
   const auto members = NewThreadCommunicators(2, kTimeout);
@@ -377,7 +378,7 @@ std::vector<int64_t> Sizes(const std::vector<TensorPart>& parts, Range TensorPar
   return sizes;
 }
 
-TEST_CASE("shares are dealt by largest remainder, one at least to each") {
+TEST_CASE("shares are divided by largest remainder, one at least to each") {
   ModelConfig config = Tiny(ModelFamily::kLlama, 3, false);
   config.heads = 12, config.kv_heads = 6, config.ffn = 100, config.vocab = 1000;
   const std::vector<int32_t> uneven = {5, 3, 2};

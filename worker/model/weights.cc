@@ -142,7 +142,7 @@ class ShardReader {
       if (!target.found_in.empty()) return bad("is also in " + target.found_in);
       target.found_in = path;
       if (entry.shape != target.param->shape) {
-        return bad(absl::StrCat("has shape ", ShapeText(entry.shape), "; config.json asks for ",
+        return bad(absl::StrCat("has shape ", ShapeText(entry.shape), "; config.json requests ",
                                 ShapeText(target.param->shape)));
       }
       if (!values || target.to.empty()) continue;

@@ -24,7 +24,7 @@ void InitLayer(const LayerLayout& layout, int64_t blocks, uint64_t seed, std::sp
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir);
 
 // Hands out a layer's flat buffer on the host; it stays good until the next call.
-// Asked for layers in order, possibly the same one several times in a row.
+// Called for layers in order, possibly the same one several times in a row.
 using LayerSource = std::function<absl::StatusOr<std::span<const float>>(int layer)>;
 
 // Reads DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json names, into

@@ -237,7 +237,7 @@ TEST_CASE("what is missing, extra, or of another shape is named") {
   REQUIRE_THAT(WhyNotRead(shallower, folder.path()),
                Contains("tensor \"model.layers.1.") && Contains("is not one of this model's"));
   REQUIRE_THAT(WhyNotRead(wider, folder.path()),
-               Contains("has shape [8, 12]; config.json asks for [8, 16]"));
+               Contains("has shape [8, 12]; config.json requests [8, 16]"));
   REQUIRE_THAT(WhyNotRead(tied, folder / "nowhere"), Contains("nowhere/model.safetensors: cannot"));
 }
 

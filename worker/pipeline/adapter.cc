@@ -15,7 +15,7 @@ constexpr int kWindow = 20;
 constexpr size_t kReasonMax = 1000;  // longer ones get no more added
 constexpr double kHysteresis = 0.25;
 constexpr double kWaitMin = 0.03;     // of the work; less waiting is let be
-constexpr double kWaitCost = 0.125;   // of the waiting, that pieces may cost
+constexpr double kWaitCost = 0.125;   // of the waiting, that chunks may cost
 constexpr double kWaitGainMin = 0.1;  // of the waiting, that a doubling has to end
 constexpr int kPatienceMax = 512;     // steps
 constexpr double kGainMin = 0.02;     // of the passage; less is not worth a change
@@ -46,7 +46,7 @@ void LineFit::Add(double x, double y) {
     xx += (size - mean_x) * (size - mean_x);
     xy += (size - mean_x) * (mean - mean_y);
   }
-  // With one size nothing tells base from slope: all of it is slope, so that sizes get tried.
+  // With one size base and slope cannot be separated: all of it is slope, so that sizes get tried.
   slope_ = xx > 0 ? std::max(0.0, xy / xx) : mean_y / mean_x;
   base_ = mean_y - slope_ * mean_x;
   if (base_ >= 0) return;
@@ -160,10 +160,10 @@ bool Adapter::Climb() {
   }
   if (steady_ == before) return false;
   Tell(
-      absl::StrFormat("%d pieces between fill and drain (%d before): %.1f ms of waiting a "
+      absl::StrFormat("%d chunks between fill and drain (%d before): %.1f ms of waiting a "
                       "micro-batch of %.1f ms of work%s",
                       steady_, before, 1e3 * waited, 1e3 * work_seconds_,
-                      in_vain ? ", no less than with fewer pieces" : ""));
+                      in_vain ? ", no less than with fewer chunks" : ""));
   return true;
 }
 
@@ -187,7 +187,7 @@ bool Adapter::Decide() {
   chosen_sizes_ = 0;  // one step of two: consider it again after the next window
   if (steady != steady_) wait_before_ = 0;
   Tell(absl::StrFormat(
-      "%d pieces in fill and drain (%d before), %d between (%d before): a micro-batch computes "
+      "%d chunks in fill and drain (%d before), %d between (%d before): a micro-batch computes "
       "%.1f ms and travels %.1f ms, %.1f of them latency",
       fill, fill_, steady, steady_, 1e3 * chosen_compute_, 1e3 * link, 1e3 * link_.base()));
   fill_ = fill;

@@ -1,33 +1,34 @@
-// Into how many pieces the messages of one boundary are cut: the rule of SpanTrain's adapter, with
-// what it leaves open decided. Pure: measurements in, decisions with their reasons out. A boundary
-// is one direction between two devices of neighbouring stages; its sender decides alone.
+// Into how many chunks the messages of one stage link are cut: the rule of SpanTrain's adapter,
+// with what it leaves open decided. Pure: measurements in, decisions with their reasons out. A
+// stage link is one direction between two devices of neighbouring stages; its sender decides alone.
 //
-// A micro-batch of N sequences that goes in k pieces of n = N / k has passed the boundary after
+// A micro-batch of N sequences that goes in k chunks of n = N / k has passed the stage link after
 //
 //   compute(n) + l + n x + compute(n) + (k - 1) max(compute(n), n x)
 //
-// (the first piece on both sides of the link, then the others at the pace of the slower one), where
+// (the first chunk on both sides of the link, then the others at the pace of the slower one), where
 // compute(n) = a + c n and the message's time l + n x are lines fitted to what was measured, n in
-// pieces of different size. Latency counts once: messages do not wait for each other's arrival.
-// `a`, what cutting costs the devices, is what keeps pieces from becoming ever smaller.
+// chunks of different size. Latency counts once: messages do not wait for each other's arrival.
+// `a`, what cutting costs the devices, is what keeps chunks from becoming ever smaller.
 //
 // - In the fill and the drain of a step, where this time is exposed, k is whichever of k/2, k and
 // 2k
 //   makes it least.
-// - In steady state pieces help only where the stage waits for messages, and how much they help no
-//   formula knows: schedules hide waiting behind other work. So from one piece on they are doubled,
-//   at most to those of fill and drain, while waiting takes more than 3% of the work and cutting
+// - In steady state chunks help only where the stage waits for messages, and no formula gives their
+//   gain: schedules hide waiting behind other work. So from one chunk on their number is doubled,
+//   at most to that of fill and drain, while waiting takes more than 3% of the work and cutting
 //   costs less than an eighth of it (there are two ends and two directions). A doubling that did
-//   not end a tenth of the waiting is taken back, and tried again when there is more or less of it
-//   by a quarter. After 8 steps with hardly any waiting they are halved; if it comes back, the next
+//   not end a tenth of the waiting is undone, and tried again when there is more or less of it by
+//   a quarter. After 8 steps with hardly any waiting the number is halved; if waiting comes back,
+//   the next time after twice as many.
 //   time after twice as many.
 // - Measurements come in windows of 20 messages, averaged with weights that halve per window. Of a
-//   window's messages of one size the quickest counts: others waited behind the piece before. A
+//   window's messages of one size the quickest counts: others waited behind the chunk before. A
 //   number is considered again only if they moved by more than 25% since it was chosen, or a size
 //   was tried for the first time: noise changes nothing.
 // - A link that takes longer for a micro-batch's bytes than its stage for all work on it (F, B and
 //   W) in two windows of different steps is saturated; and not any more when it takes less than
-//   three quarters of it, as often. No pieces help; whoever runs the island asks for another plan.
+//   three quarters of it, as often. No chunks help; the island's leader sends a replan request.
 // - What has no bytes, no rows or took no time is no measurement.
 
 #ifndef ATOLL_WORKER_PIPELINE_ADAPTER_H_
@@ -80,15 +81,15 @@ class Adapter {
  public:
   explicit Adapter(BoundarySetup setup);
 
-  // A piece was computed for this boundary (F for activations, B for gradients).
+  // A chunk was computed for this stage link (F for activations, B for gradients).
   void OnCompute(int64_t rows, double seconds);
   // In one step: F, B and W of one full micro-batch took so long, and in steady state it was waited
   // for so long.
   void OnWork(double seconds, double waited_seconds);
-  // What is told from here on is of another step.
+  // Starts a new step: reasons after it are of that step.
   void BeginStep() { told_ = false; }
-  // A message arrived, so long after its first byte left. Returns whether something changed for
-  // people: a number of pieces, or saturation; then reason() says why.
+  // A message arrived, so long after its first byte left. Returns whether something worth a log
+  // line changed: a number of chunks, or saturation; then reason() says why.
   bool OnMessage(int64_t bytes, double seconds);
 
   int pieces(StepPhase phase) const { return phase == StepPhase::kSteady ? steady_ : fill_; }
@@ -132,9 +133,9 @@ class Adapter {
   LineFit link_, compute_;
   double work_seconds_ = 0;
   // In steady state: waiting in the newest steps; before the newest doubling, which is to be judged
-  // (0: none is), and after one that was in vain (0: none was).
+  // (0: none is), and after one without effect (0: none was).
   double wait_seconds_ = 0, wait_before_ = 0, wait_in_vain_ = 0;
-  int calm_ = 0, patience_ = 8;  // steps in a row with hardly any; after so many pieces are halved
+  int calm_ = 0, patience_ = 8;  // steps in a row with hardly any; after so many chunks are halved
   bool halved_ = false;          // by that, since the newest doubling
   double message_seconds_ = 0;
   int64_t window_ = 0;

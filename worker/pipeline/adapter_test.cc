@@ -10,7 +10,8 @@
 namespace atl::worker {
 namespace {
 
-// A link and two devices that behave as told; what the adapter says is kept as a transcript.
+// A link and two devices with configured behaviour; the adapter's decisions are kept as a
+// transcript.
 class Story {
  public:
   explicit Story(int64_t rows, int max_pieces)
@@ -19,12 +20,12 @@ class Story {
   double latency_s = 0, bytes_per_s = 1e6;
   double row_s = 0.010, piece_s = 0;  // compute(n) = piece_s + n * row_s
   double work_s = 0.5;                // of a whole micro-batch
-  // For messages, a micro-batch, with so many pieces in steady state.
+  // For messages, a micro-batch, with so many chunks in steady state.
   std::function<double(int)> waits = [](int) { return 0; };
   int queues = 1;    // so many messages one behind the other
   double noise = 0;  // every other message takes this share longer, or less
 
-  // So many windows of 20 messages, in the pieces that the adapter says for fill and drain.
+  // So many windows of 20 messages, in the chunks that the adapter says for fill and drain.
   std::string Windows(int count) {
     transcript_.clear();
     for (int w = 0; w < count; ++w) Window(w);
@@ -59,27 +60,27 @@ TEST_CASE("a fast link is left alone but for the devices' sake") {
   story.bytes_per_s = 1e9;
   story.piece_s = 0.120;  // cutting costs more than it gains
   REQUIRE(story.Windows(1) ==
-          "0: 2 pieces in fill and drain (1 before), 1 between (1 before): a micro-batch computes "
+          "0: 2 chunks in fill and drain (1 before), 1 between (1 before): a micro-batch computes "
           "280.0 ms and travels 0.0 ms, 0.0 of them latency\n");
-  // Half a micro-batch took 200 ms, not the 140 that one size alone had promised.
+  // Half a micro-batch took 200 ms, not the 140 that was predicted from one size alone.
   REQUIRE(story.Windows(10) ==
-          "0: 1 pieces in fill and drain (2 before), 1 between (1 before): a micro-batch computes "
+          "0: 1 chunks in fill and drain (2 before), 1 between (1 before): a micro-batch computes "
           "280.0 ms and travels 0.0 ms, 0.0 of them latency\n");
 }
 
-TEST_CASE("where a link takes as long as the devices, pieces overlap them") {
+TEST_CASE("where a link takes as long as the devices, chunks overlap them") {
   Story story(16, 16);
   story.bytes_per_s = 1e5;  // 160 ms for a micro-batch's bytes, as its compute
   const std::string transcript = story.Windows(8);
   CAPTURE(transcript);
-  REQUIRE(transcript.find("0: 2 pieces in fill and drain (1 before)") == 0);
-  REQUIRE(transcript.find("1: 4 pieces in fill and drain (2 before)") != std::string::npos);
+  REQUIRE(transcript.find("0: 2 chunks in fill and drain (1 before)") == 0);
+  REQUIRE(transcript.find("1: 4 chunks in fill and drain (2 before)") != std::string::npos);
   REQUIRE(story.fill() == 16);
-  REQUIRE(story.steady() == 1);  // nobody waits
+  REQUIRE(story.steady() == 1);  // no stage waits
   REQUIRE_FALSE(story.adapter().saturated());
 }
 
-TEST_CASE("in steady state pieces are doubled while that ends waiting, and no further") {
+TEST_CASE("in steady state chunks are doubled while that ends waiting, and no further") {
   Story story(16, 16);
   story.bytes_per_s = 1e5;
   story.piece_s = 1e-4;
@@ -87,10 +88,10 @@ TEST_CASE("in steady state pieces are doubled while that ends waiting, and no fu
   story.Windows(10);
   REQUIRE(story.fill() == 16);
   REQUIRE(story.steady() == 4);
-  // When there is nothing left to wait for, they are given up, one halving after the other.
+  // When there is nothing left to wait for, their number is halved step by step.
   story.bytes_per_s = 1e6;
   story.waits = [](int) { return 0; };
-  REQUIRE(story.Windows(20).find("2 pieces between fill and drain (4 before)") !=
+  REQUIRE(story.Windows(20).find("2 chunks between fill and drain (4 before)") !=
           std::string::npos);
   REQUIRE(story.steady() == 1);
 }
@@ -103,10 +104,10 @@ TEST_CASE(
   story.waits = [](int) { return 0.1; };  // for a slower stage, not for the line
   const std::string transcript = story.Windows(10);
   CAPTURE(transcript);
-  REQUIRE(transcript.find("2 pieces between fill and drain (1 before): 100.0 ms of waiting a "
+  REQUIRE(transcript.find("2 chunks between fill and drain (1 before): 100.0 ms of waiting a "
                           "micro-batch of 500.0 ms of work\n") != std::string::npos);
-  REQUIRE(transcript.find("1 pieces between fill and drain (2 before): 100.0 ms of waiting a "
-                          "micro-batch of 500.0 ms of work, no less than with fewer pieces\n") !=
+  REQUIRE(transcript.find("1 chunks between fill and drain (2 before): 100.0 ms of waiting a "
+                          "micro-batch of 500.0 ms of work, no less than with fewer chunks\n") !=
           std::string::npos);
   REQUIRE(story.steady() == 1);
   REQUIRE(story.Windows(10) == "");
@@ -116,7 +117,7 @@ TEST_CASE(
   REQUIRE(story.steady() > 1);
 }
 
-TEST_CASE("in steady state pieces that are given up too early come back, and stay longer") {
+TEST_CASE("in steady state chunks that are merged too early come back, and stay longer") {
   Story story(16, 16);
   story.bytes_per_s = 1e5;
   story.piece_s = 1e-4;
@@ -131,7 +132,7 @@ TEST_CASE("in steady state pieces that are given up too early come back, and sta
   REQUIRE(changes >= 7);
 }
 
-TEST_CASE("in steady state pieces that cost the devices more than they could gain are not tried") {
+TEST_CASE("in steady state chunks that cost the devices more than they could gain are not tried") {
   Story story(16, 16);
   story.bytes_per_s = 1e5;
   story.piece_s = 0.012;
@@ -151,10 +152,10 @@ TEST_CASE("noise changes nothing") {
   REQUIRE(story.fill() == settled);
 }
 
-TEST_CASE("pieces that wait behind each other do not make the link slower") {
+TEST_CASE("chunks that wait behind each other do not make the link slower") {
   Story story(16, 16);
   story.bytes_per_s = 4e5;  // 40 ms of bytes, and 160 ms of computing
-  story.queues = 16;        // each piece waits for all before it in its micro-batch
+  story.queues = 16;        // each chunk waits for all before it in its micro-batch
   story.Windows(20);
   REQUIRE_FALSE(story.adapter().saturated());
   REQUIRE(story.adapter().bandwidth_bytes_per_s() == Approx(4e5));
@@ -175,7 +176,7 @@ TEST_CASE("a link that slows down is cut finer, and again coarser when it recove
   REQUIRE(story.fill() == before);
 }
 
-TEST_CASE("a saturated link asks for another plan, once") {
+TEST_CASE("a saturated link causes one replan request") {
   Story story(16, 1);
   story.work_s = 0.4;
   story.Windows(4);
@@ -226,7 +227,7 @@ TEST_CASE("what has no bytes or took no time is no measurement") {
   REQUIRE(adapter.reason() == "");
 }
 
-TEST_CASE("never more pieces than sequences, or than the job allows") {
+TEST_CASE("never more chunks than sequences, or than the job allows") {
   Story few(3, 64);
   few.bytes_per_s = 1e5;
   few.Windows(20);
@@ -237,7 +238,7 @@ TEST_CASE("never more pieces than sequences, or than the job allows") {
   REQUIRE(bounded.fill() == 4);
 }
 
-TEST_CASE("all that changes in a step is told, and only that") {
+TEST_CASE("all changes of a step are reported, and only those") {
   Adapter adapter({"w1/0", "w2/0", false, 8, 1000, 8});
   const auto window = [&](double seconds) {
     bool changed = false;
@@ -251,7 +252,7 @@ TEST_CASE("all that changes in a step is told, and only that") {
   adapter.BeginStep();
   REQUIRE(window(0.080));
   const std::string first = adapter.reason();
-  REQUIRE(first.find("pieces in fill and drain") != std::string::npos);
+  REQUIRE(first.find("chunks in fill and drain") != std::string::npos);
   REQUIRE(window(0.080));  // the same step: two windows in a row make it saturated
   REQUIRE(adapter.reason().find(first + "; saturated: ") == 0);
   adapter.BeginStep();
@@ -260,7 +261,7 @@ TEST_CASE("all that changes in a step is told, and only that") {
   REQUIRE(adapter.reason().find(first) == std::string::npos);
 }
 
-TEST_CASE("a window has a number, and of its largest messages the quickest is told") {
+TEST_CASE("a window has a number, and the quickest of its largest messages") {
   int64_t number = 40;
   Adapter adapter({"w1/0", "w2/0", false, 8, 1000, 2, [&] { return ++number; }});
   const auto window = [&](double large_s) {

@@ -200,7 +200,7 @@ absl::Status Device::TakeLayers(const EngineJob& job, const std::vector<int32_t>
     ATOLL_RETURN_IF_ERROR(
         TakeLayer({0, role_->rank, tensor_shares}, true, layers[0]->layout(), job));
   }
-  // What was made for a plan that never ran is of no use to anybody.
+  // State made for a plan that never ran has no use.
   std::erase_if(held_, [](const auto& held) {
     return held->surplus && !held->written && held->before.empty();
   });

@@ -29,8 +29,8 @@ struct HeldState {
   int64_t elements = 0;          // of the shard, also where only its table is here
   std::vector<Range> undivided;  // see common/model/optimizer_state.h
   LayerState state;
-  // Moments that were owned under earlier plans, lent until surplus is dropped. The parameters are
-  // the same memory.
+  // Moments that were owned under earlier plans, kept as a source until surplus is dropped. The
+  // parameters are the same memory.
   struct Before {
     Moments moments;
     int64_t optimizer_step = 0;
@@ -39,8 +39,8 @@ struct HeldState {
   std::vector<Before> before = {};
 
   Tensor part(LayerPart part) const;
-  // These elements of a part as somebody may read them. The last ones are the tensor's, and those
-  // before are zero: the optimizer does not keep them.
+  // These elements of a part for reading. The last ones are the tensor's, and those before are
+  // zero: the optimizer does not keep them.
   struct Values {
     bool here = false;
     Tensor tensor;
@@ -70,7 +70,7 @@ class Device {
   Backend& compute() { return *parts_.compute; }
   Backend& communication() { return *parts_.communication; }
   Stream& stream() { return *stream_; }
-  // Its operations may go on after the call that asked for them.
+  // Its operations may go on after the call that requested them.
   bool runs_behind_host() const { return !parts_.compute->memory_on_host(); }
   Stream& communication_stream() { return *communication_stream_; }
 

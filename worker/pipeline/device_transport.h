@@ -1,5 +1,5 @@
-// The Transport of a worker whose devices' memory the host cannot touch (GPUs): nothing that it
-// does holds up a device's computing stream, nor the thread that feeds it.
+// The Transport of a worker whose devices' memory the host cannot touch (GPUs): it never stalls a
+// device's computing stream, nor the thread that feeds it.
 //
 // Out: Send copies the message into a block of the device's memory, on the stream, and is done. A
 // thread of the device takes it from there: to pinned host memory and on to the host transport, or
@@ -10,15 +10,16 @@
 //
 // NCCL's sends and receives match by their order, and a receive must not be posted before its send
 // is about to be: the sender announces each message by a small one on the host transport, when it
-// is its turn, with its number on that boundary; the receiver posts receives in the order of these
-// numbers.
+// is its turn, with its number on that stage link; the receiver posts receives in the order of
+// these numbers.
 //
 // Blocks are taken by Prepare and bounded: as many in as there are messages in a step where NCCL or
 // peer copies bring them, since these may come long before their turn, otherwise a few; what the
 // host transport brings beyond that stays in host memory until it is received.
 //
 // Devices that were not added, of host memory, go to the host transport as they are; so do all
-// devices' words at the end of a step (kCommitStage), which are small and go between any two.
+// devices' commit votes at the end of a step (kCommitStage), which are small and go between any
+// two.
 
 #ifndef ATOLL_WORKER_PIPELINE_DEVICE_TRANSPORT_H_
 #define ATOLL_WORKER_PIPELINE_DEVICE_TRANSPORT_H_
@@ -50,7 +51,7 @@ class DeviceTransport final : public Transport {
   // Whose messages go where under this plan, and memory for them, of at most `message_bytes` each.
   // Before the devices take on the plan; ends what an earlier one left. RESOURCE_EXHAUSTED: memory.
   absl::Status Prepare(const IslandPlan& plan, int64_t message_bytes);
-  // Ends everything; communicators are gone. Only Prepare and Reset begin anew.
+  // Ends everything; communicators are destroyed. Only Prepare and Reset begin anew.
   void Close() { End("the job is closed"); }
 
   absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
@@ -65,7 +66,7 @@ class DeviceTransport final : public Transport {
   // Of what goes by the host transport.
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
   std::string WayOf(const std::string& from, const std::string& to) const override;
-  // Where there is no host between, a whole message is as quick as its pieces.
+  // Where there is no host between, a whole message is as quick as its chunks.
   bool Cuts(const std::string& from, const std::string& to) const override;
   std::vector<PairGroup> PairsOf(const std::string& device) const override;
   void UsePair(const std::string& device, const PairGroup& pair,

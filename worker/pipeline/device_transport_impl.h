@@ -36,7 +36,7 @@ struct PinnedPool {
 struct DeviceTransport::Block {
   void* data = nullptr;
   int64_t bytes = 0;
-  // Out: the message is in it. In: the device has copied it away.
+  // Out: the message is in it. In: the device has copied it out.
   std::unique_ptr<Event> event;
 
   Tensor Of(DType dtype, int64_t elements) const { return {data, dtype, 1, elements}; }

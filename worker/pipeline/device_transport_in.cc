@@ -58,7 +58,7 @@ absl::StatusOr<DeviceTransport::Block*> DeviceTransport::TakeIn(Port& port) {
   if (aborted_) return absl::AbortedError(reason_);
   if (block != nullptr) return block;
   return absl::DeadlineExceededError(
-      absl::StrCat("all ", port.in_blocks.size(), " blocks hold messages that nobody receives"));
+      absl::StrCat("all ", port.in_blocks.size(), " blocks hold messages that were not received"));
 }
 
 absl::Status DeviceTransport::FromHost(Port& port, const InJob& job) {

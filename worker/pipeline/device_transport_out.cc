@@ -43,7 +43,7 @@ absl::Status DeviceTransport::Send(const std::string& from, const std::string& t
   backend.Record(stream, *job.block->event);
   lock.lock();
   const auto path = paths_.find({from, to});
-  ATOLL_CHECK(path != paths_.end(), from, " > ", to, " is no boundary of the plan");
+  ATOLL_CHECK(path != paths_.end(), from, " > ", to, " is no stage link of the plan");
   if (path->second.route == Route::kPeer) {
     InJob in;
     in.from = from;
@@ -126,7 +126,7 @@ absl::Status DeviceTransport::SendByNccl(Port& port, const OutJob& job) {
     announcement->number = path.announced++;
     if (aborted_) return absl::AbortedError(reason_);
   }
-  ATOLL_CHECK(pair != nullptr, "nobody made the communicator ", port.device, " > ", job.to);
+  ATOLL_CHECK(pair != nullptr, "no communicator was made for ", port.device, " > ", job.to);
   const int64_t bytes = job.elements * SizeOf(job.dtype), step = job.tag.step;
   const bool logged = log_ != nullptr && log_->records(step);
   const size_t place =

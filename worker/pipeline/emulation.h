@@ -22,7 +22,7 @@ struct Emulation {
   std::function<Duration(const std::string& device, LayerKind layer, PlanOpKind kind, int64_t rows)>
       duration;
   // Computes nothing: messages have their sizes, but their content, gradients and losses mean
-  // nothing, and parameters stay as they are. Otherwise everything is computed as ever.
+  // nothing, and parameters stay as they are. Otherwise everything is computed as usual.
   bool only = false;
   // Every operation takes so many times as long, emulated or not; at least 1.
   double slowdown = 1;

@@ -137,7 +137,8 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
   transport_->Reset();
   interrupt_.OnRaise([transport](const std::string& reason) { transport->Abort(reason); });
   interrupt_.OnRaise([communicators](const std::string& r) { communicators->Abort(r); });
-  // Whoever sets it raises afterwards: either Stop has not taken that back, or it is seen here.
+  // A canceller sets it first and then raises: either Stop has not taken that back, or it shows
+  // here.
   if (cancelled != nullptr && *cancelled) interrupt_.Raise(absl::AbortedError("interrupted"));
   std::vector<int> norm_counts;
   if (NewUpdateRule(job_->optimizer)->has_norms()) {
@@ -297,7 +298,7 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
     }
     if (outcome.plan_wanted.empty()) outcome.plan_wanted = run->executor->PlanWanted();
   }
-  // A shorter step has fewer micro-batches than the plan; with uneven shares no profile tells.
+  // A shorter step has fewer micro-batches than the plan; a profile does not cover uneven shares.
   const bool whole = request.sequences == job_->batch_sequences && plan_.tensor_shares.empty();
   size_t device = 0;
   for (const auto& run : runs_) {

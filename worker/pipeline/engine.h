@@ -3,7 +3,7 @@
 //
 // The engine has no network: it gets a Transport for activations and a CommunicatorFactory for
 // collectives. Every worker of the island calls the same Configure, Step and Evaluate; layers are
-// moved between workers by whoever owns the engines, with Held, GetLayer and SetLayer.
+// moved between workers by the owner of the engines, with Held, GetLayer and SetLayer.
 //
 //   Engine engine("w1", std::move(devices), {});
 //   RETURN_IF_ERROR(engine.Configure(job, plan, &transport, &communicators));
@@ -17,10 +17,10 @@
 // steps are refused until Configure is called again, with the same plan or a new one; layers can be
 // read and written all the same.
 //
-// Threads: one caller, but for Interrupt, GetSnapshot, SetAddition and what tells their elements,
-// which any thread may call. Each device has two threads of its own, one that computes and one for
-// gradient all-reduces. Calls block until all devices are done; no wait is longer than its
-// deadline, and an error names what did not come and from whom.
+// Threads: one caller, but for Interrupt, GetSnapshot, SetAddition and the queries of their
+// elements, which any thread may call. Each device has two threads of its own, one that computes
+// and one for gradient all-reduces. Calls block until all devices are done; no wait is longer than
+// its deadline, and an error names what did not come and from whom.
 
 #ifndef ATOLL_WORKER_PIPELINE_ENGINE_H_
 #define ATOLL_WORKER_PIPELINE_ENGINE_H_
@@ -85,7 +85,7 @@ struct EngineJob {
   int64_t sequence_length = 0;
   int64_t batch_sequences = 0;  // of a full step of the island
   OptimizerOptions optimizer;
-  // Into at most so many pieces (a power of two up to 64) a message between stages may be cut; 1:
+  // Into at most so many chunks (a power of two up to 64) a message between stages may be cut; 1:
   // never, and runs repeat bit for bit.
   int32_t max_pieces = 1;
 
@@ -97,10 +97,10 @@ struct EngineOptions {
   Duration message_timeout = std::chrono::seconds(60);
   bool keep_gradients = false;  // kGradient is readable after a step; for tests
   Emulation emulation;
-  // For tests: called on a device's thread at the commit point, before it takes the word of another
-  // device; an error ends its step there.
+  // For tests: called on a device's thread at the commit point, before it takes the commit vote of
+  // another device; an error ends its step there.
   std::function<absl::Status(const std::string& device, const std::string& from)> before_word;
-  // Into how many pieces messages between stages are cut, within the job's max_pieces. 0: as the
+  // Into how many chunks messages between stages are cut, within the job's max_pieces. 0: as the
   // adapter finds best (see adapter.h); results then repeat to rounding only.
   int fixed_pieces = 0;
 };
@@ -150,7 +150,7 @@ struct StepRequest {
   // devices run behind their host.
   bool trace = false;
   // Of all sequences of the step, that the loss does not count (common/masked_tokens.h): the loss
-  // is the mean over the others, however they are dealt out.
+  // is the mean over the others, however they are distributed.
   int64_t masked_tokens = 0;
 };
 
@@ -158,8 +158,8 @@ struct StepRequest {
 // Called on the thread that called Step.
 using SequenceReader = std::function<absl::Status(int64_t first_row, std::span<int32_t> tokens)>;
 
-// A step at its commit point: plan and number name it for ever, and whoever takes it with the sums
-// that another device has taken it with has the same bits.
+// A step at its commit point: plan and number identify it, and all devices that take it with the
+// same sums have the same bits.
 struct StepSums {
   int64_t plan = 0;
   int64_t number = 0;  // 0: no step
@@ -174,8 +174,8 @@ struct StepSums {
 // What this worker's devices know of the newest steps.
 struct CommitState {
   StepSums taken;  // the newest that any of them has taken
-  // The newest, where it ended when one of them had told its own part and not heard all others',
-  // and no Configure came since; without sums.
+  // The newest, where it ended when one of them had sent its own part and not got all others', and
+  // no Configure came since; without sums.
   StepSums waits;
 };
 
@@ -197,12 +197,13 @@ struct StepOutcome {
   double gradient_norm = 0;               // before clipping
   std::vector<DeviceStep> devices;        // of this worker
   std::vector<BoundaryState> boundaries;  // out of this worker's devices
-  // Why the adapter asks for another plan ("link w1/0 > w2/0 saturated"); empty: it does not.
+  // Why the adapter sends a replan request ("link w1/0 > w2/0 saturated"); empty: it does not.
   std::string plan_wanted;
   std::vector<DeviceMemory> memory;  // of this worker's devices
   // How fast they are: the newest window of each (work_meter.h), without the model's digest.
   std::vector<DeviceWork> work;
-  // What their gradient sums with other workers' devices take: the newest window of each group.
+  // Times of their gradient all-reduces with other workers' devices: the newest window of each
+  // group.
   std::vector<GroupSums> sums;
 };
 
@@ -244,7 +245,7 @@ class Engine {
   // Copies the parameters of all layers in the plan, and with `moments` these, as they are now, on
   // the devices: returns before that is done, and what follows does not change the copy.
   absl::StatusOr<bool> TakeSnapshot(bool moments = false);
-  // One shard of it. For any thread: a Step may go on meanwhile, and is not held up. NOT_FOUND:
+  // One shard of it. For any thread: a Step may go on meanwhile, and is not delayed. NOT_FOUND:
   // there is no snapshot, or this is not in it.
   absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);
   absl::Status GetSnapshot(const LayerShard& shard, LayerPart part, Range range,

@@ -1,5 +1,5 @@
-// Inside of Engine; nobody else includes this. engine.cc: plans and steps; engine_state.cc: layers,
-// and steps that were interrupted at their commit point.
+// Inside of Engine; included by its sources only. engine.cc: plans and steps; engine_state.cc:
+// layers, and steps that were interrupted at their commit point.
 
 #ifndef ATOLL_WORKER_PIPELINE_ENGINE_IMPL_H_
 #define ATOLL_WORKER_PIPELINE_ENGINE_IMPL_H_

@@ -127,7 +127,7 @@ absl::Status Engine::Impl::SetState(const LayerShard& shard, int64_t optimizer_s
   return absl::OkStatus();
 }
 
-// Whoever reads or writes one holds the mutex for a shard's time.
+// Readers and writers of a copy hold the mutex for a shard's time.
 void Engine::Impl::DropCopies() {
   const std::lock_guard lock(copies_mutex_);
   for (const auto& run : runs_) run->device.DropCopies();

@@ -79,7 +79,7 @@ Tensor Executor::Rows(const Tensor& whole, int64_t first, int64_t rows) const {
   return whole.Rows(first * job_.sequence_length, rows * job_.sequence_length);
 }
 
-// Memory for the largest boundary as what layer `layer` hands on, of so many sequences.
+// The output of layer `layer`, for so many sequences, in memory for the largest activation.
 Tensor Executor::Boundary(const Tensor& memory, int32_t layer, int64_t rows) const {
   const int64_t cols = model().boundary_cols(layer);
   ATOLL_CHECK(cols <= memory.cols);
@@ -114,7 +114,8 @@ Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, in
 
 // The emulated device's own time: it begins where the operation before ended, unless there was a
 // wait, and does not know that this thread is woken up late or does not run. Waits for the others
-// of its tensor-parallel group are not its own: slowed down, too, they would grow with every sum.
+// of its tensor-parallel group are not its own: slowed down, too, they would grow with every
+// all-reduce.
 void Executor::Emulate(int32_t first_layer, int32_t layers, int64_t rows, OpSpan* span) {
   const Emulation& emulation = options_.emulation;
   Duration lasts = computes() ? span->end - span->start - span->in_group : Duration(0);
@@ -173,8 +174,7 @@ absl::Status Executor::Run(const StepInput& input, StepResult* result) {
   return status;
 }
 
-// Where operations run behind their host, they are waited for now and then: else nobody would know
-// how long they take.
+// Where operations run behind their host, they are waited for now and then, to measure their time.
 bool Executor::Times() {
   const bool now_and_then = input_->train && trained_++ % kTimedEvery == 1;
   return now_and_then || !device_.runs_behind_host() || input_->trace || options_.emulation.any();

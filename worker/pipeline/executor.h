@@ -7,8 +7,8 @@
 //
 // A device may run behind its host (a GPU): then an operation's time says how long it took to hand
 // it over, and nothing is made of it. In every 16th step, and in those that are traced, the end of
-// each operation is waited for; what the adapters hear of work and waiting is these steps'. And W
-// are done early only when the device has come to the end of what it was given.
+// each operation is waited for; the adapters get work and waiting of these steps. And W are done
+// early only when the device has come to the end of what it was given.
 
 #ifndef ATOLL_WORKER_PIPELINE_EXECUTOR_H_
 #define ATOLL_WORKER_PIPELINE_EXECUTOR_H_
@@ -42,7 +42,7 @@ struct StepResult {
   double gradient_norm = 0;
 };
 
-// Into how many pieces what leaves a stage is cut: an activation or a gradient, in the fill and the
+// Into how many chunks what leaves a stage is cut: an activation or a gradient, in the fill and the
 // drain of a step or between.
 struct StagePieces {
   static constexpr int kNumbers = 4;
@@ -52,12 +52,12 @@ struct StagePieces {
   }
 };
 
-// What the devices of an island tell each other at the commit point: one slot per layer and rank
-// (sum of squares), replica (loss, and hits of images) and device (steps taken), each written by
-// one device. Where several devices share a stage, its first one also says into how many pieces all
-// of them cut its messages from the next step on: their collectives are of one piece's size. An
-// optimizer that needs norms of each parameter (UpdateRule::has_norms) has slots for them behind
-// all that.
+// The commit votes that the devices of an island exchange at the commit point: one slot per layer
+// and rank (sum of squares), replica (loss, and hits of images) and device (steps taken), each
+// written by one device. Where several devices share a stage, its first one also sets into how many
+// chunks all of them cut its messages from the next step on: their collectives are of one chunk's
+// size. An optimizer that needs norms of each parameter (UpdateRule::has_norms) has slots for them
+// behind all that.
 class CommitTable {
  public:
   // `norm_counts`: by layer, how many norms it has; empty: none.
@@ -107,8 +107,8 @@ class Executor {
   // An error has been raised as the interrupt, too.
   absl::Status Run(const StepInput& input, StepResult* result);
 
-  // The step that ended when this device had begun to tell its part at the commit point and not
-  // got the sums of all; 0: none. Until the next Run it can be taken with the sums that others had.
+  // The step that ended when this device had begun to send its part at the commit point and not got
+  // the sums of all; 0: none. Until the next Run it can be taken with the sums that others had.
   int64_t waiting_number() const { return waiting_number_; }
   absl::Status TakeStep(const std::vector<double>& sums);
   // The newest step taken, and with which sums; empty: none yet.
@@ -137,7 +137,7 @@ class Executor {
     std::unique_ptr<Adapter> activations, gradients;
     StagePieces agreed;  // among the devices that share the stage, if there are several
   };
-  // A message that is coming, in pieces that its sender chose.
+  // A message that is coming, in chunks that its sender chose.
   struct Inbox {
     std::string from;
     MessageTag tag;

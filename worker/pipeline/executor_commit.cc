@@ -1,4 +1,4 @@
-// The end of a step: what devices tell each other, and the optimizer.
+// The end of a step: commit votes, and the optimizer.
 
 #include <algorithm>
 #include <cmath>
@@ -56,9 +56,9 @@ void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* v
   ProposePieces(values);
 }
 
-// An optimizer that needs norms of each parameter needs the gradient's norm before: devices tell
-// each other theirs, which commits to nothing, and add their parts of the parameters' norms to the
-// table that does.
+// An optimizer that needs norms of each parameter needs the gradient's norm before: devices
+// exchange their parts of it, which commits to nothing, and add their parts of the parameters'
+// norms to the table that does.
 absl::Status Executor::AddNorms(std::vector<double>* values) {
   std::vector<double> all = *values;
   ATOLL_RETURN_IF_ERROR(ExchangeTable(&all, /*commits=*/false));
@@ -233,8 +233,8 @@ absl::Status Executor::TakeStep(const std::vector<double>& sums) {
   return Optimize();
 }
 
-// From here on every device takes the step: those that had their part of the exchange interrupted
-// do so when they are told the sums.
+// From here on every device takes the step: those whose part of the exchange was interrupted do so
+// when they get the sums.
 absl::Status Executor::Optimize() {
   const Instant start = SteadyNow();
   const int64_t step = device_.planned()[0]->optimizer_step + 1;
@@ -257,8 +257,8 @@ absl::Status Executor::Optimize() {
   return absl::OkStatus();
 }
 
-// The step is taken. Who does not hear of an owner any more fetches what is missing when the island
-// is set up again.
+// The step is taken. A device that loses its connection to an owner fetches what is missing when
+// the island is set up again.
 absl::Status Executor::Spread() {
   if (!device_.role().ownership.sharded()) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(sync_.Spread());

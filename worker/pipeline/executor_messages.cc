@@ -1,4 +1,4 @@
-// What leaves a device and what comes to it: messages in pieces, and the adapters that choose them.
+// Messages that leave and reach a device, in chunks, and the adapters that choose their number.
 
 #include <algorithm>
 
@@ -45,7 +45,7 @@ Executor::Outbox Executor::OutboxOf(const StageRun& run, int32_t m, bool gradien
   return outbox;
 }
 
-// The next piece, under every number of pieces that its sender may have chosen.
+// The next chunk, under every number of chunks that its sender may have chosen.
 std::vector<MessageTag> Executor::Candidates(const Inbox& inbox) const {
   MessageTag tag = inbox.tag;
   tag.piece = inbox.received;
@@ -64,7 +64,7 @@ void Executor::WaitFor(const std::vector<MessageTag>& tags, Instant deadline) {
   overslept_ = Duration(0);
 }
 
-// Until the next piece is there; meanwhile, W.
+// Waits until the next chunk is there; meanwhile, W.
 absl::Status Executor::Await(Inbox& inbox) {
   const std::vector<MessageTag> tags = Candidates(inbox);
   const Instant start = SteadyNow();
@@ -163,7 +163,7 @@ void Executor::Adapt() {
         for (StageRun& other : runs_) {
           Adapter* own = (transfer.gradient ? other.gradients : other.activations).get();
           if (own == nullptr || own->setup().to != to) continue;
-          (void)own->OnMessage(transfer.bytes, transfer.seconds);  // reason() tells, all of it
+          (void)own->OnMessage(transfer.bytes, transfer.seconds);  // reason() has all of it
           break;
         }
       }
@@ -218,7 +218,7 @@ void Executor::AgreeOnPieces(const std::vector<double>& values) {
   for (StageRun& run : runs_) {
     const double* const told = values.data() + table_.pieces(role.replica, run.role->stage);
     for (int i = 0; i < StagePieces::kNumbers; ++i) {
-      // Another worker's word. No number is out of range of itself.
+      // Sent by another worker. No number is out of range of itself.
       const bool known = told[i] >= 1 && told[i] <= job_.max_pieces;
       run.agreed.of[i] = known ? static_cast<int>(told[i]) : 1;
     }

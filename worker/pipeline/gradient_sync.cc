@@ -80,7 +80,7 @@ absl::Status GradientSync::WaitFor(const SyncTask& task) {
     }
     return true;
   });
-  if (stopped_) return absl::AbortedError("the step was given up");
+  if (stopped_) return absl::AbortedError("the step was abandoned");
   for (const int32_t layer : layers) {
     device_.communication().Wait(device_.communication_stream(), *events_.at(layer));
   }

@@ -1,8 +1,8 @@
-// The sums of one device's gradients in one step, on a thread of their own, so that they overlap
-// with B and W of other layers: all-reduces, or, where ownership is sharded
-// (common/model/ownership.h), sums at the owners, whose parameters come back after the optimizer's
-// step. All devices do theirs in the same order of layers (see role.h), so that blocking
-// collectives cannot wait for each other in a circle.
+// The reductions of one device's gradients in one step, on a thread of their own, so that they
+// overlap with B and W of other layers: all-reduces, or, where ownership is sharded
+// (common/model/ownership.h), reduce-scatters to the owners, whose parameters come back by
+// all-gather after the optimizer's step. All devices do theirs in the same order of layers (see
+// role.h), so that blocking collectives cannot wait for each other in a circle.
 
 #ifndef ATOLL_WORKER_PIPELINE_GRADIENT_SYNC_H_
 #define ATOLL_WORKER_PIPELINE_GRADIENT_SYNC_H_

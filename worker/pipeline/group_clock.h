@@ -1,4 +1,4 @@
-// A tensor-parallel group whose sums are timed: what a device does in F and B, it does between
+// A tensor-parallel group whose all-reduces are timed: a device's own work in F and B lies between
 // them.
 
 #ifndef ATOLL_WORKER_PIPELINE_GROUP_CLOCK_H_
@@ -13,10 +13,11 @@
 
 namespace atl::worker {
 
-// Passes sums on to `group`, which outlives it, and measures them. Used as that one is.
+// Passes all-reduces on to `group`, which outlives it, and measures them. Used as that one is.
 class GroupClock final : public Communicator {
  public:
-  // `waits`: the stream works behind its host, so it is waited for before and after each sum.
+  // `waits`: the stream works behind its host, so it is waited for before and after each
+  // all-reduce.
   GroupClock(Communicator* group, bool waits) : group_(group), waits_(waits) {}
 
   int rank() const override { return group_->rank(); }

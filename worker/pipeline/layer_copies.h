@@ -1,7 +1,7 @@
-// Copies of a device's tensors beside them, in one piece of its memory: what is on its way to the
-// host (a snapshot of layers) or from it (what is to be added to their parameters) while the device
-// goes on computing. Taking a snapshot and adding are short work of the device's own stream; the
-// bus is crossed by Staging, on other streams.
+// Copies of a device's tensors in one block of its memory: what is on its way to the host (a
+// snapshot of layers) or from it (what is to be added to their parameters) while the device goes on
+// computing. Taking a snapshot and adding are short work of the device's own stream; the bus is
+// crossed by Staging, on other streams.
 //
 // Threads: one that works the device, but for Read and Write, which are for any, while nothing else
 // is called.

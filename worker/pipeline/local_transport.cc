@@ -11,7 +11,7 @@ namespace {
 
 std::string Describe(const MessageTag& tag) {
   if (tag.stage == kCommitStage) {
-    return absl::StrCat("word of device ", tag.micro_batch, " that step ", tag.step, " is done");
+    return absl::StrCat("commit vote of device ", tag.micro_batch, " for step ", tag.step);
   }
   return absl::StrCat(tag.gradient ? "gradient" : "activation", " of micro-batch ", tag.micro_batch,
                       " for stage ", tag.stage, " in step ", tag.step);
@@ -76,7 +76,7 @@ absl::Status LocalTransport::PutLocked(Key key, HostMessage message) {
   const int64_t size = CostOf(message);
   if (bytes_ + size > max_bytes_) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("messages that nobody has received hold ", bytes_, " of ", max_bytes_,
+        absl::StrCat("messages that were not received hold ", bytes_, " of ", max_bytes_,
                      " bytes; no room for the ", Describe(key.second), " from ", message.from));
   }
   const auto [it, added] = messages_.try_emplace(std::move(key), std::move(message));

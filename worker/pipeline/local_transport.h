@@ -54,7 +54,7 @@ class LocalTransport : public HostTransport {
   bool ArrivedLocked(const Key& key) const { return aborted_ || messages_.contains(key); }
 
   const int64_t max_bytes_;
-  std::mutex abort_mutex_;  // held by an Abort until it has told; taken before mutex_
+  std::mutex abort_mutex_;  // held by an Abort until on_abort_ has returned; taken before mutex_
   Aborted on_abort_;        // guarded by abort_mutex_
   mutable std::mutex mutex_;
   std::condition_variable changed_;

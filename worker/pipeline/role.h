@@ -21,8 +21,8 @@ struct DeviceGroup {
   bool operator==(const DeviceGroup&) const = default;
 };
 
-// A sum of gradients, when the layer's are complete on this device, and the way back of what their
-// owners have made of them.
+// The reduction of a layer's gradients, when they are complete on this device, and the all-gather
+// of the parameters that their owners have made of them.
 struct SyncTask {
   enum class What : uint8_t {
     kLayer,  // a whole layer, among the replicas

@@ -13,7 +13,7 @@
 namespace atl::worker {
 
 // One operation as it was done, for traces: F, B, W, receive (only if it waited), sync (with the
-// layer) and optimizer. A piece of a micro-batch has a span of its own, and so has W of each layer.
+// layer) and optimizer. A chunk of a micro-batch has a span of its own, and so has W of each layer.
 // A receive's span contains what was done meanwhile.
 struct OpSpan {
   PlanOp op;
@@ -22,8 +22,8 @@ struct OpSpan {
   bool with_weights = false;  // B that did W too
   int32_t piece = 0;
   int32_t pieces = 1;
-  int64_t bytes = 0;     // of a sum over several devices
-  Duration in_group{0};  // of it, in sums over the tensor-parallel group: waiting, mostly
+  int64_t bytes = 0;     // of an all-reduce over several devices
+  Duration in_group{0};  // of it, in all-reduces over the tensor-parallel group: waiting, mostly
 };
 
 struct DeviceStep {
@@ -32,7 +32,7 @@ struct DeviceStep {
   // exchange that commits the step; the optimizer.
   Instant begun, worked, summed, committed, ended;
   Duration busy{0};    // in F, B, W and optimizer, as far as `timed` says
-  bool timed = false;  // spans say when the device did it, not only when it was asked to
+  bool timed = false;  // spans say when the device did it, not only when it was enqueued
   std::vector<OpSpan> spans;
   std::vector<OpSpan> sync_spans;  // of the all-reduce thread
 };

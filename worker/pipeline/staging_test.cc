@@ -66,7 +66,7 @@ TEST_CASE("a copy comes after what it is to come after, and the device's stream 
   absl::Status status;
   std::thread reads([&] { status = staging.Read(a.x, *a.event, read); });
   computing.Open();
-  CHECK(a.backend->Synchronize(*a.stream).ok());  // the copy is held up still
+  CHECK(a.backend->Synchronize(*a.stream).ok());  // the copy is delayed still
   copying.Open();
   reads.join();
   REQUIRE(status.ok());

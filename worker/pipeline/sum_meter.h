@@ -1,8 +1,9 @@
-// What a device's gradient sums with other workers' devices take, in windows. Pure.
+// Times of a device's gradient all-reduces with other workers' devices, in windows. Pure.
 //
-// A window of a group is 20 sums or more, and ends with a step: the first sums of a step find the
-// line idle, later ones may stand behind others. Of its largest tensors the quickest counts: a sum
-// lasts longer for who comes early, and where other messages are on the line.
+// A window of a group is 20 all-reduces or more, and ends with a step: the first ones of a step
+// find the line idle, later ones may stand behind others. Of its largest tensors the quickest
+// counts: an all-reduce lasts longer for members that come early, and where other messages are on
+// the line.
 
 #ifndef ATOLL_WORKER_PIPELINE_SUM_METER_H_
 #define ATOLL_WORKER_PIPELINE_SUM_METER_H_
@@ -20,8 +21,8 @@ namespace atl::worker {
 
 class SumMeter {
  public:
-  // Groups within a worker, and NCCL's, are not looked at: they tell nothing of the peer link's
-  // lines. `next_window` gives each window its number.
+  // Groups within a worker, and NCCL's, are ignored: they do not use the peer link's lines.
+  // `next_window` gives each window its number.
   SumMeter(const DeviceRole& role, const IslandPlan& plan, std::function<int64_t()> next_window);
 
   void Add(const DeviceStep& step);

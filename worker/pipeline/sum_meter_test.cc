@@ -27,7 +27,7 @@ struct Story {
         role(RoleOf(plan, devices[0], 4, false)),
         meter(role, plan, [this] { return ++windows; }) {}
 
-  // A step whose sums take so long; the last of them is the largest.
+  // A step whose all-reduces take so long; the last of them is the largest.
   void Steps(int ms) {
     DeviceStep step;
     for (size_t i = 0; i < role.syncs.size(); ++i) {
@@ -47,7 +47,8 @@ struct Story {
 };
 
 TEST_CASE(
-    "twenty sums and the rest of their step are a window, and the quickest large one counts") {
+    "twenty all-reduces and the rest of their step are a window, and the quickest large one "
+    "counts") {
   Story story({"w1/0", "w2/0"});
   REQUIRE(story.role.syncs.size() == 4);
   story.Steps(50);
@@ -71,7 +72,7 @@ TEST_CASE(
   CHECK(story.meter.sums()[0].quickest_seconds == Approx(0.080));
 }
 
-TEST_CASE("sums within a worker, and NCCL's, say nothing of the lines between workers") {
+TEST_CASE("all-reduces within a worker, and NCCL's, are ignored") {
   Story within({"w1/0", "w1/1"});
   for (int i = 0; i < 20; ++i) within.Steps(10);
   CHECK(within.meter.sums().empty());

@@ -1,8 +1,8 @@
 // Activations and gradients between the devices of an island. Implementations: queues within a
 // process, the peer link between workers (ZeroMQ), NCCL within a GPU site.
 //
-// Sends and receives never hold up compute: Send returns at once, Arrived looks, and only Receive
-// waits. Messages are told apart by their tag alone, so their order on the wire does not matter.
+// Sends and receives never stall compute: Send returns at once, Arrived looks, and only Receive
+// waits. Messages are identified by their tag alone, so their order on the wire does not matter.
 // Memory is bounded: a transport holds at most the messages of the steps' programs, which a plan
 // bounds, and refuses (RESOURCE_EXHAUSTED, which is fatal for the step) what would exceed its
 // limit.
@@ -29,9 +29,9 @@
 
 namespace atl::worker {
 
-// `stage` of what devices tell each other to commit a step; `micro_batch` is then the sender's
-// place among the devices of the plan, and with `gradient` it is what they need to know before
-// that. It is no part of any boundary, nor of what is known of links.
+// `stage` of the commit votes of a step; `micro_batch` is then the sender's place among the devices
+// of the plan, and `gradient` marks the exchange of norms before that. It is no part of any stage
+// link, nor of what is known of links.
 inline constexpr int32_t kCommitStage = -1;
 
 // Names one message within an island plan.
@@ -42,7 +42,7 @@ struct MessageTag {
   int32_t rank = 0;   // that receives, in its tensor-parallel group
   int32_t micro_batch = 0;
   // The sender may cut a message along its sequences; it alone decides, and a receiver that does
-  // not know into how many pieces looks for all that are allowed (1, 2, 4, ...).
+  // not know into how many chunks looks for all that are allowed (1, 2, 4, ...).
   int32_t piece = 0;
   int32_t pieces = 1;
   bool gradient = false;  // else an activation
@@ -107,14 +107,14 @@ class Transport {
   }
 
   // ---- How they go. ----
-  // For people: "peer copy", "NCCL: GPUs of site north".
+  // For display: "peer copy", "NCCL: GPUs of site north".
   virtual std::string WayOf(const std::string& /*from*/, const std::string& /*to*/) const {
     return "";
   }
-  // Whether it can help to cut its messages in pieces.
+  // Whether it can help to cut its messages in chunks.
   virtual bool Cuts(const std::string& /*from*/, const std::string& /*to*/) const { return true; }
-  // The communicators that the device's messages need, in one order everywhere; whoever sets up the
-  // plan makes them and hands them over before the first message.
+  // The communicators that the device's messages need, in one order everywhere; the plan's set-up
+  // makes them and passes them in before the first message.
   virtual std::vector<PairGroup> PairsOf(const std::string& /*device*/) const { return {}; }
   virtual void UsePair(const std::string& /*device*/, const PairGroup& /*pair*/,
                        std::unique_ptr<Communicator> /*communicator*/) {}
@@ -136,8 +136,8 @@ class HostTransport : public Transport {
                                  const MessageTag& tag, DType dtype,
                                  std::span<const std::byte> bytes,
                                  std::shared_ptr<const void> owner) = 0;
-  // As SendBytes, of what tells of a message that goes another way: it is counted and logged
-  // nowhere, and waits for no turn.
+  // As SendBytes, for the announcement of a message that goes another way: it is not counted or
+  // logged, and waits for no turn.
   virtual absl::Status Announce(const std::string& from, const std::string& to,
                                 const MessageTag& tag, DType dtype,
                                 std::span<const std::byte> bytes,

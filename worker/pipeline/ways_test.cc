@@ -49,7 +49,7 @@ TEST_CASE("a group is NCCL's where all of it is near") {
   REQUIRE_FALSE(SharesNccl(plan, {"e/0", "e/1"}));
 }
 
-TEST_CASE("boundaries lie between neighbours of one rank, both ways") {
+TEST_CASE("stage links lie between neighbours of one rank, both ways") {
   IslandPlan plan;
   PlanReplica replica;
   replica.stages.resize(3);

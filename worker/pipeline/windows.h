@@ -1,5 +1,4 @@
-// Numbers of windows of measurements. Whoever hears of the same window again knows it by its
-// number.
+// Numbers of windows of measurements. A receiver identifies a repeated window by its number.
 
 #ifndef ATOLL_WORKER_PIPELINE_WINDOWS_H_
 #define ATOLL_WORKER_PIPELINE_WINDOWS_H_

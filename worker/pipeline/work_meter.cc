@@ -57,7 +57,7 @@ void WorkMeter::Add(const std::vector<DeviceStep>& steps) {
   Sums least = own;
   for (const std::string& device : group_) {
     const auto other = find(device);
-    if (other == steps.end()) return;  // nobody here knows how long it waited
+    if (other == steps.end()) return;  // its waiting time is not known here
     const Sums theirs = SumsOf(*other, true);
     least.forward_s = std::min(least.forward_s, theirs.forward_s);
     least.backward_s = std::min(least.backward_s, theirs.backward_s);

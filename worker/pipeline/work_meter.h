@@ -3,12 +3,11 @@
 // A window is 20 steps, or as many, at least 3, as 10 seconds hold. The step in the middle counts,
 // by its work: what disturbs a machine for some steps disturbs no window.
 //
-// The devices of a tensor-parallel group wait for each other in every sum, so all of them take as
-// long as the slowest. What one of them does by itself is what it does outside of sums. To that is
-// added what the sums take at least: the least time that any device of the group spends in them,
-// which is the slowest one's, for whom nobody has to be waited for. So the slowest device has the
-// group's time, sums and all, as the profiler measures it, and the others have what they would take
-// among equals.
+// The devices of a tensor-parallel group wait for each other in every all-reduce, so all of them
+// take as long as the slowest. A device's own time is its time outside of all-reduces. To that is
+// added the least time that any device of the group spends in them, which is the slowest device's,
+// for which no other waits. So the slowest device has the group's time, all-reduces included, as
+// the profiler measures it, and the others have what they would take among equals.
 
 #ifndef ATOLL_WORKER_PIPELINE_WORK_METER_H_
 #define ATOLL_WORKER_PIPELINE_WORK_METER_H_

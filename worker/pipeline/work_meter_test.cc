@@ -79,14 +79,14 @@ TEST_CASE("long steps end a window after ten seconds, three at least") {
   CHECK(story.windows == 1);
 }
 
-TEST_CASE("what no clock of the host can tell is not told") {
+TEST_CASE("steps without a time from the host's clock are not reported") {
   Story behind;
   for (int i = 0; i < 40; ++i) behind.Steps(10, 100, i % 16 == 0);
   CHECK(behind.windows == 0);
 }
 
-// A step of a device that computes for so long and is in its group's sums for so long, in F and,
-// as long, in B and W.
+// A step of a device that computes for so long and is in its group's all-reduces for so long, in F
+// and, as long, in B and W.
 DeviceStep Shared(const std::string& device, int computes_ms, int sums_ms) {
   DeviceStep step;
   step.device = device;

@@ -14,7 +14,7 @@ namespace atl::worker {
 namespace {
 
 constexpr int64_t kKinds = 3;     // of layers
-constexpr double kLinear = 0.03;  // times a sequence that change less than this are settled
+constexpr double kLinear = 0.03;  // times a sequence that change less than this are steady
 constexpr Duration kCollectiveTimeout = std::chrono::seconds(60);
 
 // What the devices of one group measure, size by size. Their threads meet before each size, so that
@@ -222,7 +222,7 @@ class Profiling {
   const std::chrono::steady_clock::time_point started_;
   std::vector<DeviceProfile> profiles_;  // thread d writes profile d
   bool stop_ = false;
-  int64_t layers_before_ = 0, layers_most_ = 0;  // of the size that is measured; for people
+  int64_t layers_before_ = 0, layers_most_ = 0;  // of the size that is measured; for display
   std::mutex mutex_;
   absl::Status error_;  // guarded by mutex_ while threads run
 };

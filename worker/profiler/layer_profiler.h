@@ -57,7 +57,7 @@ absl::StatusOr<std::vector<DeviceProfile>> ProfileLayers(const std::vector<Profi
                                                          std::vector<DeviceProfile> known = {});
 
 // Whether that would measure nothing: `known` has every size that is wanted, or those up to the one
-// where times had settled.
+// where times were steady.
 bool IsComplete(const std::vector<ProfiledDevice>& devices, const ModelConfig& config,
                 const ProfileOptions& options, const std::vector<DeviceProfile>& known);
 

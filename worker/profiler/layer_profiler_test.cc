@@ -114,7 +114,7 @@ TEST_CASE(
   CHECK(half.output_bytes == whole.output_bytes);
 }
 
-TEST_CASE("after the limit only the smallest micro-batch is measured, and progress is told") {
+TEST_CASE("after the limit only the smallest micro-batch is measured, and progress is reported") {
   Worker worker(1);
   ProfileOptions options = Quick(8);
   options.limit = Duration(0);

@@ -40,7 +40,8 @@ void LinkMeasurer::Measure(MeasureLinks request) {
   if (request.probe) {
     next_probe_ = std::move(request);
   } else {
-    if (request.request == newest_) return;  // the coordinator repeats itself until it hears
+    if (request.request == newest_)
+      return;  // the coordinator repeats requests until they are answered
     newest_ = request.request;
     next_ = std::move(request);
   }
@@ -95,14 +96,14 @@ LinksMeasured LinkMeasurer::Beside(const MeasureLinks& request) {
       to.push_back(member);
     }
   }
-  // Whoever trains needs its line; sizes that tell of it are found all the same.
+  // A worker that trains needs its line; smaller sizes measure it well enough.
   LinkProfileOptions profile = options_.profile;
   profile.bytes_max = std::min(profile.bytes_max, kBesideBytesMax);
   profile.runs = std::min(profile.runs, kBesideRuns);
   LinksFound found = ProfileLinksBeside(*link_, to, profile, options_.meet_timeout);
   options_.measuring("");
   answer.links = std::move(found.links);
-  answer.unmeasured = std::move(found.failed);  // whether it answers at all, training tells
+  answer.unmeasured = std::move(found.failed);  // training shows whether it answers at all
   return answer;
 }
 
@@ -117,7 +118,7 @@ LinksMeasured LinkMeasurer::Do(const MeasureLinks& request) {
   const absl::Status met = options_.meet({request.job, 0, request.request}, request.members);
   if (!met.ok()) return failed(met);
   if (request.measurer != link_->name()) return answer;
-  // One that does not come holds up nobody beyond the deadline.
+  // A worker that does not come delays the others until the deadline only.
   const Instant deadline = SteadyNow() + options_.meet_timeout;
   std::vector<NodeId> peers;
   for (const IslandMember& member : request.members) {
@@ -139,7 +140,7 @@ LinksMeasured LinkMeasurer::Do(const MeasureLinks& request) {
   return answer;
 }
 
-// Whoever was connected at any time meanwhile can be reached.
+// A worker that was connected at any time meanwhile can be reached.
 void LinkMeasurer::Sort(LinkFailure failure, LinksMeasured& answer) const {
   for (const auto& [worker, trouble] : link_->Unconnected(options_.meet_timeout * 3 / 4)) {
     if (worker != failure.to) continue;

@@ -1,6 +1,7 @@
-// Does what MeasureLinks asks, on a thread of its own: meets the other workers over the peer link
-// and, if it is this worker's turn, times messages to each of them; or only probes them. Beside
-// training nobody is met: who is to be measured takes samples on connections of their own.
+// Carries out MeasureLinks, on a thread of its own: meets the other workers over the peer link
+// and, if it is this worker's turn, times messages to each of them; or only probes them. In
+// parallel to training no worker is met: the measured worker takes samples on connections of their
+// own.
 
 #ifndef ATOLL_WORKER_PROFILER_LINK_MEASURER_H_
 #define ATOLL_WORKER_PROFILER_LINK_MEASURER_H_
@@ -26,7 +27,7 @@ struct LinkMeasurerOptions {
   std::function<void(const std::string&)> measuring = [](const std::string&) {};
   Duration meet_timeout = std::chrono::seconds(8);
   Duration probe_timeout = std::chrono::seconds(4);
-  // Whoever is asked to take samples takes them for so long, a few turns.
+  // A worker with a request to take samples takes them for so long, a few turns.
   Duration guests_for = std::chrono::seconds(60);
   LinkProfileOptions profile;
 };

@@ -8,7 +8,7 @@
 namespace atl::worker {
 namespace {
 
-// A worker that does as the coordinator asks.
+// A worker that carries out the coordinator's requests.
 constexpr Duration kShort = std::chrono::seconds(3);  // and yet enough for those that do come
 
 struct Worker {
@@ -71,9 +71,9 @@ TEST_CASE("workers measure in turn, and only the measurer answers, once") {
   CHECK(b.answers.empty());
 }
 
-TEST_CASE("only wanted links are measured; who is away and who is busy are told apart") {
+TEST_CASE("only wanted links are measured; unreachable and busy workers are distinguished") {
   Worker a("a", false, kShort), b("b"), c("c"), d("d"), e("e");
-  // Nobody listens there; d is there and does not follow.
+  // No process listens there; d is there and does not follow.
   e.peer.member.endpoint = "tcp://127.0.0.1:9";
   MeasureLinks request{"job-1", 1, {}, "a", {"b", "d", "e"}};
   for (Worker* worker : {&a, &b, &c, &d, &e}) request.members.push_back(worker->peer.member);
@@ -113,13 +113,13 @@ TEST_CASE("a worker whose link is in use says so") {
 }
 
 TEST_CASE("who joins is measured beside the island that runs, both ways") {
-  Worker a("a"), b("b"), joiner("j", true, kShort);  // nobody is met
+  Worker a("a"), b("b"), joiner("j", true, kShort);  // no worker is met
   Meet(Plan(1), {&a.peer, &b.peer});
   const std::vector<IslandMember> members = {a.peer.member, joiner.peer.member};
   for (int64_t turn = 1; turn <= 2; ++turn) {
     MeasureLinks request{"job-1", turn, members, turn == 1 ? "j" : "a", {turn == 1 ? "a" : "j"}};
     request.beside = true;
-    (turn == 1 ? joiner : a).measurer.Measure(request);  // the other one hears of it later
+    (turn == 1 ? joiner : a).measurer.Measure(request);  // the other one gets the request later
     (turn == 1 ? a : joiner).measurer.Measure(request);
     const LinksMeasured answer = (turn == 1 ? joiner : a).Answers();
     CHECK(answer.request == turn);
@@ -133,7 +133,7 @@ TEST_CASE("who joins is measured beside the island that runs, both ways") {
   a.peer.Say(b.peer, PeerChannel::kCommand, "still here");
   CHECK(b.peer.Hear(PeerChannel::kCommand).header == "still here");
 
-  MeasureLinks nobody{"job-1", 3, members, "j", {"a"}};  // a is not asked to take samples of j
+  MeasureLinks nobody{"job-1", 3, members, "j", {"a"}};  // a gets no request to take samples of j
   nobody.beside = true;
   nobody.members[0].incarnation = 9;
   joiner.measurer.Measure(nobody);

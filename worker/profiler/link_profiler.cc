@@ -26,11 +26,11 @@ struct Outcome {
   Duration took{0};
 };
 
-// Seconds until we hear that a message of so many bytes has arrived.
+// Seconds until the acknowledgement of a message of so many bytes.
 absl::StatusOr<double> Probe(PeerLink& link, const NodeId& peer,
                              const std::shared_ptr<std::vector<std::byte>>& bytes, int64_t size,
                              Duration timeout) {
-  // Both ends share the promise: the link may call back after we have given up.
+  // Both ends share the promise: the link may call back after the wait has timed out.
   const auto promise = std::make_shared<std::promise<Outcome>>();
   std::future<Outcome> future = promise->get_future();
   PeerMessage message;
@@ -55,7 +55,7 @@ absl::StatusOr<double> Probe(PeerLink& link, const NodeId& peer,
 // Seconds that so many bytes take until the other end has said that it has them.
 using TimeBytes = std::function<absl::StatusOr<double>(int64_t size)>;
 
-// Times one link; lives as long as that takes.
+// Times one link; exists as long as that takes.
 class LinkTimer {
  public:
   LinkTimer(const NodeId& from, const NodeId& to, TimeBytes time, const LinkProfileOptions& options)
@@ -138,7 +138,7 @@ void Add(absl::StatusOr<LinkProfile> profile, const NodeId& to, LinksFound& foun
 
 constexpr Duration kTryAgain = std::chrono::milliseconds(100);
 
-// One that takes samples of us: it may not have been told to yet.
+// A worker that takes samples of us; it may not have its request yet.
 absl::StatusOr<std::unique_ptr<PeerSampler>> AwaitSampler(const PeerLink& link,
                                                           const IslandMember& member,
                                                           Duration limit) {

@@ -41,7 +41,7 @@ class WorkerProfiler {
   // Of all devices, or none: the job's islands have no plans (they are single devices, and none of
   // these `needs_plan`), or what went wrong is logged, and the planner then goes by the devices'
   // kind. Seconds the first time, and for a job that wants sizes that none before it did; nothing
-  // later. What the time limit left out is measured when the next job asks. None, soon after
+  // later. What the time limit left out is measured for the next job. None, soon after
   // `cancelled` (it may be null) is set.
   std::vector<DeviceProfile> ProfilesFor(const JobSpec& spec, const JobFacts& facts,
                                          bool needs_plan = false,

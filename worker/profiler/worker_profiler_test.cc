@@ -47,7 +47,7 @@ struct Story {
   }
 };
 
-TEST_CASE("devices are measured once, whoever asks later") {
+TEST_CASE("devices are measured once, also for later requests") {
   Story story;
   const auto first = story.Starts().ProfilesFor(story.spec, story.facts);
   REQUIRE(first.size() == 2);
@@ -95,7 +95,7 @@ TEST_CASE("a job that wants sizes that were not measured has those measured, and
   CHECK(story.made == 4);
 }
 
-TEST_CASE("another model, another version, or when told to: measured again") {
+TEST_CASE("another model, another version, or on request: measured again") {
   Story story;
   story.Starts().ProfilesFor(story.spec, story.facts);
   story.Starts("2").ProfilesFor(story.spec, story.facts);

@@ -36,7 +36,7 @@ class ComputeThread {
   // Never waits. The core has at most one command and one checkpoint outstanding, and releases.
   void Enqueue(Action command) {
     const std::lock_guard lock(mutex_);
-    ATOLL_CHECK(queue_.size() < kQueueMax, "the core asks for more than it waits for");
+    ATOLL_CHECK(queue_.size() < kQueueMax, "the core requests more than it waits for");
     queue_.push_back({std::move(command), std::nullopt});
     filled_.notify_one();
   }

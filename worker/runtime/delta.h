@@ -33,7 +33,7 @@ struct PartPlace {
   size_t part = 0;
   size_t offset = 0;
 };
-// Where these elements of a layer lie; none: no one part has them all.
+// Where these elements of a layer lie; none: no single part has them all.
 std::optional<PartPlace> PlaceOf(const LayerParts& parts, int32_t layer, ElementRange range);
 // The same in buffers of these parts, or, without, of whole layers: as many floats, or none.
 std::span<float> ElementsOf(LayerBuffers& buffers, const LayerParts* parts, int32_t layer,
@@ -47,8 +47,8 @@ struct Delta {
   std::map<ShardId, std::vector<std::byte>> encoded;
 };
 
-// Makes delta->encoded of values + residual, and residual of what was rounded away, of what the
-// parts have of each shard. InvalidArgument: a shard does not fit (without parts), or a part cuts a
+// Makes delta->encoded of values + residual, and residual of the rounding error, of what the parts
+// have of each shard. InvalidArgument: a shard does not fit (without parts), or a part cuts a
 // block. REQUIRES: residual has the values' sizes.
 absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
                       LayerBuffers* residual, ThreadPool& pool, Delta* delta,

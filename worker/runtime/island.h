@@ -3,18 +3,18 @@
 // What exists while a job runs: in the trainer's memory theta, its gradient and two moments; in
 // host memory, of what this worker owns, theta_base, delta (being pushed) and pulled (being
 // filled): trainer()->outer(). theta at the push is not kept: it is theta_base - delta. Where
-// pushes are quantised there are the residual before and after the push, and the encoded delta, of
-// a quarter at most.
+// pushes are quantised there are the residual before and after the push, and the encoded
+// pseudo-gradient, of a quarter at most.
 //
-// Two things are done on threads of their own while the trainer goes on: a captured delta is made
-// of a copy of its state that it hands over, and what a pulled version is to add to the parameters
-// is brought to its devices. Every command but TrainStep waits for them first. (Saves are the
-// trainer's: worker/state.)
+// Two things are done on threads of their own while the trainer goes on: a captured pseudo-gradient
+// is made of a copy of its state that it hands over, and what a pulled version is to add to the
+// parameters is brought to its devices. Every command but TrainStep waits for them first. (Saves
+// are the trainer's: worker/state.)
 //
 // Threads: Run and StagePulled are for the compute thread alone. pulled() and delta() are for
-// whoever starts transfers, in the order that the core prescribes: pulled() between Prepared (or
-// Reconfigured) and AdoptPulled while nothing is being staged, delta() after DeltaReady. Their
-// shared_ptr keeps memory alive for transfers that end late.
+// the thread that starts transfers, in the order that the core prescribes: pulled() between
+// Prepared (or Reconfigured) and AdoptPulled while nothing is being staged, delta() after
+// DeltaReady. Their shared_ptr keeps memory alive for transfers that end late.
 
 #ifndef ATOLL_WORKER_RUNTIME_ISLAND_H_
 #define ATOLL_WORKER_RUNTIME_ISLAND_H_
@@ -34,7 +34,7 @@
 namespace atl::worker {
 
 struct IslandOptions {
-  // For measurements on one machine: every step is computed as ever, and then lasts, by sleeping,
+  // For measurements on one machine: every step is computed as usual, and then lasts, by sleeping,
   // max(its computation, emulate_step) * emulate_slowdown. Steps that mostly sleep let islands
   // share cores without slowing each other. Only timing changes. Slowdown is at least 1.
   double emulate_slowdown = 1;
@@ -66,7 +66,7 @@ class Island {
   Island(Trainer* trainer, IslandOptions options, Hooks hooks);
   ~Island();  // what is being made ends
 
-  // Does what a trainer command or ReleaseJob asks, then posts its event.
+  // Carries out a trainer command or ReleaseJob, then posts its event.
   void Run(const Action& command);
   // Instead of Run, for a command that was interrupted before it began; false: Run it.
   bool Refuse(const Action& command, const std::string& reason);
@@ -121,8 +121,8 @@ class Island {
   mutable std::mutex stage_mutex_;
   int64_t stagings_cancelled_ = 0;  // guarded by stage_mutex_
 
-  // They use the trainer's outer() while they go on: the capturer writes its delta; both read
-  // theta_base, the stager the pulled version and the delta.
+  // They use the trainer's outer() while they go on: the capturer writes its pseudo-gradient; both
+  // read theta_base, the stager the pulled version and the pseudo-gradient.
   SideWork capturer_, stager_;
 };
 

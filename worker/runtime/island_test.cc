@@ -223,7 +223,7 @@ TEST_CASE("A rejected push takes its steps with it, and carried ones stay") {
   CHECK(Difference(pushed, bench.Theta()) > 1e-3);
 }
 
-TEST_CASE("What quantising rounds away comes with the next push, unless it is to be forgotten") {
+TEST_CASE("The rounding error of a push comes with the next push, unless it is to be forgotten") {
   Folder folder;
   Bench bench(folder, {}, Encoding::kInt4);
   bench.MakesWeights();

@@ -63,7 +63,7 @@ enum class OuterKind { kBase, kDelta, kResidual, kResidualAfter, kEncoded, kPull
 
 class OuterState {
  public:
-  // What is kept of these parts; nothing is held yet. `quantized`: pushes owe what they round away.
+  // What is kept of these parts; nothing is held yet. `quantized`: pushes owe their rounding error.
   OuterState(NodeId worker, OuterLayout layout, bool quantized);
 
   const OuterLayout& layout() const { return layout_; }

@@ -37,7 +37,7 @@ struct PlanTaken {
   bool kept = false;
   bool step_taken = false;
   std::string reason;
-  int64_t replayed = 0;  // steps that were made again, from a saved state
+  int64_t replayed = 0;  // replayed steps, from a saved state
   bool resumed = false;  // the state is that of ResumeFrom, and of the steps in `beyond`
   std::vector<LoggedStep> beyond;
   bool base_lost = false;  // parts of theta_base are nowhere; the rest is kept
@@ -48,7 +48,7 @@ class Trainer {
  public:
   virtual ~Trainer() = default;
 
-  // For people: "cpu", "reference".
+  // For display: "cpu", "reference".
   virtual std::string Name() const = 0;
 
   // Opens model and data, and takes all memory that the job will need. Moments are zero, parameters
@@ -105,8 +105,8 @@ class Trainer {
   // ---- Trainers of several devices. ----
   // Lays the island out by this plan (number 0: all on the first device), of this generation of the
   // job, with whatever parameters and moments its members hold. Also to go on after any call has
-  // failed, with the same plan. `shards`: the job's. `before`, a member that led until now in this
-  // generation, tells `known`; empty: nobody does.
+  // failed, with the same plan. `shards`: the job's. `before`: a member that led until now in this
+  // generation and sends `known`; empty: none does.
   virtual absl::StatusOr<PlanTaken> Configure(const JobId& /*job*/, Generation /*generation*/,
                                               const IslandPlan& /*plan*/,
                                               const std::vector<ShardPlacement>& /*shards*/ = {},
@@ -115,8 +115,8 @@ class Trainer {
     return absl::UnimplementedError("this worker runs no plans");
   }
   // ---- Saved states (worker/state). ----
-  // Saves the state as it is now, beside what follows, in this tier. What becomes of it is told as
-  // the trainer was made to.
+  // Saves the state as it is now, in parallel to later steps, in this tier. The result goes to the
+  // callback given at construction.
   virtual absl::StatusOr<Kept> SaveState(const LocalCheckpoint& /*about*/, Tier /*tier*/) {
     return Kept::kNot;
   }

@@ -8,7 +8,7 @@
 namespace atl::worker {
 namespace {
 
-// The encoded bytes of the part; none: the delta has not all of them in this encoding.
+// The encoded bytes of the part; none: the pseudo-gradient has not all of them in this encoding.
 std::span<const std::byte> EncodedOf(const Delta& delta, Encoding encoding,
                                      const ShardPart& shard) {
   const auto bytes = delta.encoded.find(shard.shard);

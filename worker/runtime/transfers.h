@@ -2,7 +2,7 @@
 // order.
 //
 // Threads: Push, Pull and CancelAll are for the event loop's thread; `post` runs on the network
-// thread. started() and running() are for everybody.
+// thread. started() and running() are for any thread.
 
 #ifndef ATOLL_WORKER_RUNTIME_TRANSFERS_H_
 #define ATOLL_WORKER_RUNTIME_TRANSFERS_H_
@@ -55,7 +55,7 @@ class Transfers {
     std::shared_ptr<LayerBuffers> into;
     std::shared_ptr<const Delta> delta;
     std::shared_ptr<const LayerParts> parts;
-    // A push's: sent instead of the delta. A pull's: what steps are added to.
+    // A push's: sent instead of the pseudo-gradient. A pull's: what steps are added to.
     std::shared_ptr<const LayerBuffers> base;
     size_t next = 0;  // shard to start
     int running = 0;

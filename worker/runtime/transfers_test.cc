@@ -207,7 +207,7 @@ TEST_CASE("A quantised push sends the bytes that were made at its capture, or no
   CHECK_FALSE(Quantize(Encoding::kInt4, {{0, 1, 450, 100}}, &residual, pool, delta.get()).ok());
 }
 
-TEST_CASE("Cancelled transfers end at once, tell nothing, and let go of their memory") {
+TEST_CASE("Cancelled transfers end at once, report nothing, and release their memory") {
   Line line;
   line.link.handler.HoldAnswers(true);
   const auto delta = DeltaOf(1);

@@ -35,7 +35,7 @@ class ReplayLog {
     }
     while (!changes_.empty() && first() < marks_.front().at) changes_.pop_front();
   }
-  // A step that was given up is made again under the same number.
+  // A step that was abandoned is replayed under the same number.
   void Stepped(LoggedStep step) {
     while (!changes_.empty()) {
       const auto* last = std::get_if<LoggedStep>(&changes_.back());
@@ -88,7 +88,7 @@ class ReplayLog {
     }
     return std::nullopt;
   }
-  // Seen last, be it made or gone back to.
+  // The last one seen, whether it was made or restored.
   std::optional<int64_t> newest_save() const {
     return marks_.empty() ? std::nullopt : std::optional(marks_.back().save);
   }

@@ -50,7 +50,7 @@ std::vector<Owned> OwnedShards(const Holdings& holdings) {
   return shards;
 }
 
-// Who is to keep one more copy of what these have; null: nobody is left.
+// The member that is to keep one more copy of what these have; null: none is left.
 const NodeId* PeerOf(const std::set<NodeId>& holders, const std::map<NodeId, int64_t>& kept,
                      const Sites& sites) {
   const auto site_of = [&](const NodeId& worker) {

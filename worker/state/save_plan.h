@@ -39,17 +39,17 @@ struct SaveOrder {
 struct SavePlan {
   std::vector<Unit> units;  // that are all of the state
   std::map<NodeId, SaveOrder> orders;
-  bool copied = false;     // somebody keeps another's units
-  bool by_owners = false;  // nobody does, nor has to: every element has several owners
+  bool copied = false;     // a member keeps another's units
+  bool by_owners = false;  // no member does, nor has to: every element has several owners
 };
 
 // Sites of workers; who is missing shares a site with all who are missing.
 using Sites = std::map<NodeId, std::string>;
 
 // So that every element is with copies + 1 workers, as far as there are so many: its owners, and
-// others, those who have least first, of sites that do not have it yet while there are any, so that
-// the loss of a site is no more than that of a worker. Without copies each element is one owner's.
-// REQUIRES: all that `holdings` has in the plan is whole.
+// others, those that have least first, of sites that do not have it yet while there are any, so
+// that the loss of a site is no more than that of a worker. Without copies each element is one
+// owner's. REQUIRES: all that `holdings` has in the plan is whole.
 SavePlan PlanSave(const Holdings& holdings, int64_t copies, const Sites& sites);
 
 // What a member keeps of one save.
@@ -69,7 +69,7 @@ using HeldSaves = std::map<NodeId, std::vector<HeldSave>>;
 // the nearest tiers that have it; `kept` is false, with the reason, if some of it is nowhere.
 LayerMoves PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t save);
 
-// Of all that anybody keeps, newest first.
+// Of all that any member keeps, newest first.
 std::vector<int64_t> SavesOf(const HeldSaves& saves);
 
 // For the coordinator: who holds which units, by the order of `units`.

@@ -19,7 +19,7 @@ HeldLayer Held(int32_t layer, Range owned, int64_t elements = 100) {
   return held;
 }
 
-// What everybody has once the plan is carried out.
+// What all members have once the plan is carried out.
 HeldSaves Carried(const SavePlan& plan, int64_t save, const std::set<NodeId>& dead = {}) {
   HeldSaves saves;
   for (const auto& [worker, order] : plan.orders) {
@@ -70,7 +70,7 @@ TEST_CASE("a pipeline over sites keeps its copies at other sites: a site may be 
   for (const auto& [worker, order] : plan.orders) REQUIRE(order.fetch.size() == 1);
 }
 
-TEST_CASE("whoever dies of a pipeline, the others get all of its state; of more than copies, not") {
+TEST_CASE("a pipeline's state survives as many lost members as it has copies, and not more") {
   const SavePlan plan = PlanSave(kPipeline, 1, {});
   for (const NodeId dead : {"a", "b", "c"}) {
     Holdings left;
@@ -93,7 +93,7 @@ TEST_CASE("whoever dies of a pipeline, the others get all of its state; of more 
   }
   const LayerMoves lost = PlanRestore(kPipeline, Carried(plan, 7, {"a", "b"}), 7);
   REQUIRE(!lost.kept);
-  REQUIRE(lost.reason.find("nobody holds layer") == 0);
+  REQUIRE(lost.reason.find("no member holds layer") == 0);
   REQUIRE(!PlanRestore(kPipeline, Carried(plan, 7), 8).kept);
 }
 
@@ -131,7 +131,7 @@ TEST_CASE("sharded owners save their ranges, and what two own already has its co
   REQUIRE(plan.orders.at("b").own == std::vector<Unit>{{LayerShard{}, {60, 100}}});
   REQUIRE(plan.orders.at("a").fetch.size() == 1);
   const Holdings twice = {{"a", {Held(0, {0, 100})}}, {"b", {Held(0, {0, 100})}}};
-  for (const int64_t copies : {1, 2}) {  // there is nobody else
+  for (const int64_t copies : {1, 2}) {  // there is no other member
     REQUIRE(!PlanSave(twice, copies, {}).copied);
     REQUIRE(PlanSave(twice, copies, {}).by_owners);
   }
@@ -154,7 +154,7 @@ TEST_CASE("where_some_have_one_owner_all_save_what_they_own_and_any_death_leaves
   }
 }
 
-TEST_CASE("what the coordinator is told names every unit, and who holds it") {
+TEST_CASE("the report to the coordinator names every unit and its holders") {
   const SavePlan plan = PlanSave(kPipeline, 1, {});
   LocalCheckpoint about;
   about.save = 7;
@@ -181,7 +181,7 @@ TEST_CASE("a log leads from a save to what is, if all that happened is known") {
   REQUIRE(log.Since(1)->list.size() == 3);
   REQUIRE(log.Since(2)->list.size() == 1);
   REQUIRE(log.Since(2)->all);
-  SECTION("a step that was given up is made again") {
+  SECTION("an abandoned step is replayed") {
     log.Stepped(Step(3));
     REQUIRE(log.Since(1)->list.size() == 3);
   }

@@ -36,7 +36,7 @@ class TierStore {
                      const std::vector<StoredUnit>& units,
                      const std::vector<StoredResidual>& residuals, const Cancelled& cancelled);
   // What all owners have saved of the newest saves, `most` at most. Damaged manifests are left out,
-  // and told in `problems`.
+  // and reported in `problems`.
   absl::StatusOr<std::vector<HeldSave>> List(int most, std::vector<std::string>* problems,
                                              const Cancelled& cancelled);
   // Whether a unit of a save that was written here, or listed, has all these elements.

@@ -1,4 +1,4 @@
-// Words for stories of islands that several workers share.
+// Helpers for tests of islands that several workers share.
 
 #ifndef ATOLL_COORDINATOR_CORE_TESTING_SHARED_STORY_H_
 #define ATOLL_COORDINATOR_CORE_TESTING_SHARED_STORY_H_
@@ -19,7 +19,7 @@ inline void StartShared(World& world, const std::string& submit = "") {
               "worker a stages", "servers answer", "worker a ready"});
 }
 
-// Those with a part in it, then, in brackets, those that lend what they hold.
+// The members with a part in the plan, then, in brackets, those that are only sources.
 inline std::string Members(const IslandPlan& plan) {
   std::string names, lenders;
   for (const IslandMember& member : plan.members) {

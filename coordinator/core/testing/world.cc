@@ -230,7 +230,7 @@ void World::Group(const GroupWorkers& ask) {
     asked_groups_.push_back(ask);
     return;
   }
-  Step(WorkersGrouped{ask.job, ask.request, groups_, "as the story says"});
+  Step(WorkersGrouped{ask.job, ask.request, groups_, "as the test says"});
 }
 
 void World::Plan(const MakePlan& ask) {
@@ -475,7 +475,8 @@ HeldJob World::Held(const JobId& id, const ServerJob& job) const {
   return held;
 }
 
-// Deltas all point the same way; each layer has its share of the squared norm by elements.
+// Pseudo-gradients all point the same way; each layer has its share of the squared norm by
+// elements.
 Statistics World::Gram(const Server& server, const CollectStatistics& request) {
   Statistics statistics{request.job, request.version, request.contributions, {}};
   const ServerJob& job = server.jobs.at(request.job);

@@ -1,5 +1,5 @@
-// A small cluster for tests: a real CoordinatorCore with its store, and actors that say what they
-// are told to, in a language of one line per command. The unit tests and tests/scenarios speak it.
+// A small cluster for tests: a real CoordinatorCore with its store, and scripted members, driven by
+// commands of one line each. The unit tests and tests/scenarios use them.
 //
 //   server ps-0 attaches [incarnation=N] [memory=BYTES] [empty]   with what its disk holds
 //   server ps-0 attaches lacks=SHARD         with that, but for a shard that was being filled
@@ -13,7 +13,7 @@
 //   worker a pushes [norm=X] [consumed=0-4] [base=V] [tokens=N] [generation=N] [incarnation=N]
 //   worker a stages [shards=N]               N (or all) of the granted shards reach their servers
 //   worker a validates loss=X [version=V] [tokens=N] [set=NAME set-loss=X]
-//   servers answer [once]                    to all that they were asked; till all is quiet
+//   servers answer [once]                    to all requests; until no message is left
 //   servers snapshot
 //   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
 //          [steps-min=N] [adaptive-grace] [validate=] [clip=] [copies=2] [island=site|all|auto]
@@ -28,7 +28,7 @@
 //   worker b follows                         a heartbeat: serves its leader under the ordered plan
 //   worker a sets-up                         a heartbeat: its island is set up for the ordered plan
 //   worker a saves holders=abc [step=] [consumed=] [number=] [base=] [disk]    two hold each
-//   worker a wishes reason=TEXT              the same, and it wants another plan
+//   worker a wishes reason=TEXT              the same, with a replan request
 //   planner answers | waits | refuses reason=TEXT    from now on; answers is what it begins with
 //   planner speed=X                          its steps take X times as long
 //   planner groups site|all|worker           what it answers to GroupWorkers; site is first
@@ -41,8 +41,8 @@
 //   coordinator puts-its-store-aside | takes-its-store-back     to be with a wrong one meanwhile
 //   coordinator is-lost [cluster=ID]         a start from an empty store, of the same or that
 //   cluster
-//                                            (members say hello when they are told to attach)
-//   coordinator is-held-up SECONDS           stands still: hears and does nothing
+//                                            (members say hello when they have to attach again)
+//   coordinator is-held-up SECONDS           stalls: receives and does nothing
 //   again                                    the last event once more: a duplicate
 //   show
 //
@@ -80,7 +80,7 @@ class World {
  public:
   explicit World(CoordinatorOptions options = CoordinatorOptions());
 
-  // Obeys the line and returns what the coordinator did, one line each.
+  // Carries out the line and returns what the coordinator did, one line each.
   std::string Do(const std::string& line);
   void Happens(const CoordinatorEvent& event) { Step(event); }
   // Several lines; for what only sets the scene.
@@ -90,7 +90,7 @@ class World {
   Instant now() const { return now_; }
   JobView Job(const JobId& job = "lm-1") const;
   IslandView Island(IslandId id, const JobId& job = "lm-1") const;
-  // What the worker was told last.
+  // The last order to the worker.
   const IslandOrder& Order(const NodeId& worker) { return workers_[worker].order; }
   const MemberOrder& Membership(const NodeId& worker) { return workers_[worker].member; }
   const std::vector<PositionRange>& Leases(const NodeId& worker) { return workers_[worker].leases; }
@@ -110,7 +110,7 @@ class World {
     bool silent = false;
     JobId asked;  // to prepare
     IslandOrder order;
-    MemberOrder member;   // job empty: it follows nobody
+    MemberOrder member;   // job empty: it follows no leader
     bool set_up = false;  // under the plan of `order` or `member`
     bool holds = false;   // layers of an island
     bool steps_on = false;
