@@ -136,7 +136,7 @@ void LinkClient::SayHello(Instant now) {
   v1::Frame frame = MakeFrame(++hello_number_);
   *frame.mutable_link_hello() = handshake_->hello();
   Message part = Message::Of(frame.SerializeAsString());
-  dealer_.Send({&part, 1});  // if it does not go, the connection has gone, or no answer comes
+  dealer_.Send({&part, 1});  // where it cannot be sent, the connection has ended, or no answer comes
 }
 
 std::optional<ConnectionEvent> LinkClient::Next(Instant now, int* descriptor) {
@@ -382,7 +382,7 @@ SendOutcome LinkServer::Send(const std::string& to, v1::Frame frame, Message* pa
 
 SendOutcome LinkServer::Flush(const std::string& to, Peer& peer) {
   const SendOutcome outcome = SendDone(peer.out, peer.session, router_, &to);
-  if (outcome == SendOutcome::kUnreachable) {  // the connection has gone
+  if (outcome == SendOutcome::kUnreachable) {  // the connection has ended
     opening_.erase(to);
     sealing_.erase(to);
     peers_.erase(to);

@@ -39,8 +39,7 @@ class LinkClient {
   // handshake, or whose session has ended, stays down until ConnectAgain.
   std::optional<ConnectionEvent> Next(Instant now, int* descriptor = nullptr);
 
-  // REQUIRES: kUp was the last event, but for tests. kSent: it goes when what is before it has
-  // gone.
+  // REQUIRES: kUp was the last event, but for tests. kSent: it is sent after what is before it.
   SendOutcome Send(v1::Frame frame, Message* payload = nullptr);
   // Without waiting. Frames after a payload that is being opened wait for it.
   bool Receive(LinkFrame* in);

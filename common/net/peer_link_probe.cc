@@ -37,7 +37,7 @@ class Attempt {
 
   void Look() {
     while (const std::optional<ConnectionEvent> event = link_->Next(SteadyNow())) {
-      if (*event == ConnectionEvent::kConnected) continue;  // anybody may have taken it
+      if (*event == ConnectionEvent::kConnected) continue;  // any process may have accepted it
       // A peer that refuses us has its key, and knows what a peer is.
       const bool answered =
           *event == ConnectionEvent::kUp || *event == ConnectionEvent::kUnknownKey;

@@ -140,7 +140,7 @@ absl::StatusOr<std::string> AgreementKey::Agree(const Secret& other_public_key) 
       EVP_PKEY_CTX_new(static_cast<EVP_PKEY*>(key_.get()), nullptr), EVP_PKEY_CTX_free);
   std::string shared(32, '\0');
   size_t size = shared.size();
-  // OpenSSL refuses the points of small order, whose result everybody knows.
+  // OpenSSL refuses the points of small order, whose result is public.
   if (EVP_PKEY_derive_init(context.get()) != 1 ||
       EVP_PKEY_derive_set_peer(context.get(), other.get()) != 1 ||
       EVP_PKEY_derive(context.get(), reinterpret_cast<uint8_t*>(shared.data()), &size) != 1 ||

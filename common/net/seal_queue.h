@@ -40,7 +40,7 @@ class SealQueue {
 
   void Push(LinkFrame frame);
   // Its payload is sealed, and the chunk gets the tag. `wake` is called, on another thread, when
-  // that is done; it lives as long as the queue.
+  // that is done; it must outlive the queue.
   void PushToSeal(LinkFrame frame, const SealKey& key, const std::function<void()>& wake);
   // Its payload is opened where it lies.
   void PushToOpen(LinkFrame frame, const SealKey& key, const std::function<void()>& wake);

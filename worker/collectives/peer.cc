@@ -13,7 +13,7 @@
 namespace atl::worker {
 namespace {
 
-// Pieces of a part: several, so that the work on one goes beside the transfer of others, but as
+// Chunks of a part: several, so that the work on one goes beside the transfer of others, but as
 // large as may be, since each costs two threads' attention at both ends.
 constexpr int64_t kPieceBytesMin = 128 << 10;
 constexpr int64_t kPieceBytesMax = kBlockBytesMax;
@@ -334,7 +334,7 @@ class Member final : public HostCommunicator {
   absl::Status ForPieces(int owner, const Cuts& cuts, const Body& body) {
     constexpr auto kWidth = static_cast<int64_t>(sizeof(T));
     const int64_t end = cuts[owner + 1];
-    // Of site's sums, too, which are wider than T: a piece has as many elements all the way.
+    // Of site's sums, too, which are wider than T: a chunk has as many elements all the way.
     const int64_t bytes = (end - cuts[owner]) * kWidth / kPiecesWanted;
     const int64_t piece =
         std::clamp(bytes, kPieceBytesMin, kPieceBytesMax * kWidth / 8) / kWidth / kRun * kRun;
