@@ -136,7 +136,8 @@ void LinkClient::SayHello(Instant now) {
   v1::Frame frame = MakeFrame(++hello_number_);
   *frame.mutable_link_hello() = handshake_->hello();
   Message part = Message::Of(frame.SerializeAsString());
-  dealer_.Send({&part, 1});  // where it cannot be sent, the connection has ended, or no answer comes
+  dealer_.Send(
+      {&part, 1});  // where it cannot be sent, the connection has ended, or no answer comes
 }
 
 std::optional<ConnectionEvent> LinkClient::Next(Instant now, int* descriptor) {
