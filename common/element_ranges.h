@@ -49,6 +49,11 @@ class ElementRanges {
     return missing;
   }
 
+  std::vector<ElementRange> ranges() const {
+    std::vector<ElementRange> ranges;
+    for (const auto& [begin, end] : end_of_) ranges.push_back({begin, end});
+    return ranges;
+  }
   bool Covers(ElementRange range) const { return Missing(range).empty(); }
   bool empty() const { return end_of_.empty(); }
 

@@ -5,6 +5,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/ids.h"
@@ -33,8 +34,20 @@ struct LocalCheckpoint {
   std::vector<PositionRange> consumed;  // since base_version, not yet pushed
   int64_t save = 0;                     // its number; 0: it has none yet
   double loss_times_tokens = 0;         // of `consumed`, that the loss counts
+  // Besides `consumed`, in an order to go on from it: what was leased to the island until then.
+  std::vector<PositionRange> leased = {};
 
   bool operator==(const LocalCheckpoint&) const = default;
+};
+
+// A step of an island.
+struct LoggedStep {
+  int64_t optimizer_step = 0;  // of the state after it
+  std::vector<PositionRange> ranges;
+  double learning_rate = 0;
+  std::optional<double> loss_times_tokens = std::nullopt;  // where it is known
+
+  bool operator==(const LoggedStep&) const = default;
 };
 
 // Where copies of units lie: in a worker's memory, on its disk, or in an object store or shared

@@ -364,6 +364,7 @@ void Fields(V& v, Plain<V, LocalCheckpoint>& s, v1::LocalCheckpoint& m) {
   ATOLL_WIRE_MESSAGES(consumed, kMaxListLength);
   ATOLL_WIRE_COUNT(save);
   ATOLL_WIRE_COPY(loss_times_tokens);
+  ATOLL_WIRE_MESSAGES(leased, kMaxListLength);
 }
 
 inline constexpr int kMaxSavedUnits = 1 << 16;

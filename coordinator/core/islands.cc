@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "common/element_ranges.h"
 #include "common/protocol/fragments.h"
 #include "coordinator/core/drain.h"
 #include "coordinator/core/plans.h"
@@ -48,6 +49,9 @@ void NewGeneration(Job& job, IslandRecord& island) {
   island.lease_ranges.clear();
   island.author = island.incarnation;
   island.takes_over_from.clear();
+  // A leader that had no lease yet may have been about to go on from its predecessor's.
+  std::vector<PositionRange> leased = job.ledger.LeasedRanges(island.island);
+  if (!leased.empty()) job.leased_before[island.island] = std::move(leased);
   job.ledger.Release(island.island);
   job.waits_for_room.erase(island.island);
   job.orders.erase(island.island);
@@ -124,6 +128,38 @@ bool MayBePushed(const Job& job, const IslandRecord& island, Version base) {
   });
 }
 
+// What the island may have trained on since its save, so that devices that are further than that
+// can stay where they are.
+std::vector<PositionRange> FurtherData(const Job& job, const IslandRecord& island,
+                                       const LocalCheckpoint& about) {
+  ElementRanges saved, further;
+  for (const PositionRange& range : about.consumed) saved.Add({range.begin, range.end});
+  const auto add = [&](const std::vector<PositionRange>& ranges) {
+    for (const PositionRange& range : ranges) {
+      for (const ElementRange& part : saved.Missing({range.begin, range.end})) further.Add(part);
+    }
+  };
+  const auto before = job.leased_before.find(island.island);
+  if (before != job.leased_before.end()) add(before->second);
+  for (const auto& [id, contribution] : job.contributions) {
+    const bool own = id.island == island.island && id.base_version == about.base_version;
+    if (own && contribution.dropped) add(contribution.consumed);
+  }
+  std::vector<PositionRange> ranges;
+  for (const ElementRange& range : further.ranges()) ranges.push_back({range.begin, range.end});
+  return ranges;
+}
+
+// The save's data, and the further data if nobody else has it by now.
+bool LeaseToResume(Job& job, const IslandRecord& island, LocalCheckpoint* about) {
+  about->leased = FurtherData(job, island, *about);
+  std::vector<PositionRange> all = about->consumed;
+  all.insert(all.end(), about->leased.begin(), about->leased.end());
+  if (job.ledger.LeaseExactly(island.island, all)) return true;
+  about->leased.clear();
+  return job.ledger.LeaseExactly(island.island, about->consumed);
+}
+
 }  // namespace
 
 std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
@@ -131,7 +167,7 @@ std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
   (void)DropIncomplete(s, job);  // a contribution that was partly pushed is dropped
   std::string why_not;
   for (const SavedState& state : island.saved) {
-    const LocalCheckpoint& about = state.about;
+    LocalCheckpoint about = state.about;
     if (about.base_version != job.progress.version || job.progress.version == kNoVersion) {
       why_not = absl::StrCat("its saved state is of version ", about.base_version,
                              ", committed is ", job.progress.version);
@@ -141,7 +177,7 @@ std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
                    Missing(state, [&](const SavedHolder& h) { return IsThere(s, island, h); })) {
       why_not = absl::StrCat("no attached worker holds layer ", missing->layer,
                              " as it was at inner step ", about.inner_step);
-    } else if (!job.ledger.LeaseExactly(island.island, about.consumed)) {
+    } else if (!LeaseToResume(job, island, &about)) {
       why_not = "the data of its saved state is leased to others by now";
     } else {
       island.resume = about;

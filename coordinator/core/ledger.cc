@@ -151,14 +151,18 @@ void Ledger::Return(const ContributionId& contribution) {
   for (const PositionRange& range : PushedBy(contribution)) Free(range);
 }
 
-void Ledger::Release(IslandId island) {
+std::vector<PositionRange> Ledger::LeasedRanges(IslandId island) const {
   std::vector<PositionRange> ranges;
   for (const auto& [begin, interval] : intervals_) {
     if (interval.use == LedgerUse::kLeased && interval.island == island) {
       ranges.push_back({begin, interval.end});
     }
   }
-  for (const PositionRange& range : ranges) Free(range);
+  return ranges;
+}
+
+void Ledger::Release(IslandId island) {
+  for (const PositionRange& range : LeasedRanges(island)) Free(range);
 }
 
 bool Ledger::CommitOnly(const std::vector<PositionRange>& ranges) {

@@ -51,6 +51,7 @@ class Ledger {
   int64_t budget() const { return budget_; }
   int64_t Count(LedgerUse use) const;
   int64_t Leased(IslandId island) const;  // not pushed
+  std::vector<PositionRange> LeasedRanges(IslandId island) const;
   int64_t free() const { return budget_ - used_; }
   // That it lies on one axis, among its first `budget` positions.
   bool IsRange(const PositionRange& range) const;

@@ -264,6 +264,8 @@ struct Job {
   bool fences_changed = false;   // servers are to be told
   Instant validate_by = kNever;  // the last validation is given up
   std::map<int32_t, std::vector<std::vector<ShardId>>> transfer_plans;  // by number of senders
+  // What islands were leased when their newest generations began.
+  std::map<IslandId, std::vector<PositionRange>> leased_before;
   std::set<IslandId> touched;  // in this Step, see State::Touch
   mutable std::map<IslandId, bool>
       plan_is_whole;          // where no Edit has changed it since; see PlanInForce

@@ -68,7 +68,7 @@ struct Fixture {
     const auto saved = group[leader].trainer->SaveState(about, tier);
     INFO(saved.status().ToString());
     REQUIRE(saved.ok());
-    REQUIRE(*saved);
+    REQUIRE(*saved == Kept::kCopied);
     const GroupTrainer::SaveOutcome outcome = saves.Next();
     REQUIRE(outcome.tier == tier);
     INFO(outcome.trouble);
@@ -200,7 +200,7 @@ TEST_CASE("a leader dies: the next one resumes the saved state that it is told")
   f.group.Kill("w1");
   f.group["w2"].follower->Unfollow("it is to lead");
   REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
-  f.group["w2"].trainer->ResumeFrom(save);
+  f.group["w2"].trainer->ResumeFrom(save, {});
   const auto taken = f.group.Order(f.group.PlanFor(kTwo, {"w2", "w3"}), /*generation=*/2);
   INFO(taken.status().ToString());
   REQUIRE(taken.ok());
@@ -214,6 +214,46 @@ TEST_CASE("a leader dies: the next one resumes the saved state that it is told")
     const double loss = again.Step(step);
     if (step >= 2) REQUIRE(f.group["w2"].Step(step) == Approx(loss).epsilon(1e-5));
   }
+}
+
+TEST_CASE("a_leader_dies_whose_layers_others_own_and_the_next_one_goes_on_from_its_newest_step") {
+  Fixture f(3);
+  f.group.Take(Replicas("three replicas", {4, 2, 2}, 3), {"w1", "w2", "w3"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 2);
+  REQUIRE(*f.group["w1"].trainer->SaveState({}, kMemory) == Kept::kByOwners);
+  const int64_t save = f.saves.Next().save;
+  f.Trains("w1", 2);
+  f.group["w1"].Settles();
+  f.group.Kill("w1");
+  f.group["w2"].follower->Unfollow("it is to lead");
+  REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
+  std::vector<PositionRange> leased;
+  for (int64_t step = 2; step < 4; ++step) {
+    for (const PositionRange& range : Batch(step)) leased.push_back(range);
+  }
+  const bool others_have_it = GENERATE(false, true);
+  if (others_have_it) leased.pop_back();
+  f.group["w2"].trainer->ResumeFrom(save, leased);
+  const auto taken = f.group.Order(
+      f.group.PlanFor(Replicas("two replicas", {4, 4}, 2), {"w2", "w3"}), /*generation=*/2);
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  INFO(taken->reason);
+  if (others_have_it) {  // nor is there a copy of the save
+    REQUIRE(!taken->resumed);
+    return;
+  }
+  REQUIRE(taken->kept);
+  REQUIRE(taken->resumed);
+  REQUIRE(taken->beyond.size() == 2);
+  REQUIRE(taken->beyond[1].optimizer_step == 4);
+  REQUIRE(taken->beyond[1].ranges == Batch(3));
+  REQUIRE(taken->beyond[1].loss_times_tokens.value_or(0) > 0);
+  REQUIRE(taken->replayed == 0);
+  REQUIRE(f.group["w2"].trainer->optimizer_steps() == 4);
+  f.Trains("w2", 1);
+  f.HasTheStateOfOneDevice("w2");
 }
 
 TEST_CASE("a leader dies and nothing is to be resumed: the moments are those of its last step") {
@@ -339,7 +379,7 @@ TEST_CASE("all_workers_die_and_the_island_resumes_from_their_disks_in_any_layout
   for (const NodeId name : {"w1", "w2", "w3"}) f.group.Restart(name);
   f.saves.Watch(f.group["w2"]);
   // Another one leads. Who has no part in the layout sends what is on its disk.
-  f.group["w2"].trainer->ResumeFrom(save);
+  f.group["w2"].trainer->ResumeFrom(save, {});
   const IslandPlan plan = f.group.PlanFor(other_layout ? kTwo : kThree, {"w2", "w3", "w1"});
   const auto taken = f.group.Order(plan, /*generation=*/2);
   INFO(taken.status().ToString());
@@ -392,7 +432,7 @@ TEST_CASE("a_state_that_is_resumed_has_the_residual_of_quantised_pushes_that_it_
     f.group["w2"].follower->Unfollow("it is to lead");
     REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
   }
-  f.group["w2"].trainer->ResumeFrom(save);
+  f.group["w2"].trainer->ResumeFrom(save, {});
   const auto taken = f.group.Order(f.group.PlanFor(kTwo, members), /*generation=*/2);
   INFO(taken.status().ToString());
   REQUIRE(taken.ok());
@@ -477,7 +517,7 @@ TEST_CASE("a leader and another one die: the remote tier is what the next leader
   f.group.Kill("w2");
   f.group["w3"].follower->Unfollow("it is to lead");
   REQUIRE(f.group["w3"].follower->AwaitFree(10s).ok());
-  f.group["w3"].trainer->ResumeFrom(save);
+  f.group["w3"].trainer->ResumeFrom(save, {});
   const auto taken = f.group.Order(f.group.PlanFor(kOne, {"w3"}), /*generation=*/2);
   INFO(taken.status().ToString());
   REQUIRE(taken.ok());
@@ -490,7 +530,7 @@ TEST_CASE("a remote tier that cannot be written is told, and training goes on") 
   f.group.Take(kTwo, {"w1", "w2"});
   REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
   f.Trains("w1", 1);
-  REQUIRE(*f.group["w1"].trainer->SaveState({}, kRemote));
+  REQUIRE(*f.group["w1"].trainer->SaveState({}, kRemote) == Kept::kCopied);
   f.Trains("w1", 1);
   const GroupTrainer::SaveOutcome outcome = f.saves.Next();
   REQUIRE(outcome.state.units.empty());
@@ -505,7 +545,7 @@ TEST_CASE("replicas that own the whole state between them keep no copies of each
   REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
   const auto saved = f.group["w1"].trainer->SaveState({}, kMemory);
   REQUIRE(saved.ok());
-  REQUIRE(!*saved);
+  REQUIRE(*saved == Kept::kByOwners);
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ void WorkerNode::Do(const worker::Reconfigure& action) {
              const std::pair owner(action.island, action.generation);
              if (owner != island_) known_ = Known();
              island_ = owner;
-             control_->ResumeFrom(action.resume);
+             control_->ResumeFrom(action.resume, action.leased);
              worker::Leadership leadership;
              const absl::StatusOr<worker::PlanTaken> taken =
                  control_->Configure(action.job, action.generation, action.plan, action.shards,
@@ -106,6 +106,7 @@ Event WorkerNode::Configured(const worker::Reconfigure& action, const worker::Pl
   worker::Reconfigured done{action.plan.number, taken.kept, taken.step_taken, taken.reason};
   done.steps_replayed = taken.replayed;
   done.resumed = taken.resumed;
+  done.beyond = taken.beyond;
   done.base_lost = taken.base_lost;
   done.push_lost = taken.push_lost;
   if (!action.take_over_from.empty()) {
@@ -113,11 +114,12 @@ Event WorkerNode::Configured(const worker::Reconfigure& action, const worker::Pl
     known_ = world_.FindWorker(action.take_over_from)->kept_;
   }
   world_.Trace(absl::StrCat(name(), " sets up plan ", action.plan.number,
-                            taken.resumed        ? ", from disks"
-                            : taken.replayed > 0 ? ", from copies"
-                            : taken.step_taken   ? ", one step ahead"
-                            : taken.kept         ? ""
-                                                 : ", state lost",
+                            !taken.beyond.empty() ? ", further than its save"
+                            : taken.resumed       ? ", from a save"
+                            : taken.replayed > 0  ? ", from copies"
+                            : taken.step_taken    ? ", one step ahead"
+                            : taken.kept          ? ""
+                                                  : ", state lost",
                             taken.base_lost ? ", theta_base lost" : "",
                             taken.push_lost ? ", a push lost" : "", " (", taken.reason, ")"));
   const std::optional<ToyStep> step = std::exchange(known_.stepping, std::nullopt);
@@ -135,6 +137,11 @@ Event WorkerNode::Configured(const worker::Reconfigure& action, const worker::Pl
     known_ = Known();
     known_.state = *saved->second.second;
     known_.since_base = saved->second.first.consumed;
+    for (const LoggedStep& further : taken.beyond) {
+      TakeOnto(*known_.state, further.ranges, further.learning_rate);
+      known_.since_base.insert(known_.since_base.end(), further.ranges.begin(),
+                               further.ranges.end());
+    }
   } else if (taken.step_taken && step) {
     if (known_.state) TakeOnto(*known_.state, step->ranges, step->learning_rate);
     known_.since_base.insert(known_.since_base.end(), step->ranges.begin(), step->ranges.end());
@@ -358,9 +365,10 @@ void WorkerNode::Do(const worker::SaveState& action) {
                    " sequences after ", worker::Sequences(known_.since_base)));
              }
              if (known_.state) saving_[action.about.inner_step] = {action.about, *known_.state};
-             const absl::StatusOr<bool> kept = control_->SaveState(action.about, action.tier);
+             const absl::StatusOr<worker::Kept> kept =
+                 control_->SaveState(action.about, action.tier);
              if (!kept.ok()) return Failed(kept.status());
-             if (*kept) {
+             if (*kept != worker::Kept::kNot) {
                world_.Trace(absl::StrCat(name(), " saves its state at step ",
                                          known_.state ? known_.state->optimizer_step : -1,
                                          action.tier == Tier::kDisk ? " on disk" : ""));

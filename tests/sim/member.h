@@ -191,7 +191,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   bool addition_prepared_ = false;
   PeerFence stepped_;
   worker::StepSums taken_, waits_;
-  worker::LoggedStep stepping_;  // the newest
+  LoggedStep stepping_;  // the newest
   int64_t stepping_number_ = 0;
   std::shared_ptr<worker::OuterState> outer_, next_outer_;
   std::optional<v1::Inheritance> kept_;

@@ -44,7 +44,7 @@ absl::Status SimMember::Save(worker::KeeperTask task) {
   for (worker::SaveOrder::Fetch& fetch : task.order.fetch) {
     fetch.elements = ToyLayers()[static_cast<size_t>(fetch.unit.shard.layer)].elements;
   }
-  log_.Saved(task.save, /*lasting=*/task.tier != Tier::kMemory);
+  log_.Saved(task.save, task.optimizer_step, /*lasting=*/task.tier != Tier::kMemory);
   keeping_[task.tier] = std::move(task);
   return absl::OkStatus();
 }

@@ -202,7 +202,7 @@ absl::Status SimMember::TakeStep(const StepSums& step) {
 }
 
 void SimMember::Take(const StepSums& step) {
-  worker::LoggedStep logged = stepping_;
+  LoggedStep logged = stepping_;
   for (auto& [layer, toy] : held_) {
     if (toy.surplus) continue;
     toy.Step(layer, stepping_.ranges, stepping_.learning_rate);
@@ -343,7 +343,7 @@ absl::Status SimMember::Fetch(const v1::GroupFrame& call) {
   stamps_.Set(Held(), StampsOf(call));
   if (fetch.save() == 0) return absl::OkStatus();
   log_.Clear();
-  log_.Saved(fetch.save());
+  log_.Saved(fetch.save(), fetch.optimizer_step());
   return absl::OkStatus();
 }
 

@@ -115,10 +115,11 @@ struct Reconfigured {
   // its newest command.
   std::optional<Leadership> taken_over = std::nullopt;
   int64_t steps_replayed = 0;  // made again, on the way there from a saved state
-  bool resumed = false;        // the state is that of Reconfigure::resume
+  bool resumed = false;        // the state is that of Reconfigure::resume, and of `beyond`
   bool base_lost = false;      // some of theta_base is nowhere, the rest is kept
   // Some of the pseudo-gradient that is being pushed is nowhere: what is not staged of it never is.
   bool push_lost = false;
+  std::vector<LoggedStep> beyond = {};
 };
 // What the leader knows waits to be fetched by whom takes over.
 struct HandedOver {};
@@ -158,10 +159,13 @@ struct CommandFailed {
   bool permanent = false;  // it would fail again, by what the job's files hold
 };
 
-// SaveState has ended: the next command may change the state. `kept`: copies are on their way;
-// else nobody can keep any under this plan.
+// Who keeps what is saved in memory: nobody can under this plan; every element has another owner,
+// which goes on with it, so that a later save is of use only when its base is another; or copies
+// are on their way.
+enum class Kept { kNot, kByOwners, kCopied };
+// SaveState has ended: the next command may change the state.
 struct StateCopied {
-  bool kept = false;
+  Kept kept = Kept::kNot;
 };
 // A state is whole in a tier; or, if it has no units, it could not be saved there.
 struct StateSaved {
@@ -266,8 +270,10 @@ struct Reconfigure {
   // nobody.
   NodeId take_over_from = {};
   std::vector<ShardPlacement> shards = {};  // of the job
-  // Leave the state of this save, and no newer one; 0: the newest that there is.
+  // Leave the state of this save, or a later one by steps on data in `leased`; 0: the newest that
+  // there is.
   int64_t resume = 0;
+  std::vector<PositionRange> leased = {};
 };
 // theta <- the initial weights: InitialWeightsMade.
 struct MakeInitialWeights {};

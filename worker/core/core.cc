@@ -339,7 +339,7 @@ void WorkerCore::Impl::ForgetIsland() {
   saved_at_.clear();
   saved_states_.clear();
   resumed_.reset();
-  unsaved_ = PlanName();
+  unsaved_ = kept_by_owners_ = PlanName();
   step_failed_ = false;
   settled_ = PlanName();
   if (command_ != Command::kNone && command_ != Command::kPrepare) discard_ = true;

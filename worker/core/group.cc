@@ -49,6 +49,7 @@ bool WorkerCore::Impl::StartReconfigure() {
   configuring_ = {order_->generation, plan.number};
   Reconfigure command{order_->job, order_->island, order_->generation, plan};
   command.resume = ResumeSave();
+  if (command.resume != 0) command.leased = order_->resume->leased;
   command.shards = order_->shards;
   if (TakingOver()) command.take_over_from = order_->takes_over_from;
   // What is on its way belongs to owners of the plan before.
@@ -88,8 +89,7 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   beside_save_ = false;
   save_due_ = true;
   if (Finish() == Command::kNone) return;
-  // A newer plan may find the devices with the resumed state, and need no copy of it.
-  Resumed(event.resumed || (event.kept && resumed_));
+  Resumed(event);
   steps_redone_ += event.steps_replayed;
   if (event.taken_over) TakeOver(*event.taken_over);
   if (event.push_lost) PushLost(event.reason);

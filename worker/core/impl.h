@@ -159,7 +159,7 @@ class WorkerCore::Impl {
   int64_t PeerEverySteps() const;
   void NoteSaveEnded();
   int64_t ResumeSave() const;
-  void Resumed(bool resumed);
+  void Resumed(const Reconfigured& event);
   void AdoptResumed(const Adopted& event);
 
   Command Finish();
@@ -332,8 +332,9 @@ class WorkerCore::Impl {
   std::set<Tier> saving_tiers_;       // beside the steps
   std::map<Tier, int64_t> saved_at_;  // inner step of the newest save in each tier
   Tier saving_tier_ = Tier::kMemory;  // of the command under way
-  bool save_due_ = false;  // the newest save in memory is of another base, or of another plan
-  PlanName unsaved_;       // under this plan nobody can keep copies
+  bool save_due_ = false;    // the newest save in memory is of another base, or of another plan
+  PlanName unsaved_;         // under this plan nobody can keep copies
+  PlanName kept_by_owners_;  // under this plan every element has another owner
   Instant save_began_;
   RecentMean save_seconds_, step_seconds_saving_;
   bool beside_save_ = false;  // a step of now: copies in memory are, or were, made beside it

@@ -1,6 +1,9 @@
 #include "worker/core/leases.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "common/element_ranges.h"
 
 namespace atl::worker {
 
@@ -42,6 +45,19 @@ void Leases::PutBack(const std::vector<PositionRange>& ranges) {
   }
 }
 
+void Leases::Remove(const std::vector<PositionRange>& ranges) {
+  ElementRanges gone;
+  for (const PositionRange& range : ranges) gone.Add({range.begin, range.end});
+  std::deque<PositionRange> left;
+  for (const PositionRange& range : ranges_) {
+    for (const ElementRange& part : gone.Missing({range.begin, range.end})) {
+      left.push_back({part.begin, part.end});
+    }
+  }
+  ranges_ = std::move(left);
+  size_ = Sequences({ranges_.begin(), ranges_.end()});
+}
+
 void Leases::Clear() {
   ranges_.clear();
   size_ = 0;
@@ -66,6 +82,14 @@ void Join(std::vector<PositionRange>& ranges, PositionRange range) {
   }
   first = ranges.erase(first, last);
   ranges.insert(first, range);
+}
+
+bool Contains(const std::vector<PositionRange>& ranges, const std::vector<PositionRange>& some) {
+  ElementRanges all;
+  for (const PositionRange& range : ranges) all.Add({range.begin, range.end});
+  return std::all_of(some.begin(), some.end(), [&](const PositionRange& range) {
+    return range.size() <= 0 || all.Covers({range.begin, range.end});
+  });
 }
 
 }  // namespace atl::worker

@@ -22,6 +22,8 @@ class Leases {
   std::vector<PositionRange> Take(int64_t sequences);
   // Back to the front: they will be taken next.
   void PutBack(const std::vector<PositionRange>& ranges);
+  // They are used; others stay in their order.
+  void Remove(const std::vector<PositionRange>& ranges);
   void Clear();
 
  private:
@@ -33,6 +35,9 @@ int64_t Sequences(const std::vector<PositionRange>& ranges);
 
 // Adds `range` to `ranges`, which are sorted and joined where they touch, and stay so.
 void Join(std::vector<PositionRange>& ranges, PositionRange range);
+
+// Whether all of `some` is in `ranges`.
+bool Contains(const std::vector<PositionRange>& ranges, const std::vector<PositionRange>& some);
 
 }  // namespace atl::worker
 

@@ -188,7 +188,7 @@ TEST_CASE("a_worker_without_a_plan_saves_to_its_disk_between_contributions_only"
   CHECK(save.about.base_version == 0);
   CHECK(save.about.inner_step == 3);
   CHECK(save.about.consumed == Ranges{{0, 6}});
-  story.Happens(StateCopied{true});
+  story.Happens(StateCopied{Kept::kCopied});
   story.Happens(StateSaved{{}, "", Tier::kDisk});
   story.Trains();
   const PushRequest request = story.AsksToPush();
@@ -342,7 +342,7 @@ TEST_CASE("SIGTERM: the step ends, the state is saved, the worker takes its leav
   CHECK(story.Idle<Stop>());
   story.Trains();
   CHECK(story.Wants<SaveState>().about.inner_step == 2);
-  story.Happens(StateCopied{true});
+  story.Happens(StateCopied{Kept::kCopied});
   SECTION("as it should") { story.Happens(StateSaved{{}, "", Tier::kDisk}); }
   SECTION("or, if the disk hangs, after a limit") { story.Passes(std::chrono::seconds(20)); }
   CHECK(story.Wants<Leaving>().reason == "SIGTERM");

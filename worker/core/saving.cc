@@ -24,6 +24,20 @@ const char* NotSaved(Tier tier) {
   return "";
 }
 
+// Steps whose loss is not known count as those around them.
+void AddSteps(const std::vector<LoggedStep>& steps, LocalCheckpoint* about) {
+  int64_t known = Sequences(about->consumed);
+  for (const LoggedStep& step : steps) {
+    for (const PositionRange& range : step.ranges) Join(about->consumed, range);
+    if (!step.loss_times_tokens) continue;
+    about->loss_times_tokens += *step.loss_times_tokens;
+    known += Sequences(step.ranges);
+  }
+  about->inner_step += static_cast<int64_t>(steps.size());
+  const int64_t all = Sequences(about->consumed);
+  if (known > 0) about->loss_times_tokens *= static_cast<double>(all) / static_cast<double>(known);
+}
+
 }  // namespace
 
 // As the job says; else so many that what saving holds up, and what it slows steps down by, is a
@@ -44,7 +58,7 @@ bool WorkerCore::Impl::SaveDue(Tier tier) {
   const int64_t since = inner_step_ - saved_at_[tier];
   if (tier == Tier::kMemory) {
     return wanted.peer_copies > 0 && order_->plan.members.size() > 1 && unsaved_ != configured_ &&
-           (save_due_ || since >= PeerEverySteps());
+           (save_due_ || (kept_by_owners_ != configured_ && since >= PeerEverySteps()));
   }
   const int64_t every = spec().schedule.checkpoint_every_steps;
   if (tier == Tier::kRemote && wanted.remote.empty()) return false;
@@ -84,7 +98,8 @@ void WorkerCore::Impl::Save(Tier tier) {
 void WorkerCore::Impl::On(const StateCopied& event) {
   if (Finish() != Command::kSave) return;
   if (saving_tier_ == Tier::kMemory) save_seconds_.Add(Seconds(now_ - save_began_));
-  if (event.kept) return;
+  if (event.kept == Kept::kByOwners) kept_by_owners_ = configured_;
+  if (event.kept != Kept::kNot) return;
   saving_tiers_.erase(saving_tier_);
   if (saving_tier_ != Tier::kMemory) return;
   beside_save_ = false;
@@ -125,22 +140,31 @@ int64_t WorkerCore::Impl::ResumeSave() const {
   return wanted ? order_->resume->save : 0;
 }
 
-// The island is set up, as it was when it was saved or not.
-void WorkerCore::Impl::Resumed(bool resumed) {
+// The island is set up, as it was when it was saved, some steps further, or not.
+void WorkerCore::Impl::Resumed(const Reconfigured& event) {
   if (ResumeSave() == 0) return;
-  resume_tried_ = true;
-  if (resumed) {
-    resumed_ = order_->resume;
-    inner_step_ = resumed_->inner_step;
-    tokens_ = inner_step_ * spec().inner.batch_sequences * spec().data.sequence_length;
-    for (const Tier tier : {Tier::kDisk, Tier::kRemote}) saved_at_[tier] = inner_step_;
+  const bool again = std::exchange(resume_tried_, true);
+  // A newer plan may find the devices with the resumed state, and need no copy of it.
+  if (again && event.kept && !event.resumed) return;
+  if (again) {
+    leases_.PutBack(resumed_->consumed);
+  } else {
+    leases_.PutBack(order_->resume->leased);
+    leases_.PutBack(order_->resume->consumed);
+  }
+  resumed_.reset();
+  if (!event.resumed) {
+    // Its data is leased to this island: it is trained on again.
+    Log(absl::StrCat("the saved state of inner step ", order_->resume->inner_step,
+                     " is not whole any more"));
     return;
   }
-  // Its data is leased to this island: it is trained on again.
-  resumed_.reset();
-  leases_.PutBack(order_->resume->consumed);
-  Log(absl::StrCat("the saved state of inner step ", order_->resume->inner_step,
-                   " is not whole any more"));
+  resumed_ = order_->resume;
+  AddSteps(event.beyond, &*resumed_);
+  leases_.Remove(resumed_->consumed);
+  inner_step_ = resumed_->inner_step;
+  tokens_ = inner_step_ * spec().inner.batch_sequences * spec().data.sequence_length;
+  for (const Tier tier : {Tier::kDisk, Tier::kRemote}) saved_at_[tier] = inner_step_;
 }
 
 void WorkerCore::Impl::AdoptResumed(const Adopted& event) {

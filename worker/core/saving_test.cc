@@ -14,7 +14,7 @@ class Saving : public Group {
     order.spec.checkpoint.peer_every_steps = every;
     order.steps_this_round = 100;
   }
-  LocalCheckpoint Saves(bool kept = true) {
+  LocalCheckpoint Saves(Kept kept = Kept::kCopied) {
     const SaveState save = Wants<SaveState>();
     CHECK(save.tier == Tier::kMemory);
     Happens(StateCopied{kept});
@@ -52,7 +52,7 @@ TEST_CASE("State is saved after an adoption, and then after so many steps; one s
 TEST_CASE("Where nobody can keep copies, it is not asked again under the same plan") {
   Saving story(1);
   story.Starts();
-  story.Saves(/*kept=*/false);
+  story.Saves(Kept::kNot);
   story.TrainsSteps(3);
   story.Wants<TrainStep>();
   story.PlansAgain(PlanOf(2, "w1", "w3"));
@@ -66,7 +66,7 @@ int64_t StepsToNextSave(Saving& story, double first_step_seconds, double step_se
   story.Starts();
   story.Wants<SaveState>();
   story.Passes(std::chrono::milliseconds(5));
-  story.Happens(StateCopied{true});
+  story.Happens(StateCopied{Kept::kCopied});
   story.IsWhole({story.order.job, story.order.island}, 7);  // during the first step
   for (int64_t steps = 0; steps < 10; ++steps) {
     if (!story.Idle<SaveState>()) return steps;
@@ -94,9 +94,9 @@ TEST_CASE("disks_and_the_remote_tier_are_written_every_so_many_steps_beside_copi
   story.Saves();
   story.TrainsSteps(3);
   CHECK(story.Wants<SaveState>().tier == Tier::kDisk);
-  story.Happens(StateCopied{true});
+  story.Happens(StateCopied{Kept::kCopied});
   CHECK(story.Wants<SaveState>().tier == Tier::kRemote);
-  story.Happens(StateCopied{true});
+  story.Happens(StateCopied{Kept::kCopied});
   story.Happens(StateSaved{{}, "w2: no space left", Tier::kDisk});
   CHECK(story.Wants<WorkerLog>().text ==
         "the island's state was not saved on disk: w2: no space left");
@@ -106,8 +106,44 @@ TEST_CASE("disks_and_the_remote_tier_are_written_every_so_many_steps_beside_copi
   const SaveState save = story.Wants<SaveState>();  // the remote one is still on its way
   CHECK(save.tier == Tier::kDisk);
   CHECK(save.about.inner_step == 6);
-  story.Happens(StateCopied{true});
+  story.Happens(StateCopied{Kept::kCopied});
   CHECK(story.Idle<SaveState>());
+}
+
+TEST_CASE("State_that_every_element_has_several_owners_of_is_marked_once_a_version") {
+  Saving story;
+  story.Starts();
+  story.Saves(Kept::kByOwners);
+  story.TrainsSteps(10);
+  CHECK(story.Idle<SaveState>());
+}
+
+TEST_CASE("a_new_leader_goes_on_further_than_the_save_with_the_data_of_the_steps_since") {
+  Saving story(100);
+  LocalCheckpoint about{story.order.job, story.order.island, 0, 40, {{0, 20}}, 7, 400};
+  about.leased = {{20, 60}};
+  story.order.resume = about;
+  story.Attaches();
+  story.Orders();
+  story.Prepares();
+  const Reconfigure setup = story.Wants<Reconfigure>();
+  CHECK(setup.resume == 7);
+  CHECK(setup.leased == about.leased);
+  Reconfigured done{setup.plan.number, true};
+  done.resumed = true;
+  done.beyond = {{41, {{20, 24}}, 0.1, 40}, {42, {{24, 30}}, 0.1}};
+  story.Happens(done);
+  story.Pulls(0);
+  const AdoptPulled adopt = story.Wants<AdoptPulled>();
+  CHECK(adopt.mode == AdoptMode::kKeep);
+  CHECK(adopt.consumed == Ranges{{0, 30}});
+  story.Happens(Adopted{0});
+  const SaveState save = story.Wants<SaveState>();
+  CHECK(save.about.inner_step == 42);
+  CHECK(save.about.consumed == Ranges{{0, 30}});
+  CHECK(save.about.loss_times_tokens == Approx((400 + 40) * 30 / 24.0));
+  story.Happens(StateCopied{Kept::kByOwners});
+  CHECK(story.Wants<TrainStep>().ranges.front().begin == 30);
 }
 
 TEST_CASE("a_worker_alone_under_a_plan_gets_SIGTERM_and_stops_when_its_units_are_on_the_disk") {
@@ -127,7 +163,7 @@ TEST_CASE("a_worker_alone_under_a_plan_gets_SIGTERM_and_stops_when_its_units_are
   const SaveState save = story.Wants<SaveState>();
   CHECK(save.tier == Tier::kDisk);
   CHECK(save.about.inner_step == 3);
-  story.Happens(StateCopied{true});
+  story.Happens(StateCopied{Kept::kCopied});
   CHECK(story.Idle<Stop>());
   story.Happens(StateSaved{{}, "", Tier::kDisk});
   CHECK(story.Wants<Stop>().exit_code == 0);

@@ -70,7 +70,10 @@ class IslandControl {
                                       const IslandPlan& plan,
                                       const std::vector<ShardPlacement>& shards,
                                       const NodeId& before, Leadership* known);
-  void ResumeFrom(int64_t save) { resume_save_ = save; }
+  void ResumeFrom(int64_t save, std::vector<PositionRange> leased) {
+    resume_save_ = save;
+    resume_leased_ = std::move(leased);
+  }
   // Another worker takes over.
   void Keep(Leadership known);
   void Release();  // the job is closed
@@ -91,7 +94,7 @@ class IslandControl {
   absl::Status SetOptimizerSteps(int64_t steps);
 
   // ---- Saved states. ----
-  absl::StatusOr<bool> SaveState(const LocalCheckpoint& about, Tier tier);
+  absl::StatusOr<Kept> SaveState(const LocalCheckpoint& about, Tier tier);
   void OnSaveDone(const NodeId& from, const v1::SaveDone& done);
 
   // What goes on ends soon: the port is interrupted by whoever calls this.
@@ -136,6 +139,7 @@ class IslandControl {
   LayerMoves PlanMovesOrRestore(const Holdings& holdings);
   void LookIntoRemote(const Holdings& holdings);
   bool PlanReplay(int64_t save, int64_t optimizer_step);
+  std::optional<LayerMoves> PlanFromDevices(const Holdings& holdings);
   LayerMoves PlanGoingBack(const Holdings& holdings, LayerMoves otherwise);
   void NoteWholeSaves(const Holdings& holdings);
   struct Replayed {
@@ -206,6 +210,8 @@ class IslandControl {
   };
   std::optional<Numbered> numbered_;  // what last_save_ is of, unless of copies in memory
   int64_t resume_save_ = 0;           // see ResumeFrom
+  std::vector<PositionRange> resume_leased_;
+  std::optional<std::vector<LoggedStep>> beyond_;  // the devices have it, and these steps
   // What was being set when something failed is not set: there is a way back to what was before.
   bool change_failed_ = false;
   // From where and how the island comes back to where it was; until it has.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/logging.h"
+#include "worker/core/leases.h"
 #include "worker/island/control.h"
 #include "worker/island/save_wire.h"
 
@@ -22,7 +23,7 @@ int64_t IslandControl::NumberOf(const LocalCheckpoint& about, Tier tier) {
   return number;
 }
 
-absl::StatusOr<bool> IslandControl::SaveState(const LocalCheckpoint& about, Tier tier) {
+absl::StatusOr<Kept> IslandControl::SaveState(const LocalCheckpoint& about, Tier tier) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Settle());
   Saving saving;
@@ -31,12 +32,16 @@ absl::StatusOr<bool> IslandControl::SaveState(const LocalCheckpoint& about, Tier
   for (const IslandMember& member : plan_.members) sites[member.worker] = member.site;
   const int64_t copies = in_memory ? port_->island_job()->spec.checkpoint.peer_copies : 0;
   saving.plan = PlanSave(holdings_, copies, sites);
-  if (in_memory && !saving.plan.copied) return false;
+  const bool by_owners = in_memory && saving.plan.by_owners && copies > 0;
+  if (in_memory && !saving.plan.copied && !by_owners) return Kept::kNot;
   saving.about = about;
   saving.about.save = last_save_ = NumberOf(about, tier);
   saving.members = plan_.members;
   KeeperTask task{last_save_, {}, tier, steps_};
   std::map<NodeId, SaveOrder> orders = saving.plan.orders;
+  if (by_owners) {
+    for (auto& [worker, order] : orders) order = SaveOrder();  // to log what follows
+  }
   {
     const std::lock_guard lock(save_mutex_);
     task.keep = whole_saves_[tier];
@@ -72,7 +77,7 @@ absl::StatusOr<bool> IslandControl::SaveState(const LocalCheckpoint& about, Tier
   go_on.mutable_go_on_saving()->set_save(last_save_);
   for (const auto& [worker, call] : calls) port_->Tell(worker, go_on);
   port_->Tell(name(), go_on);
-  return true;
+  return by_owners ? Kept::kByOwners : Kept::kCopied;
 }
 
 // On the link's thread, or on this worker's keepers'.
@@ -118,6 +123,10 @@ void IslandControl::ForgetSaving() {
 
 // The state where the island was; if some of it is nowhere, by way of a save.
 LayerMoves IslandControl::PlanMovesOrRestore(const Holdings& holdings) {
+  beyond_.reset();
+  if (resume_save_ != 0) {
+    if (std::optional<LayerMoves> moves = PlanFromDevices(holdings)) return *std::move(moves);
+  }
   if (resume_save_ != 0 && !bad_saves_.contains(resume_save_)) {
     LayerMoves moves = PlanRestore(holdings, saves_, resume_save_);
     if (!moves.kept) {
@@ -135,6 +144,25 @@ LayerMoves IslandControl::PlanMovesOrRestore(const Holdings& holdings) {
     return moves;
   }
   return PlanGoingBack(holdings, std::move(moves));
+}
+
+// Without going back: what the members' devices hold is the save and nothing but steps since, on
+// data that is the island's.
+std::optional<LayerMoves> IslandControl::PlanFromDevices(const Holdings& holdings) {
+  const std::optional<ReplayLog::Changes> changes = port_->ChangesSince(resume_save_);
+  if (!changes || !changes->all) return std::nullopt;
+  std::vector<LoggedStep> beyond;
+  for (const LoggedChange& change : changes->list) {
+    const LoggedStep* step = std::get_if<LoggedStep>(&change);
+    if (step == nullptr || !Contains(resume_leased_, step->ranges)) return std::nullopt;
+    beyond.push_back(*step);
+  }
+  LayerMoves moves = PlanMoves(holdings, StatesIn(holdings));
+  if (!moves.kept || moves.state.any_parameters) return std::nullopt;
+  if (moves.optimizer_step != changes->optimizer_step) return std::nullopt;
+  replay_.reset();
+  beyond_ = std::move(beyond);
+  return moves;
 }
 
 // Where the island was; to who has not led it, the newest that there is.

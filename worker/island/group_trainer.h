@@ -78,10 +78,12 @@ class GroupTrainer final : public Trainer {
   using OnSaved = std::function<void(const SaveOutcome&)>;
   // Called on any thread. Before the first Configure.
   void SetOnSaved(OnSaved on_saved) { on_saved_ = std::move(on_saved); }
-  absl::StatusOr<bool> SaveState(const LocalCheckpoint& about, Tier tier) override {
+  absl::StatusOr<Kept> SaveState(const LocalCheckpoint& about, Tier tier) override {
     return control_.SaveState(about, tier);
   }
-  void ResumeFrom(int64_t save) override { control_.ResumeFrom(save); }
+  void ResumeFrom(int64_t save, std::vector<PositionRange> leased) override {
+    control_.ResumeFrom(save, std::move(leased));
+  }
   // Receives the followers' answers to the step before: it is taken everywhere then.
   absl::Status Settle() { return control_.Settle(); }
   // What each member's devices hold of the plan.

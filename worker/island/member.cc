@@ -317,7 +317,7 @@ absl::Status GroupMember::Fetch(const std::vector<ShardMove>& moves, int64_t opt
   if (save == 0) return absl::OkStatus();
   Log([&](ReplayLog& log) {
     log.Clear();
-    log.Saved(save);
+    log.Saved(save, optimizer_step);
   });
   return absl::OkStatus();
 }
@@ -438,7 +438,7 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
   ATOLL_ASSIGN_OR_RETURN(
       StepOutcome outcome,
       engine->Step({number, Sequences(ranges), learning_rate, trace, masked}, read));
-  NoteStep(number, engine->optimizer_steps());
+  NoteStep(number, engine->optimizer_steps(), outcome.loss.nats);
   const std::lock_guard lock(state_mutex_);
   if (fence_.plan == 0) return outcome;  // without a plan there is nothing to compare it with
   for (DeviceWork& device : outcome.work) device.model_digest = job_->digest;
@@ -462,15 +462,17 @@ absl::Status GroupMember::TakeStep(const StepSums& step) {
   const std::shared_ptr<Engine> engine = this->engine();
   const std::lock_guard work(engine_mutex_);
   ATOLL_RETURN_IF_ERROR(engine->TakeStep(step));
-  NoteStep(step.number, engine->optimizer_steps());
+  NoteStep(step.number, engine->optimizer_steps(), std::nullopt);
   return absl::OkStatus();
 }
 
-void GroupMember::NoteStep(int64_t number, int64_t optimizer_step) {
+void GroupMember::NoteStep(int64_t number, int64_t optimizer_step,
+                           std::optional<double> loss_times_tokens) {
   const std::lock_guard lock(log_mutex_);
   if (!stepping_ || stepping_number_ != number) return;
   LoggedStep step = *std::exchange(stepping_, std::nullopt);
   step.optimizer_step = optimizer_step;
+  step.loss_times_tokens = loss_times_tokens;
   log_.Stepped(std::move(step));
 }
 

@@ -325,7 +325,8 @@ class GroupMember final : public IslandPort, private PeerHandler {
   bool AddLoan(Loan loan);  // false: there are too many
   void LendForEver();
   absl::Status Lend(const Loan& loan);
-  void NoteStep(int64_t number, int64_t optimizer_step);  // taken
+  void NoteStep(int64_t number, int64_t optimizer_step,
+                std::optional<double> loss_times_tokens);  // taken
   absl::Status LendOuter(const Loan& loan);
   absl::Status FetchOuter(const OuterSource& source, const std::shared_ptr<OuterState>& before,
                           OuterState& next, bool captured);

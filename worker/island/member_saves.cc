@@ -62,13 +62,14 @@ absl::Status GroupMember::Save(KeeperTask task, Keeper::Done done) {
       task.units.push_back({unit, layout.size, parts});
     }
   }
-  ATOLL_RETURN_IF_ERROR(SaveResiduals(&task));
+  const bool saves = !task.order.own.empty() || !task.order.fetch.empty();
+  if (saves) ATOLL_RETURN_IF_ERROR(SaveResiduals(&task));
   for (SaveOrder::Fetch& fetch : task.order.fetch) {
     ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(fetch.unit.shard));
     fetch.elements = layout.size;
     if (fetch.unit.elements.end > layout.size) return absl::InvalidArgumentError("no such unit");
   }
-  Log([&](ReplayLog& log) { log.Saved(task.save, /*lasting=*/!in_memory); });
+  Log([&](ReplayLog& log) { log.Saved(task.save, task.optimizer_step, /*lasting=*/!in_memory); });
   keeper.Prepare(std::move(task), std::move(done));
   return absl::OkStatus();
 }

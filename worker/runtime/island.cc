@@ -153,7 +153,7 @@ Event Island::Do(const Reconfigure& command) {
     }
     fits_ = true;
   }
-  trainer_->ResumeFrom(command.resume);
+  trainer_->ResumeFrom(command.resume, command.leased);
   Leadership known;
   const absl::StatusOr<PlanTaken> taken =
       trainer_->Configure(command.job, command.generation, command.plan, command.shards,
@@ -162,6 +162,7 @@ Event Island::Do(const Reconfigure& command) {
   Reconfigured done{command.plan.number, taken->kept, taken->step_taken, taken->reason};
   done.steps_replayed = taken->replayed;
   done.resumed = taken->resumed;
+  done.beyond = taken->beyond;
   done.base_lost = taken->base_lost;
   done.push_lost = taken->push_lost;
   if (!command.take_over_from.empty()) done.taken_over = std::move(known);
@@ -279,7 +280,7 @@ Event Island::Do(const Validate& command) {
 }
 
 Event Island::Do(const SaveState& command) {
-  const absl::StatusOr<bool> kept = trainer_->SaveState(command.about, command.tier);
+  const absl::StatusOr<Kept> kept = trainer_->SaveState(command.about, command.tier);
   if (!kept.ok()) return CommandFailed{std::string(kept.status().message())};
   return StateCopied{*kept};
 }

@@ -37,8 +37,9 @@ struct PlanTaken {
   bool kept = false;
   bool step_taken = false;
   std::string reason;
-  int64_t replayed = 0;    // steps that were made again, from a saved state
-  bool resumed = false;    // the state is that of ResumeFrom
+  int64_t replayed = 0;  // steps that were made again, from a saved state
+  bool resumed = false;  // the state is that of ResumeFrom, and of the steps in `beyond`
+  std::vector<LoggedStep> beyond;
   bool base_lost = false;  // parts of theta_base are nowhere; the rest is kept
   bool push_lost = false;  // parts of the pseudo-gradient that is being pushed are nowhere
 };
@@ -114,13 +115,14 @@ class Trainer {
     return absl::UnimplementedError("this worker runs no plans");
   }
   // ---- Saved states (worker/state). ----
-  // Saves the state as it is now, beside what follows, in this tier. False:
-  // nobody can keep copies. What becomes of it is told as the trainer was made to.
-  virtual absl::StatusOr<bool> SaveState(const LocalCheckpoint& /*about*/, Tier /*tier*/) {
-    return false;
+  // Saves the state as it is now, beside what follows, in this tier. What becomes of it is told as
+  // the trainer was made to.
+  virtual absl::StatusOr<Kept> SaveState(const LocalCheckpoint& /*about*/, Tier /*tier*/) {
+    return Kept::kNot;
   }
-  // The next Configure that succeeds leaves the state of this save; 0: the newest that there is.
-  virtual void ResumeFrom(int64_t /*save*/) {}
+  // The next Configure that succeeds leaves the state of this save, or, where the members' devices
+  // have that, a later one by steps on data in `leased`; 0: the newest that there is.
+  virtual void ResumeFrom(int64_t /*save*/, std::vector<PositionRange> /*leased*/) {}
 
   // Another worker takes over: this is for it to fetch, until Release or the next Configure.
   virtual void Keep(Leadership /*known*/) {}

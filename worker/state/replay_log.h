@@ -15,11 +15,6 @@
 
 namespace atl::worker {
 
-struct LoggedStep {
-  int64_t optimizer_step = 0;  // of the state after it
-  std::vector<PositionRange> ranges;
-  double learning_rate = 0;
-};
 // The parameters of all layers became theta_base; else something changed that is not known.
 struct LoggedParameters {
   bool are_base = false;
@@ -31,9 +26,9 @@ class ReplayLog {
   static constexpr size_t kChangesMax = 1 << 16;
 
   // What follows happens to the state of this save, which is kept (`lasting`) while others come.
-  void Saved(int64_t save, bool lasting = false) {
+  void Saved(int64_t save, int64_t optimizer_step, bool lasting = false) {
     std::erase_if(marks_, [&](const Mark& mark) { return mark.save == save; });
-    marks_.push_back({save, next_, lasting});
+    marks_.push_back({save, next_, lasting, optimizer_step});
     const auto alike = [&](const Mark& mark) { return mark.lasting == lasting; };
     if (std::count_if(marks_.begin(), marks_.end(), alike) > kMarksMax) {
       marks_.erase(std::find_if(marks_.begin(), marks_.end(), alike));
@@ -72,7 +67,8 @@ class ReplayLog {
   struct Changes {
     std::vector<LoggedChange> list;
     bool all = false;
-    bool all_but_last = false;  // nothing is known of the newest, which was no step
+    bool all_but_last = false;   // nothing is known of the newest, which was no step
+    int64_t optimizer_step = 0;  // of the state after all in `list`
   };
   // None: nothing is known of this save.
   std::optional<Changes> Since(int64_t save) const {
@@ -80,8 +76,15 @@ class ReplayLog {
       if (mark.save != save || mark.at < first()) continue;
       const auto begin = changes_.begin() + (mark.at - first());
       const auto known = std::find_if(begin, changes_.end(), IsUnknown);
-      if (known == changes_.end()) return Changes{{begin, known}, true, false};
-      return Changes{{begin, known}, false, known + 1 == changes_.end()};
+      Changes changes{{begin, known}};
+      changes.all = known == changes_.end();
+      changes.all_but_last = !changes.all && known + 1 == changes_.end();
+      changes.optimizer_step = mark.optimizer_step;
+      for (const LoggedChange& change : changes.list) {
+        const auto* step = std::get_if<LoggedStep>(&change);
+        if (step != nullptr) changes.optimizer_step = step->optimizer_step;
+      }
+      return changes;
     }
     return std::nullopt;
   }
@@ -99,6 +102,7 @@ class ReplayLog {
     int64_t save = 0;
     int64_t at = 0;  // number of the first change since
     bool lasting = false;
+    int64_t optimizer_step = 0;
   };
   static constexpr int kMarksMax = 4;  // of each sort
 

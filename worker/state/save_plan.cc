@@ -86,33 +86,38 @@ SavePlan PlanSave(const Holdings& holdings, int64_t copies, const Sites& sites) 
     kept[worker] = 0;
     plan.orders[worker];
   }
+  plan.by_owners = true;
   for (const Owned& shard : OwnedShards(holdings)) {
     for (int64_t at = 0; at < shard.elements;) {
-      std::set<NodeId> owners;
+      std::vector<NodeId> owners;
       int64_t end = shard.elements;
       for (const auto& [worker, ranges] : shard.owners) {
         const int64_t until = EndOf(ranges, at);
         if (until == at) continue;
-        owners.insert(worker);
+        owners.push_back(worker);
         end = std::min(end, until);
       }
       ATOLL_CHECK(!owners.empty(), ToString(shard.shard), " is not owned from element ", at);
-      // Each saves its part of what they own together.
-      const int64_t begin = at;
-      int64_t index = 0;
-      for (const NodeId& owner : owners) {
-        const auto cut = [&](int64_t i) { return begin + (end - begin) * i / std::ssize(owners); };
-        const Unit unit{shard.shard, {cut(index), cut(index + 1)}};
-        ++index;
+      plan.by_owners = plan.by_owners && owners.size() > 1;
+      // Each is the first of some of what they own together.
+      for (size_t first = 0; first < owners.size(); ++first) {
+        const auto cut = [&](size_t i) {
+          return at + (end - at) * static_cast<int64_t>(i) / std::ssize(owners);
+        };
+        const Unit unit{shard.shard, {cut(first), cut(first + 1)}};
         if (unit.elements.size() == 0) continue;
         plan.units.push_back(unit);
-        plan.orders[owner].own.push_back(unit);
-        std::set<NodeId> holders = owners;
+        std::set<NodeId> holders;
+        for (size_t i = 0; i < owners.size() && std::ssize(holders) <= copies; ++i) {
+          const NodeId& owner = owners[(first + i) % owners.size()];
+          plan.orders[owner].own.push_back(unit);
+          holders.insert(owner);
+        }
         while (std::ssize(holders) <= copies) {
           const NodeId* peer = PeerOf(holders, kept, sites);
           if (peer == nullptr) break;
           kept[*peer] += unit.elements.size();
-          plan.orders[*peer].fetch.push_back({unit, owner, shard.elements});
+          plan.orders[*peer].fetch.push_back({unit, owners[first], shard.elements});
           plan.copied = true;
           holders.insert(*peer);
         }
@@ -120,6 +125,7 @@ SavePlan PlanSave(const Holdings& holdings, int64_t copies, const Sites& sites) 
       at = end;
     }
   }
+  plan.by_owners = plan.by_owners && !plan.copied;
   return plan;
 }
 

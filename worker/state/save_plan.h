@@ -32,23 +32,24 @@ struct SaveOrder {
     NodeId from;
     int64_t elements = 0;  // of the whole shard
   };
-  std::vector<Unit> own;     // copied at once
+  std::vector<Unit> own;     // copied at once, if anything is
   std::vector<Fetch> fetch;  // kept for others
 };
 
 struct SavePlan {
   std::vector<Unit> units;  // that are all of the state
   std::map<NodeId, SaveOrder> orders;
-  bool copied = false;  // somebody keeps another's units
+  bool copied = false;     // somebody keeps another's units
+  bool by_owners = false;  // nobody does, nor has to: every element has several owners
 };
 
 // Sites of workers; who is missing shares a site with all who are missing.
 using Sites = std::map<NodeId, std::string>;
 
-// Deals every element to one of its owners, those who have least first, and `copies` of what fewer
-// than copies + 1 workers own to others, likewise: to workers of sites that do not have it yet
-// while there are any, so that the loss of a site is no more than that of a worker. REQUIRES: all
-// that `holdings` has in the plan is whole.
+// So that every element is with copies + 1 workers, as far as there are so many: its owners, and
+// others, those who have least first, of sites that do not have it yet while there are any, so that
+// the loss of a site is no more than that of a worker. Without copies each element is one owner's.
+// REQUIRES: all that `holdings` has in the plan is whole.
 SavePlan PlanSave(const Holdings& holdings, int64_t copies, const Sites& sites);
 
 // What a member keeps of one save.

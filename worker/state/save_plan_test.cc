@@ -131,8 +131,27 @@ TEST_CASE("sharded owners save their ranges, and what two own already has its co
   REQUIRE(plan.orders.at("b").own == std::vector<Unit>{{LayerShard{}, {60, 100}}});
   REQUIRE(plan.orders.at("a").fetch.size() == 1);
   const Holdings twice = {{"a", {Held(0, {0, 100})}}, {"b", {Held(0, {0, 100})}}};
-  REQUIRE(!PlanSave(twice, 1, {}).copied);
-  REQUIRE(PlanSave(twice, 2, {}).copied == false);  // there is nobody else
+  for (const int64_t copies : {1, 2}) {  // there is nobody else
+    REQUIRE(!PlanSave(twice, copies, {}).copied);
+    REQUIRE(PlanSave(twice, copies, {}).by_owners);
+  }
+}
+
+TEST_CASE("where_some_have_one_owner_all_save_what_they_own_and_any_death_leaves_the_save_whole") {
+  const Holdings mixed = {{"a", {Held(0, {0, 100}), Held(1, {0, 60})}},
+                          {"b", {Held(0, {0, 100})}},
+                          {"c", {Held(1, {60, 100})}}};
+  const SavePlan plan = PlanSave(mixed, 1, {});
+  REQUIRE(plan.copied);
+  REQUIRE(!plan.by_owners);
+  for (const Unit& unit : plan.units) {
+    int keepers = 0;
+    for (const auto& [worker, order] : plan.orders) {
+      keepers += static_cast<int>(std::count(order.own.begin(), order.own.end(), unit));
+      for (const SaveOrder::Fetch& fetch : order.fetch) keepers += fetch.unit == unit;
+    }
+    CHECK(keepers == 2);
+  }
 }
 
 TEST_CASE("what the coordinator is told names every unit, and who holds it") {
@@ -154,10 +173,10 @@ LoggedStep Step(int64_t step) { return {step, {{step, step + 1}}, 0.1}; }
 TEST_CASE("a log leads from a save to what is, if all that happened is known") {
   ReplayLog log;
   REQUIRE(!log.Since(1));
-  log.Saved(1);
+  log.Saved(1, 0);
   log.Stepped(Step(1));
   log.Stepped(Step(2));
-  log.Saved(2);
+  log.Saved(2, 0);
   log.Stepped(Step(3));
   REQUIRE(log.Since(1)->list.size() == 3);
   REQUIRE(log.Since(2)->list.size() == 1);
@@ -172,7 +191,7 @@ TEST_CASE("a log leads from a save to what is, if all that happened is known") {
     log.Stepped(Step(4));
     REQUIRE(log.Since(1)->list.size() == 3);
     REQUIRE(!log.Since(1)->all);
-    log.Saved(3);
+    log.Saved(3, 0);
     REQUIRE(log.Since(3)->all);
     REQUIRE(!log.Since(2)->all);
   }
@@ -188,13 +207,13 @@ TEST_CASE("a log leads from a save to what is, if all that happened is known") {
   }
   SECTION("two changes with a save between them are two") {
     log.Changed();
-    log.Saved(3);
+    log.Saved(3, 0);
     log.Changed();
     log.Explained();
     REQUIRE(log.Since(3)->all);
     REQUIRE(log.Since(3)->list.size() == 1);
     REQUIRE(!log.Since(2)->all);
-    log.Saved(4);
+    log.Saved(4, 0);
     log.Explained();
     REQUIRE(log.Since(4)->list.empty());
     REQUIRE(log.Since(3)->list.size() == 1);
