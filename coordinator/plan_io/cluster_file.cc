@@ -24,7 +24,8 @@ absl::StatusOr<int> TypeOf(const v1::Device& device, int64_t measured_bytes,
                            const plan::ProfileTable& times, plan::Cluster& cluster) {
   ATOLL_ASSIGN_OR_RETURN(plan::DeviceType type, NamedType(device.type(), times));
   if (device.memory_bytes() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("memory_bytes = ", device.memory_bytes()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "memory_bytes = ", device.memory_bytes(), ": must be above 0; leave it out for all of it"));
   }
   if (measured_bytes > 0) type.memory_bytes = measured_bytes;
   if (device.memory_bytes() > 0) type.memory_bytes = device.memory_bytes();

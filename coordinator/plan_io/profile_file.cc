@@ -31,6 +31,9 @@ void SetSpeeds(const plan::ProfileTable& table, plan::Cluster* cluster) {
   }
 }
 
+// No layer takes longer: what is read can be added up.
+constexpr int64_t kLayerNanosMax = int64_t{3600} * 1'000'000'000;
+
 // All layers of one type, sharing and size are there, or the profile is damaged.
 absl::Status ReadTimes(const v1::ClusterProfile& profile, const plan::Model& model,
                        plan::ProfileTable* table) {
@@ -42,11 +45,13 @@ absl::Status ReadTimes(const v1::ClusterProfile& profile, const plan::Model& mod
                                                      time.layer(), ", the model has ", layers,
                                                      " layers: it is of another model"));
     }
-    if (time.tensor_parallel() < 1 || time.micro_batch_sequences() < 1 || time.forward_ns() < 0 ||
-        time.input_gradient_ns() < 0 || time.weight_gradient_ns() < 0 || time.optimizer_ns() < 0) {
+    const auto in_range = [](int64_t ns) { return ns >= 0 && ns <= kLayerNanosMax; };
+    if (time.tensor_parallel() < 1 || time.micro_batch_sequences() < 1 ||
+        !in_range(time.forward_ns()) || !in_range(time.input_gradient_ns()) ||
+        !in_range(time.weight_gradient_ns()) || !in_range(time.optimizer_ns())) {
       return absl::InvalidArgumentError(
-          absl::StrCat("times of layer ", time.layer(), " on ", time.type(),
-                       ": sizes must be at least 1 and times not negative"));
+          absl::StrCat("times of layer ", time.layer(), " on ", absl::CHexEscape(time.type()),
+                       ": sizes must be at least 1, times 0 to ", kLayerNanosMax, " ns, an hour"));
     }
     const std::tuple key(time.type(), time.tensor_parallel(), time.micro_batch_sequences());
     if (!seen[key].insert(time.layer()).second) {

@@ -26,11 +26,12 @@ absl::StatusOr<v1::ClusterProfile> ParseProfileJson(absl::string_view text, absl
 
 // Devices of one type whose memory differs by more than 10% are planned as two types. A type that
 // neither the catalogue knows nor `times` has is refused, as are ids that are empty or appear
-// twice or have control characters, doubled links and layers, and sizes that are negative or above
-// 2^50 bytes. Links within a node hold for their two devices alone. Pairs of
-// nodes without a link get 10 Gbit/s within a site, 1 Gbit/s and 10 ms between sites. `model`, of
-// the job to plan, gets the measured activations; its layers are as many as were timed, or the
-// error says that the profile is of another model. `options` gets the measured state.
+// twice or have control characters, doubled links and layers, sizes that are negative or above
+// 2^50 bytes, and times that are negative or above an hour. Links within a node hold for their two
+// devices alone. Pairs of nodes without a link get 10 Gbit/s within a site, 1 Gbit/s and 10 ms
+// between sites. `model`, of the job to plan, gets the measured activations; its layers are as many
+// as were timed, or the error says that the profile is of another model. `options` gets the
+// measured state.
 absl::StatusOr<Profiled> ToProfiled(const v1::ClusterProfile& profile, plan::Model* model,
                                     plan::CostOptions* options);
 

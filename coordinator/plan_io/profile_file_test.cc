@@ -63,6 +63,10 @@ TEST_CASE("a bad profile is refused with what is wrong") {
              Catch::Contains("a/0 > x/0"));
   CHECK_FALSE(Read(Changed("1e8", "-1")).ok());
   CHECK_FALSE(Read(Changed("\"forward_ns\": \"10\"", "\"forward_ns\": \"-10\"")).ok());
+  CHECK_THAT(
+      std::string(Read(Changed("\"forward_ns\": \"10\"", "\"forward_ns\": \"9223372036854775807\""))
+                      .message()),
+      Catch::Contains("an hour"));
   CHECK_FALSE(Read(Changed("\"b/0\", \"type\"", "\"a/0\", \"type\"")).ok());
   CHECK_FALSE(Read(Changed("\"b/0\", \"type\"", "\"\", \"type\"")).ok());
   CHECK_FALSE(Read(Changed("\"to\": \"b/0\"", "\"to\": \"a/0\"")).ok());

@@ -20,6 +20,10 @@ constexpr int kManyEntities = 256;
 // as long as the worst of the best ones known.
 constexpr size_t kComparedWith = 16;
 constexpr double kHopeless = 1.25;
+constexpr double kHopelessOfMany = 1.1;  // of more than kManyEntities
+// Nor are its sites tried in other orders where in the one with the fastest wires its estimate is
+// so many times as long.
+constexpr double kHopelessOrder = 1.1;
 
 // Numbers of replicas worth trying: all small ones, then ever coarser steps; or the job's.
 std::vector<int> ReplicaCounts(int entities, int total, int fixed) {
@@ -427,7 +431,10 @@ class Enumerator {
 
   // Whether so much better ones are known already that this one will not be simulated.
   bool Hopeless(double rank) const {
-    return best_.size() == kComparedWith && rank > kHopeless * *best_.rbegin();
+    return IsAbove(entities_ > kManyEntities ? kHopelessOfMany : kHopeless, rank);
+  }
+  bool IsAbove(double times, double rank) const {
+    return best_.size() == kComparedWith && rank > times * *best_.rbegin();
   }
 
   void Add(const std::string& how, const std::vector<Composition>& groups, bool every_stage) {
@@ -453,11 +460,13 @@ class Enumerator {
         continue;
       }
       candidate.rank = ranking_.Rank(candidate.layout, candidate.estimate_s);
+      const bool last = IsAbove(kHopelessOrder, candidate.rank);
       if (every_stage || job_.fixed.stages == 0) {
         best_.insert(candidate.rank);
         if (best_.size() > kComparedWith) best_.erase(std::prev(best_.end()));
       }
       candidates_.push_back(std::move(candidate));
+      if (last) break;
     }
   }
 

@@ -186,9 +186,9 @@ absl::StatusOr<DeviceType> FindDeviceType(absl::string_view name) {
   for (const DeviceType& type : Devices()) {
     if (type.name == lower) return type;
   }
-  return absl::NotFoundError(absl::StrCat("device type \"", name, "\" is not in the catalogue (",
-                                          Names(DeviceTypeNames()),
-                                          "); describe it with its speed and memory"));
+  return absl::NotFoundError(
+      absl::StrCat("device type \"", name, "\" is not in the catalogue (", Names(DeviceTypeNames()),
+                   "); use one of these, or a profile with times of this type"));
 }
 
 int64_t Model::parameters() const {

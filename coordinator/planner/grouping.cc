@@ -1,8 +1,12 @@
 #include "coordinator/planner/grouping.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
+
+#include "common/check.h"
 
 namespace atl::plan {
 namespace {
@@ -82,31 +86,68 @@ class Fillings {
   size_t most_found_ = 0;
 };
 
+// Counts of all classes in one number, each with a bit above it that no count has; none of classes
+// that have no units. There is room: a class takes at most twice the bits that its count + 1 adds
+// to the number of states, which is bounded (GroupByCounts).
+class PackedCounts {
+ public:
+  explicit PackedCounts(const std::vector<int>& most) {
+    int shift = 0;
+    for (const int count : most) {
+      shifts_.push_back(shift);
+      if (count == 0) continue;
+      shift += std::bit_width(static_cast<unsigned>(count)) + 1;
+      guards_ |= uint64_t{1} << (shift - 1);
+    }
+    ATOLL_CHECK(shift <= 64);
+  }
+
+  uint64_t Pack(const std::vector<int>& counts) const {
+    uint64_t packed = 0;
+    for (size_t t = 0; t < counts.size(); ++t) {
+      if (counts[t] > 0) packed |= static_cast<uint64_t>(counts[t]) << shifts_[t];
+    }
+    return packed;
+  }
+  // Whether all counts of `part` are at most those of `all`.
+  bool Holds(uint64_t all, uint64_t part) const {
+    return (((all | guards_) - part) & guards_) == guards_;
+  }
+
+ private:
+  std::vector<int> shifts_;
+  uint64_t guards_ = 0;
+};
+
 // The most groups that fit into the counts, each one of the fillings; fills `groups` when there are
 // at least `wanted`.
 bool Pack(const std::vector<int>& most, const std::vector<Composition>& fillings, int wanted,
           std::vector<Composition>* groups) {
+  const PackedCounts packed(most);
   std::vector<int64_t> stride(most.size() + 1, 1);
   for (size_t t = 0; t < most.size(); ++t) stride[t + 1] = stride[t] * (most[t] + 1);
   const int64_t states = stride.back();
   std::vector<int16_t> best(states, 0);
   std::vector<int16_t> choice(states, -1);
-  std::vector<int64_t> offset;
+  struct Option {
+    uint64_t counts = 0;
+    int64_t offset = 0;
+  };
+  std::vector<Option> options;
   for (const Composition& c : fillings) {
-    int64_t o = 0;
-    for (size_t t = 0; t < c.size(); ++t) o += c[t] * stride[t];
-    offset.push_back(o);
+    Option& option = options.emplace_back();
+    option.counts = packed.Pack(c);
+    for (size_t t = 0; t < c.size(); ++t) option.offset += c[t] * stride[t];
   }
   std::vector<int> have(most.size(), 0);
   for (int64_t state = 0; state < states; ++state) {
-    for (size_t f = 0; f < fillings.size(); ++f) {
-      const Composition& c = fillings[f];
-      bool fits = true;
-      for (size_t t = 0; t < c.size() && fits; ++t) fits = c[t] <= have[t];
-      if (fits && best[state - offset[f]] + 1 > best[state]) {
-        best[state] = static_cast<int16_t>(best[state - offset[f]] + 1);
-        choice[state] = static_cast<int16_t>(f);
-      }
+    const uint64_t counts = packed.Pack(have);
+    for (size_t f = 0; f < options.size(); ++f) {
+      if (!packed.Holds(counts, options[f].counts)) continue;
+      const int more = best[state - options[f].offset] + 1;
+      if (more <= best[state]) continue;
+      best[state] = static_cast<int16_t>(more);
+      choice[state] = static_cast<int16_t>(f);
     }
     for (size_t t = 0; t < most.size() && ++have[t] > most[t]; ++t) have[t] = 0;
   }
@@ -115,7 +156,7 @@ bool Pack(const std::vector<int>& most, const std::vector<Composition>& fillings
   int64_t state = states - 1;
   for (int g = 0; g < wanted; ++g) {
     groups->push_back(fillings[choice[state]]);
-    state -= offset[choice[state]];
+    state -= options[choice[state]].offset;
   }
   return true;
 }

@@ -25,6 +25,11 @@ constexpr size_t kMostAlternatives = 12;
 constexpr size_t kRefined = 20;
 constexpr size_t kMapped = 24;  // candidates
 
+// A layout's schedule is searched for a little first. A longer search ends at most half of what
+// the step takes beyond its bound, and is not worth it where that is less than this.
+constexpr int kQuickRestarts = 8;
+constexpr double kAtBound = 1.001;
+
 constexpr char kByBranchAndBound[] = "mapped by branch and bound";
 
 MappingOptions MappingOptionsOf(const Options& options) {
@@ -64,9 +69,15 @@ class Contest {
       if (!set.ok()) why_not_ = set;
       if (!set.ok()) return false;
     }
-    Evaluation evaluation{options_.restarts, options_.seed};
+    Evaluation evaluation{std::min(kQuickRestarts, options_.restarts), options_.seed};
     evaluation.limit_s = ranking_.LongestStepBetter(layout, plan_.rank);
     auto outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
+    const bool gains = outcome.ok() && outcome->step_s > kAtBound * outcome->bound_s &&
+                       (outcome->step_s + outcome->bound_s) / 2 < evaluation.limit_s;
+    if (gains && evaluation.restarts < options_.restarts) {
+      evaluation.restarts = options_.restarts;
+      outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
+    }
     ++plan_.simulated;
     if (absl::IsCancelled(outcome.status())) {
       Lose(what, layout, EstimateSeconds(cluster_, costs_, job_, layout), false);

@@ -12,6 +12,7 @@ namespace atl::plan {
 namespace {
 
 constexpr int kWork = 30'000;  // tries times entities
+constexpr int kPatience = 2;   // this part of them without a gain ends the search
 
 class Climber {
  public:
@@ -34,27 +35,29 @@ class Climber {
 
   int tries() const { return std::clamp(kWork / static_cast<int>(entities_.size()), 200, 1500); }
 
-  void Try() {
+  // Whether it found something better.
+  bool Try() {
     Layout layout = best_.layout;
     std::set<size_t> changed;
-    if (!Change(layout, changed)) return;
+    if (!Change(layout, changed)) return false;
     for (const size_t r : changed) {
       if (!CutReplica(cluster_, costs_, layout.tensor_parallel, layout.micro_batch,
                       layout.replicas[r])
                .ok()) {
-        return;
+        return false;
       }
     }
-    if (best_.fitted && !Obeys(job_.fixed, layout)) return;
-    if (!UsesLeader(cluster_, layout)) return;
+    if (best_.fitted && !Obeys(job_.fixed, layout)) return false;
+    if (!UsesLeader(cluster_, layout)) return false;
     ShareMicroBatches(cluster_, costs_, total_, layout);
     const double estimate_s = EstimateSeconds(cluster_, costs_, job_, layout);
     const double rank = ranking_.Rank(layout, estimate_s);
-    if (rank >= best_.rank) return;
+    if (rank >= best_.rank) return false;
     best_.layout = std::move(layout);
     best_.estimate_s = estimate_s;
     best_.rank = rank;
     FindIdle();
+    return true;
   }
 
  private:
@@ -154,7 +157,11 @@ void Refine(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t
             const std::function<bool()>& stop, Candidate& candidate) {
   if (candidate.layout.shape != Shape::kPlain) return;
   Climber climber(cluster, costs, job, seed, candidate);
-  for (int i = climber.tries(); i > 0 && !(stop && stop()); --i) climber.Try();
+  int in_vain = 0;
+  const int most_in_vain = climber.tries() / kPatience;
+  for (int i = climber.tries(); i > 0 && in_vain < most_in_vain && !(stop && stop()); --i) {
+    in_vain = climber.Try() ? 0 : in_vain + 1;
+  }
 }
 
 }  // namespace atl::plan
