@@ -24,16 +24,18 @@ bool SameIsland(const ProfileBook::PlanKey& a, const ProfileBook::PlanKey& b) {
 
 }  // namespace
 
-IslandPlanner::IslandPlanner(std::function<void(CoordinatorEvent)> post)
-    : post_(std::move(post)), thread_([this] { Run(); }) {}
+IslandPlanner::IslandPlanner(std::function<void(CoordinatorEvent)> post, Answer answer)
+    : post_(std::move(post)),
+      answer_(std::move(answer)),
+      plans_at_once_(std::max(1U, std::thread::hardware_concurrency() / 2)) {}
 
 IslandPlanner::~IslandPlanner() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
-    filled_.notify_one();
+    filled_.notify_all();
   }
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 void IslandPlanner::Remember(const MemberView& worker) {
@@ -53,7 +55,7 @@ void IslandPlanner::Remember(Instant now, int64_t unix_time_ms, const StoreRecor
   if (const auto* device = std::get_if<DeviceRecord>(&record)) remember(*device);
 }
 
-void IslandPlanner::Want(Instant now, const MakePlan& ask) {
+void IslandPlanner::Want(Instant, const MakePlan& ask) {
   PlanRequest request = RequestOf(ask);
   const std::pair key(ask.job, ask.island);
   current_plans_.erase(key);
@@ -63,12 +65,12 @@ void IslandPlanner::Want(Instant now, const MakePlan& ask) {
     for (const PlanWorker& worker : ask.workers) joined.insert(worker.member.worker);
     for (const IslandMember& member : ask.current->members) joined.erase(member.worker);
   }
-  // Without a plan in force the island is idle until it has one.
-  book_.Want(now, {ask.job, ask.island, ask.request}, std::move(request), ask.busy, joined);
+  // Without a plan in force the island stands still until it has one.
+  book_.Want({ask.job, ask.island, ask.request}, std::move(request), ask.busy, joined);
 }
 
-void IslandPlanner::Want(Instant now, const GroupWorkers& ask) {
-  book_.Want(now, {ask.job, ProfileBook::kGrouping, ask.request}, RequestOf(ask), false);
+void IslandPlanner::Want(Instant, const GroupWorkers& ask) {
+  book_.Want({ask.job, ProfileBook::kGrouping, ask.request}, RequestOf(ask), false);
 }
 
 bool IslandPlanner::AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& tell) {
@@ -82,7 +84,7 @@ bool IslandPlanner::AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>
     if (!plan) return false;
     absl::StrAppend(&plan->reason, "; prepared before the loss");
     std::erase_if(queue_, [&](const Item& other) { return SameIsland(other.key, key); });
-    if (SameIsland(current_, key)) superseded_ = true;
+    Supersede(key);
     Keep(item, *plan);
     made.plan = *std::move(plan);
   }
@@ -96,7 +98,12 @@ bool IslandPlanner::AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>
 
 std::pair<size_t, bool> IslandPlanner::Prepared() {
   const std::lock_guard lock(mutex_);
-  return {prepared_.size(), prepared_.idle() && queue_.empty() && current_.job.empty()};
+  return {prepared_.size(), prepared_.idle() && queue_.empty() && running_.empty()};
+}
+
+size_t IslandPlanner::threads() {
+  const std::lock_guard lock(mutex_);
+  return threads_.size();
 }
 
 IslandPlanner::Work IslandPlanner::Advance(Instant now) {
@@ -129,9 +136,53 @@ IslandPlanner::Work IslandPlanner::Advance(Instant now) {
 void IslandPlanner::Enqueue(Item item) {
   const std::lock_guard lock(mutex_);
   std::erase_if(queue_, [&](const Item& other) { return SameIsland(other.key, item.key); });
-  if (SameIsland(current_, item.key)) superseded_ = true;
+  Supersede(item.key);
   queue_.push_back(std::move(item));
+  StartThreads();
   filled_.notify_one();
+}
+
+void IslandPlanner::Supersede(const ProfileBook::PlanKey& island) {
+  for (Running& running : running_) {
+    if (SameIsland(running.key, island)) running.superseded = true;
+  }
+}
+
+// A thread for each plan that could begin and has none; those that run nothing take one each.
+void IslandPlanner::StartThreads() {
+  while (threads_.size() < kThreadsMax && CountReady() > threads_.size() - running_.size()) {
+    threads_.emplace_back([this] { Run(); });
+  }
+}
+
+// Requests of the queue that may begin now.
+size_t IslandPlanner::CountReady() const {
+  std::set<JobId> busy;
+  for (const Running& running : running_) busy.insert(running.key.job);
+  size_t ready = 0;
+  for (const Item& item : queue_) {
+    const bool begins =
+        busy.insert(item.key.job).second || running_.size() + ready < plans_at_once_;
+    ready += begins ? 1 : 0;
+  }
+  return ready;
+}
+
+// Of a job without a plan under way first.
+std::optional<IslandPlanner::Item> IslandPlanner::TakeNext() {
+  auto next = std::find_if(queue_.begin(), queue_.end(), [&](const Item& item) {
+    return std::none_of(running_.begin(), running_.end(),
+                        [&](const Running& running) { return running.key.job == item.key.job; });
+  });
+  if (next == queue_.end() && running_.size() < plans_at_once_) next = queue_.begin();
+  if (next == queue_.end()) return std::nullopt;
+  Item item = std::move(*next);
+  queue_.erase(next);
+  return item;
+}
+
+bool IslandPlanner::MayPrepare() const {
+  return !prepared_.idle() && queue_.empty() && running_.empty();
 }
 
 void IslandPlanner::Keep(const Item& item, const IslandPlan& plan) {
@@ -159,7 +210,7 @@ std::optional<PlanRequest> IslandPlanner::MadeFrom(const JobId& job, IslandId is
   return std::nullopt;
 }
 
-CoordinatorEvent IslandPlanner::Answer(Item& item) {
+CoordinatorEvent IslandPlanner::AnswerFor(Item& item) const {
   const ProfileBook::PlanKey& key = item.key;
   const Instant begun = SteadyNow();
   if (key.island == ProfileBook::kGrouping) {
@@ -169,7 +220,7 @@ CoordinatorEvent IslandPlanner::Answer(Item& item) {
     LogInfo("planner", key.job, ": ", grouped.reason, " (", Seconds(SteadyNow() - begun), " s)");
     return grouped;
   }
-  PlanMade made = AnswerPlan(item.request, item.current);
+  PlanMade made = answer_(item.request, item.current);
   made.job = key.job;
   made.island = key.island;
   made.request = key.request;
@@ -179,61 +230,63 @@ CoordinatorEvent IslandPlanner::Answer(Item& item) {
   return made;
 }
 
-// Makes one plan for a loss, unless a request for another plan waits.
+// One plan for a loss, unless another plan is wanted.
 void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
   std::optional<PreparedPlans::Case> next = prepared_.Next();
   const Instant begun = SteadyNow();
-  current_ = {next->island.first, next->island.second, 0};
-  superseded_ = false;
+  const auto running =
+      running_.insert(running_.end(), Running{{next->island.first, next->island.second, 0}});
   lock.unlock();
   next->request.stop = [this, begun] {
     if (SteadyNow() - begun > kPlanningLimit) return true;
     const std::lock_guard guard(mutex_);
-    return stop_ || !queue_.empty();
+    return stop_ || !queue_.empty() || running_.size() > 1;
   };
   LeaveOutUnreachable(next->request);
   absl::StatusOr<IslandPlan> plan = PlanIsland(next->request);
   lock.lock();
-  current_ = {};
   rests_until_ = SteadyNow() + kRests * (SteadyNow() - begun);
-  if (!queue_.empty()) {
+  if (!queue_.empty() || running_.size() > 1) {
     prepared_.PutBack(*next);
-  } else if (plan.ok() && !superseded_) {
+  } else if (plan.ok() && !running->superseded) {
     prepared_.Add(*next, *std::move(plan));
   }
+  running_.erase(running);
+}
+
+void IslandPlanner::Plan(std::unique_lock<std::mutex>& lock, Item item) {
+  const auto running = running_.insert(running_.end(), Running{item.key});
+  lock.unlock();
+  item.request.stop = [this, running, begun = SteadyNow()] {
+    if (SteadyNow() - begun > kPlanningLimit) return true;
+    const std::lock_guard guard(mutex_);
+    return stop_ || running->superseded;
+  };
+  CoordinatorEvent answer = AnswerFor(item);
+  lock.lock();
+  const bool wanted = !running->superseded && !stop_;
+  running_.erase(running);
+  if (!wanted) return;
+  const auto* made = std::get_if<PlanMade>(&answer);
+  if (made != nullptr && made->plan.ok()) {
+    Keep(item, *made->plan);
+    prepared_.Begin({item.key.job, item.key.island}, item.request);
+  }
+  post_(std::move(answer));  // before any answer to a newer request of the island
 }
 
 void IslandPlanner::Run() {
-  for (;;) {
-    std::unique_lock lock(mutex_);
-    filled_.wait(lock, [this] { return stop_ || !queue_.empty() || !prepared_.idle(); });
-    filled_.wait_until(lock, ToSteady(rests_until_), [this] { return stop_ || !queue_.empty(); });
-    if (stop_) return;
-    if (queue_.empty()) {
-      if (!prepared_.idle()) Prepare(lock);
-      continue;
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    if (std::optional<Item> item = TakeNext()) {
+      Plan(lock, *std::move(item));
+    } else if (MayPrepare() && SteadyNow() >= rests_until_) {
+      Prepare(lock);
+    } else if (MayPrepare()) {
+      filled_.wait_until(lock, ToSteady(rests_until_));
+    } else {
+      filled_.wait(lock);
     }
-    Item item = std::move(queue_.front());
-    queue_.pop_front();
-    current_ = item.key;
-    superseded_ = false;
-    lock.unlock();
-    item.request.stop = [this, begun = SteadyNow()] {
-      if (SteadyNow() - begun > kPlanningLimit) return true;
-      const std::lock_guard guard(mutex_);
-      return stop_ || superseded_;
-    };
-    CoordinatorEvent answer = Answer(item);
-    lock.lock();
-    const bool wanted = !superseded_ && !stop_;
-    const auto* made = std::get_if<PlanMade>(&answer);
-    if (wanted && made != nullptr && made->plan.ok()) {
-      Keep(item, *made->plan);
-      prepared_.Begin({item.key.job, item.key.island}, item.request);
-    }
-    current_ = {};
-    lock.unlock();
-    if (wanted) post_(std::move(answer));
   }
 }
 

@@ -1,15 +1,20 @@
-// The shell's side of MakePlan and GroupWorkers: measurements are gathered (profile_book.h), then a
-// thread of its own runs the planner, and the answer comes back as an event of the core.
+// The shell's side of MakePlan and GroupWorkers: measurements are gathered (profile_book.h), then
+// threads of a pool run the planner, and the answer comes back as an event of the core.
+//
+// One plan of each job is made at once, whatever is planned for others, so that no job waits for
+// another's; further plans of a job, for several islands, take half of the machine's cores. The
+// pool grows as needed, to kThreadsMax.
 //
 // The newest request of an island replaces earlier ones, also one that is being planned. So at most
 // one request of each island waits, and memory is bounded.
 //
-// When there is nothing to plan the thread prepares plans for the loss of workers
+// When there is nothing to plan a thread prepares plans for the loss of workers
 // (prepared_plans.h), and rests between them, so that islands by the hundred do not keep a core
 // busy with plans for losses. When one is lost, the plan is there at once, and a full search is
 // requested after it.
 //
-// All calls come from one thread, the coordinator's loop. `post` is called on either.
+// All calls come from one thread, the coordinator's loop. `post` is called on that one and on those
+// of the pool, and must not call this.
 
 #ifndef ATOLL_COORDINATOR_ISLAND_PLANNER_H_
 #define ATOLL_COORDINATOR_ISLAND_PLANNER_H_
@@ -17,6 +22,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -26,15 +32,19 @@
 
 #include "coordinator/core/core.h"
 #include "coordinator/measurements/profile_book.h"
+#include "coordinator/plan_answer.h"
 #include "coordinator/prepared_plans.h"
 
 namespace atl {
 
 class IslandPlanner {
  public:
-  // `post` gets PlanMade and WorkersGrouped.
-  explicit IslandPlanner(std::function<void(CoordinatorEvent)> post);
-  ~IslandPlanner();  // cancels the plan being made
+  using Answer = std::function<PlanMade(PlanRequest&, const std::optional<IslandPlan>& current)>;
+  static constexpr size_t kThreadsMax = 32;
+
+  // `post` gets PlanMade and WorkersGrouped. `answer` makes plans, on threads of the pool.
+  explicit IslandPlanner(std::function<void(CoordinatorEvent)> post, Answer answer = AnswerPlan);
+  ~IslandPlanner();  // the plan being made is given up
 
   void OnWorkerMessage(Instant now, const FromWorker& from) { book_.OnMessage(now, from); }
   // A worker that the core knew before.
@@ -63,6 +73,7 @@ class IslandPlanner {
 
   // Plans that are ready for a loss, and whether all are that are to be.
   std::pair<size_t, bool> Prepared();
+  size_t threads();
 
  private:
   struct Item {
@@ -75,31 +86,44 @@ class IslandPlanner {
     PlanRequest request;
     IslandPlan plan;
   };
-  // The core may keep an earlier plan, and users may request it long after.
+  // A plan that a thread makes.
+  struct Running {
+    ProfileBook::PlanKey key;
+    bool superseded = false;  // it is not wanted any more
+  };
+  // The core may keep an earlier plan, and people may ask for it long after.
   static constexpr size_t kKeptOfIsland = 4;
   static constexpr size_t kKept = 256;
 
   void Enqueue(Item item);
   // Posts the plan that was prepared for what the item is about, if there is one.
   bool AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& tell);
-  void Prepare(std::unique_lock<std::mutex>& lock);
   void Keep(const Item& item, const IslandPlan& plan);  // with mutex_ held
   void Run();
-  static CoordinatorEvent Answer(Item& item);
+  // With mutex_ held, as the next ones; what is long is done without it.
+  void Plan(std::unique_lock<std::mutex>& lock, Item item);
+  void Prepare(std::unique_lock<std::mutex>& lock);
+  std::optional<Item> TakeNext();
+  size_t CountReady() const;
+  bool MayPrepare() const;
+  void StartThreads();
+  void Supersede(const ProfileBook::PlanKey& island);
+  CoordinatorEvent AnswerFor(Item& item) const;
 
   ProfileBook book_;
   std::map<std::pair<JobId, IslandId>, IslandPlan> current_plans_;  // of requests in the book
   const std::function<void(CoordinatorEvent)> post_;
+  const Answer answer_;
+  const size_t plans_at_once_;
   std::mutex mutex_;
   std::condition_variable filled_;
-  std::deque<Item> queue_;        // guarded by mutex_
-  ProfileBook::PlanKey current_;  // guarded by mutex_; being planned, or empty
-  bool superseded_ = false;       // guarded by mutex_: current_ is not wanted any more
-  bool stop_ = false;             // guarded by mutex_
-  std::deque<Made> made_;         // guarded by mutex_; oldest first
-  PreparedPlans prepared_;        // guarded by mutex_
-  Instant rests_until_{};         // guarded by mutex_
-  std::thread thread_;            // last: it uses the others
+  std::deque<Item> queue_;            // guarded by mutex_
+  std::list<Running> running_;        // guarded by mutex_
+  bool stop_ = false;                 // guarded by mutex_
+  std::deque<Made> made_;             // guarded by mutex_; oldest first
+  PreparedPlans prepared_;            // guarded by mutex_
+  Instant rests_until_{};             // guarded by mutex_
+  std::vector<std::thread> threads_;  // last: they use the others
 };
 
 }  // namespace atl

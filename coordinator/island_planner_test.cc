@@ -227,5 +227,94 @@ TEST_CASE("Of many requests for one island the newest is answered, each at most 
   }
 }
 
+// Plans of the job "slow" last until it is told to go on.
+struct SlowPlans {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool go_on = false;
+  int begun = 0;
+
+  PlanMade Answer(PlanRequest& request, const std::optional<IslandPlan>& current) {
+    if (request.spec.name == "slow") {
+      std::unique_lock lock(mutex);
+      ++begun;
+      changed.notify_all();
+      changed.wait(lock, [&] { return go_on; });
+    }
+    return AnswerPlan(request, current);
+  }
+  void AwaitBegun(int count) {
+    std::unique_lock lock(mutex);
+    REQUIRE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return begun >= count; }));
+  }
+  void GoOn() {
+    const std::lock_guard lock(mutex);
+    go_on = true;
+    changed.notify_all();
+  }
+};
+// Before the planner ends, whose threads wait for it.
+struct GoesOn {
+  SlowPlans& slow;
+  ~GoesOn() { slow.GoOn(); }
+};
+
+TEST_CASE("one_jobs_plan_does_not_wait_for_the_plans_of_another_job") {
+  Inbox inbox;
+  SlowPlans slow;
+  IslandPlanner planner(
+      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); },
+      [&](PlanRequest& request, const auto& current) { return slow.Answer(request, current); });
+  const GoesOn goes_on{slow};
+  for (int64_t island = 0; island < 100; ++island) {
+    MakePlan ask = Ask(1 + island, 1);
+    ask.job = ask.spec.name = "slow";
+    ask.island = static_cast<IslandId>(island);
+    planner.Want(Instant{}, ask);
+  }
+  planner.Advance(Instant{});
+  slow.AwaitBegun(1);
+  for (int64_t job = 0; job < 3; ++job) {
+    MakePlan quick = Ask(1000 + job, 1);
+    quick.job = absl::StrCat("quick-", job);
+    planner.Want(Instant{}, quick);
+    planner.Advance(Instant{});
+    CHECK(inbox.Last(1000 + job).plan.ok());
+  }
+  const size_t cores = std::thread::hardware_concurrency();
+  CHECK(planner.threads() <= std::max<size_t>(1, cores / 2) + 3);
+  {
+    const std::lock_guard lock(inbox.mutex);
+    CHECK(inbox.made.size() == 3);
+  }
+  slow.GoOn();
+  std::unique_lock lock(inbox.mutex);
+  CHECK(inbox.filled.wait_for(lock, std::chrono::seconds(60),
+                              [&] { return inbox.made.size() == 103; }));
+}
+
+TEST_CASE("plans_of_many_jobs_are_made_by_a_bounded_number_of_threads") {
+  Inbox inbox;
+  SlowPlans slow;
+  IslandPlanner planner(
+      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); },
+      [&](PlanRequest& request, const auto& current) { return slow.Answer(request, current); });
+  const GoesOn goes_on{slow};
+  constexpr size_t kJobs = 2 * IslandPlanner::kThreadsMax;
+  for (size_t job = 0; job < kJobs; ++job) {
+    MakePlan ask = Ask(1, 1);
+    ask.job = absl::StrCat("slow-", job);
+    ask.spec.name = "slow";
+    planner.Want(Instant{}, ask);
+    planner.Advance(Instant{});
+  }
+  slow.AwaitBegun(static_cast<int>(IslandPlanner::kThreadsMax));
+  CHECK(planner.threads() == IslandPlanner::kThreadsMax);
+  slow.GoOn();
+  std::unique_lock lock(inbox.mutex);
+  CHECK(inbox.filled.wait_for(lock, std::chrono::seconds(60),
+                              [&] { return inbox.made.size() == kJobs; }));
+}
+
 }  // namespace
 }  // namespace atl

@@ -7,21 +7,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace atl {
-namespace {
-
-std::vector<IslandMember> MembersOf(const PlanRequest& request) {
-  std::vector<IslandMember> members;
-  for (const PlanMember& member : request.members) members.push_back(member.member);
-  return members;
-}
-
-// All can be reached by the others.
-bool Reachable(const PlanRequest& request) {
-  return std::all_of(request.members.begin(), request.members.end(),
-                     [](const PlanMember& m) { return !m.member.endpoint.empty(); });
-}
-
-}  // namespace
 
 void ProfileBook::OnMessage(Instant now, const FromWorker& from) {
   if (const auto* hello = std::get_if<WorkerHello>(&from.message)) {
@@ -63,7 +48,10 @@ void ProfileBook::OnMessage(Instant now, const FromWorker& from) {
 void ProfileBook::OnHello(const NodeId& worker, Incarnation incarnation, const WorkerHello& hello) {
   if (standing_.size() >= options_.max_profiles && standing_.count(worker) == 0) return;
   const bool moved = std::exchange(standing_[worker].declared, hello.site) != hello.site;
-  if (moved) NoteLines();
+  if (moved) {
+    NoteLines();
+    turns_changed_ = true;
+  }
   IslandMember& known = said_hello_[worker];
   const bool same = incarnation <= known.incarnation;
   if (incarnation >= known.incarnation) {
@@ -116,9 +104,12 @@ void ProfileBook::OnMeasured(Instant now, const NodeId& worker, const LinksMeasu
     if (failure.to != worker) unreachable_.Failed(now, worker, failure, false, changes_);
   }
   for (Waiting& waiting : waiting_) {
-    if (waiting.measurer != worker || waiting.turn != measured.request) continue;
-    waiting.measurer.clear();
-    // The other workers do not wait for them.
+    const auto ended = std::erase_if(waiting.turns, [&](const Turn& turn) {
+      return turn.measurer == worker && turn.number == measured.request;
+    });
+    if (ended == 0) continue;
+    turns_changed_ = true;
+    // Nobody else is to wait for them.
     for (const LinkFailure& failure : measured.unmeasured) {
       Busy(now, failure.to, waiting, failure.reason);
     }
@@ -182,41 +173,6 @@ std::vector<std::string> ProfileBook::Troubles(Instant now) const {
   return texts;
 }
 
-std::vector<std::string> ProfileBook::Turns() const {
-  std::vector<std::string> texts;
-  for (const Waiting& waiting : waiting_) {
-    const std::string what = waiting.key.island == kGrouping
-                                 ? std::string("the islands")
-                                 : absl::StrCat("the plan of island ", waiting.key.island);
-    texts.push_back(absl::StrCat(what, " of ", waiting.key.job, " waits for lines to be measured: ",
-                                 waiting.measurer.empty()
-                                     ? "others measure first"
-                                     : absl::StrCat("it is the turn of ", waiting.measurer),
-                                 "; ", waiting.had_turn.size(), " of ",
-                                 waiting.request.members.size(), " workers have begun theirs"));
-  }
-  return texts;
-}
-
-void ProfileBook::Want(Instant now, PlanKey key, PlanRequest request, bool busy,
-                       const std::set<NodeId>& joined) {
-  std::erase_if(waiting_, [&](const Waiting& waiting) {
-    return waiting.key.job == key.job && waiting.key.island == key.island;
-  });
-  Waiting waiting;
-  waiting.key = std::move(key);
-  waiting.request = std::move(request);
-  waiting.turn_ends = waiting.send_again = now;
-  if (busy) waiting.joined = joined;
-  if ((busy && joined.empty()) || waiting.request.members.size() < 2 ||
-      !Reachable(waiting.request)) {
-    for (const PlanMember& member : waiting.request.members) {
-      waiting.had_turn.insert(member.member.worker);
-    }
-  }
-  waiting_.push_back(std::move(waiting));
-}
-
 bool ProfileBook::Fresh(Instant now, const Pair& pair) const {
   // A retry of a measurement that has just failed would only delay the plan.
   if (unreachable_.Blocked(pair.first, pair.second)) return true;
@@ -233,52 +189,6 @@ std::string ProfileBook::LineOf(const Pair& pair) const {
   if (from.empty() || to.empty()) return absl::StrCat("pair ", pair.first, " > ", pair.second);
   if (from == to) return absl::StrCat("worker ", pair.first);
   return absl::StrCat("sites ", from, " > ", to);
-}
-
-// The turn of the first one in order with links to measure that has not had one. False: none is
-// left.
-bool ProfileBook::NextTurn(Instant now, Waiting& waiting) const {
-  waiting.to.clear();
-  const std::vector<PlanMember>& members = waiting.request.members;
-  std::set<std::string> chosen;
-  for (size_t i = 0; i < members.size(); ++i) {
-    waiting.measurer = members[i].member.worker;
-    if (waiting.had_turn.contains(waiting.measurer)) continue;
-    for (size_t next = 1; next < members.size(); ++next) {
-      const NodeId& to = members[(i + next) % members.size()].member.worker;
-      const Pair pair(waiting.measurer, to);
-      if (!IsWanted(waiting, pair) || Fresh(now, pair)) continue;
-      const std::string line = LineOf(pair);
-      const auto known = lines_.find(line);
-      const bool fresh =
-          known != lines_.end() && now - links_.at(known->second).at <= options_.link_fresh;
-      if (!fresh && chosen.insert(line).second) waiting.to.push_back(to);
-    }
-    if (!waiting.to.empty()) return true;
-  }
-  waiting.measurer.clear();
-  return false;
-}
-
-// The members that its turn needs; no others get a request.
-std::vector<IslandMember> ProfileBook::TakingPart(const Waiting& waiting) {
-  std::vector<IslandMember> members = MembersOf(waiting.request);
-  std::erase_if(members, [&](const IslandMember& member) {
-    return member.worker != waiting.measurer &&
-           std::find(waiting.to.begin(), waiting.to.end(), member.worker) == waiting.to.end();
-  });
-  return members;
-}
-
-// Whether one of the request's workers is among those of another turn that goes on.
-bool ProfileBook::InTurn(const PlanRequest& request) const {
-  std::set<NodeId> busy;
-  for (const Waiting& waiting : waiting_) {
-    if (waiting.measurer.empty()) continue;
-    for (const PlanMember& member : waiting.request.members) busy.insert(member.member.worker);
-  }
-  return std::any_of(request.members.begin(), request.members.end(),
-                     [&](const PlanMember& member) { return busy.contains(member.member.worker); });
 }
 
 // Pairs whose ends are both known; the others wait for them to come back.
@@ -311,51 +221,29 @@ ProfileBook::Work ProfileBook::Advance(Instant now) {
   work.persist = std::exchange(persist_, {});
   Probe(now, work);
   work.changes = std::exchange(changes_, {});
-  for (size_t i = 0; i < waiting_.size();) {
-    Waiting& waiting = waiting_[i];
-    if (!waiting.measurer.empty() && now >= waiting.turn_ends) {
-      Busy(now, waiting.measurer, waiting,
-           absl::StrCat(waiting.measurer, " did not measure within ", Seconds(options_.turn_limit),
-                        " s"));
-      waiting.measurer.clear();
+  EndLateTurns(now);
+  if (std::exchange(turns_changed_, false)) {
+    InUse in_use;
+    for (const Waiting& waiting : waiting_) {
+      for (const Turn& turn : waiting.turns) {
+        for (const IslandMember& member : turn.members) in_use.workers.insert(member.worker);
+        in_use.sites.insert(turn.sites.begin(), turn.sites.end());
+      }
     }
-    if (waiting.measurer.empty()) {
-      const bool others = InTurn(waiting.request);
-      if (!NextTurn(now, waiting)) {
-        UpdateSites(work);
-        FillIn(waiting.request);
-        work.plan.emplace_back(waiting.key, std::move(waiting.request));
-        waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    for (Waiting& waiting : std::exchange(waiting_, {})) {
+      if (BeginTurns(now, waiting, in_use, work) || !waiting.turns.empty()) {
+        waiting_.push_back(std::move(waiting));
         continue;
       }
-      if (others) {
-        waiting.measurer.clear();
-      } else {
-        waiting.had_turn.insert(waiting.measurer);
-        // Grows over restarts of the coordinator, too.
-        last_turn_ = std::max<int64_t>(last_turn_ + 1, now.time_since_epoch().count());
-        waiting.turn = last_turn_;
-        waiting.turn_ends = now + options_.turn_limit;
-        waiting.send_again = now;
-      }
+      UpdateSites(work);
+      FillIn(waiting.request);
+      work.plan.emplace_back(waiting.key, std::move(waiting.request));
     }
-    if (!waiting.measurer.empty()) {
-      if (now >= waiting.send_again) {
-        const std::vector<IslandMember> all = TakingPart(waiting);
-        for (const IslandMember& member : all) {
-          MeasureLinks turn{waiting.key.job, waiting.turn, all, waiting.measurer, waiting.to};
-          turn.beside = !waiting.joined.empty();
-          work.send.push_back({member.worker, member.incarnation, std::move(turn)});
-        }
-        waiting.send_again = now + kRetryInterval;
-      }
-      work.deadline = std::min({work.deadline, waiting.turn_ends, waiting.send_again});
-    }
-    ++i;
   }
+  for (Waiting& waiting : waiting_) SendTurns(now, waiting, work);
   // Half of the links would say something about the others that is not so.
   if (std::none_of(waiting_.begin(), waiting_.end(),
-                   [](const Waiting& waiting) { return !waiting.measurer.empty(); })) {
+                   [](const Waiting& waiting) { return !waiting.turns.empty(); })) {
     UpdateSites(work);
   }
   return work;

@@ -3,19 +3,19 @@
 //
 // A plan or grouping that is wanted waits until every line between its workers has been measured
 // lately, both ways: that of two sites by one pair of workers, at one site each worker's to another
-// one, and where sites are not known yet every pair's. One worker after the other times messages
-// another one, and where sites are not known yet every pair's. One worker after the other times
-// messages (MeasureLinks), so that measurements do not disturb each other. A worker that does not
-// answer in time is busy: for a while its links are not measured, and plans are made without them.
-// Workers of a running island measure only their lines to a joining worker, in parallel to
-// training, which does not wait for it. The island's own steps, all-reduces and messages
-// (WorkerHeartbeat) correct older measurements, and replace those that could not be made
-// (corrections.h). These results are stored and survive a restart of the coordinator, with their
-// age; workers that reconnect repeat their measurements (LinksMeasured of request 0), which count
-// as old. A worker that could not be reached is probed in parallel to training, and gets into plans
-// again once it answers. The links determine the sites of workers (sites.h). Pairs of workers at
-// the same two sites use one line: when the messages of one pair show that it has changed, it has
-// for the others, too.
+// one (profile_book_turns.cc says what is measured while sites are not known). Workers time
+// messages (MeasureLinks) in turns. Turns that share a worker, or a site whose inter-site link they
+// use, do not overlap, so that measurements do not disturb each other; all others run at the same
+// time. A worker that does not answer in time is busy: for a while its links are not measured, and
+// plans are made without them. Workers of an island that runs
+// are asked for their lines to who has joined it, alone, and time them beside training: it is never
+// held up. What their own steps, sums and messages show (WorkerHeartbeat) corrects older
+// measurements, and makes up for those that could not be made (corrections.h). What was found so is
+// stored, and known again after a restart of the coordinator, with its age; what was measured is
+// said again by workers that connect again (LinksMeasured of request 0), which counts as old. Who
+// could not be reached is probed beside training, and gets into plans again once it answers. From
+// the links it is known where workers stand (sites.h). Pairs of workers at the same two sites use
+// one line: when the messages of one pair show that it has changed, it has for the others, too.
 //
 // Pure: time is an argument; the same calls give the same answers. Not thread-safe.
 
@@ -89,8 +89,7 @@ class ProfileBook {
   // `request` as PlanIsland takes it, but for profiles and links, which are filled in here. `busy`:
   // its workers run an island and cannot measure, but for their lines to those that have `joined`
   // it and have no part in it yet, which are timed beside training.
-  void Want(Instant now, PlanKey key, PlanRequest request, bool busy,
-            const std::set<NodeId>& joined = {});
+  void Want(PlanKey key, PlanRequest request, bool busy, const std::set<NodeId>& joined = {});
 
   struct Message {
     NodeId worker;
@@ -129,16 +128,43 @@ class ProfileBook {
  private:
   using Pair = std::pair<NodeId, NodeId>;
   static constexpr size_t kMaxLinks = size_t{1} << 20;
+  // One worker's timing of its lines to some others.
+  struct Turn {
+    NodeId measurer;
+    std::vector<NodeId> to;
+    std::vector<IslandMember> members;  // who takes part: both of the above
+    std::set<std::string> lines;        // by LineOf
+    std::set<std::string> sites;        // whose inter-site links it uses
+    int64_t number = 0;                 // MeasureLinks::request
+    Instant ends{};
+    Instant send_again{};
+  };
   struct Waiting {
     PlanKey key;
     PlanRequest request;
     std::set<NodeId> joined;  // not empty: only their lines are measured, beside training
+    bool measures = true;     // false: it is planned with what is known
+    // Whose turn had what, so that nothing is tried without end.
+    std::set<std::pair<NodeId, std::string>> asked;  // by measurer, line
+    std::map<std::string, int> tries;                // of a line
     std::set<NodeId> had_turn;
-    NodeId measurer;         // empty: no turn
-    std::vector<NodeId> to;  // that it measures
-    int64_t turn = 0;        // MeasureLinks::request of the turn
-    Instant turn_ends{};
-    Instant send_again{};
+    std::vector<Turn> turns;  // that go on
+  };
+  // A link that a worker is to time.
+  struct Wanted {
+    size_t to = 0;  // index of the request's member
+    std::string line;
+    std::set<std::string> sites;  // two, if it is an inter-site link
+  };
+  // What is in use by turns that go on.
+  struct InUse {
+    std::set<NodeId> workers;
+    std::set<std::string> sites;
+  };
+  // Where the request's members stand, by their indices in order.
+  struct Places {
+    std::map<std::string, std::vector<size_t>> sites;
+    std::vector<size_t> unknown;
   };
 
   void OnHello(const NodeId& worker, Incarnation incarnation, const WorkerHello& hello);
@@ -159,7 +185,22 @@ class ProfileBook {
   std::map<std::pair<NodeId, NodeId>, LinkProfile> Profiles() const;
   void UpdateSites(Work& work);
   bool Fresh(Instant now, const Pair& pair) const;
-  bool NextTurn(Instant now, Waiting& waiting) const;
+  bool IsLineFresh(Instant now, const std::string& line) const;
+  void EndLateTurns(Instant now);
+  bool BeginTurns(Instant now, Waiting& waiting, InUse& in_use, Work& work);
+  bool BeginHubTurn(Instant now, Waiting& waiting, const Places& places, InUse& in_use);
+  bool BeginLineTurns(Instant now, Waiting& waiting, const Places& places, InUse& in_use);
+  void BeginTurn(Instant now, Waiting& waiting, size_t measurer, const std::vector<Wanted>& wanted,
+                 InUse& in_use);
+  std::vector<size_t> NearHub(const PlanRequest& request, size_t hub,
+                              const std::vector<size_t>& others) const;
+  std::optional<Wanted> ChooseOnLine(Instant now, const Waiting& waiting, size_t measurer,
+                                     const std::vector<size_t>& others, const Wanted& line,
+                                     const InUse& in_use, bool& blocked) const;
+  std::vector<Wanted> WantedOf(Instant now, const Waiting& waiting, const Places& places,
+                               size_t measurer, const InUse& in_use, bool& blocked) const;
+  Places PlacesOf(const PlanRequest& request) const;
+  static void SendTurns(Instant now, Waiting& waiting, Work& work);
   std::string LineOf(const Pair& pair) const;
   void NoteLine(const Pair& measured);
   void NoteLines();  // a worker's site has changed
@@ -167,10 +208,8 @@ class ProfileBook {
   std::optional<LinkReport> LinkOf(const Pair& pair) const;
   LinkReport* FindLink(const Pair& pair);  // likewise, to correct it; null: nothing is known
   static bool IsWanted(const Waiting& waiting, const Pair& pair);
-  static std::vector<IslandMember> TakingPart(const Waiting& waiting);
   void Busy(Instant now, const NodeId& worker, const Waiting& among, const std::string& reason);
   void Probe(Instant now, Work& work);
-  bool InTurn(const PlanRequest& request) const;
 
   const ProfileBookOptions options_;
   std::map<std::pair<std::string, uint64_t>, DeviceProfile> profiles_;  // by device, model
@@ -202,6 +241,7 @@ class ProfileBook {
   std::map<std::string, Stored> stored_;  // by key
   std::vector<StoreWrite> persist_;
   std::vector<Waiting> waiting_;  // in order of arrival
+  bool turns_changed_ = false;    // others may begin
   int64_t last_turn_ = 0;
   int64_t last_probe_ = 0;
 };

@@ -5,6 +5,7 @@
 #define ATOLL_COORDINATOR_MEASUREMENTS_PROFILE_BOOK_FIXTURE_H_
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -32,6 +33,8 @@ struct Story {
   std::vector<ProfileBook::Message> sent;
   std::vector<KnowledgeChange> changes;
   std::map<std::string, StoreRecord> store;  // what the book has had stored, by key
+  std::map<NodeId, std::string> sites;       // as found
+  std::map<int64_t, MeasureLinks> turns;     // that were ordered and not answered, by number
   Instant deadline = kNever;
 
   void Advances() {
@@ -40,6 +43,10 @@ struct Story {
     for (KnowledgeChange& change : work.changes) changes.push_back(std::move(change));
     for (auto& plan : work.plan) planned.push_back(std::move(plan));
     deadline = work.deadline;
+    for (const auto& [worker, found] : work.sites) sites[worker] = found.site;
+    for (const auto& message : sent) {
+      if (!message.message.probe) turns[message.message.request] = message.message;
+    }
     for (StoreWrite& write : work.persist) {
       const std::string key = KeyOf(write.record);
       if (write.erase) {
@@ -60,7 +67,7 @@ struct Story {
       member.devices = {{"cpu", 1 << 30, 1}};
       plan.members.push_back(std::move(member));
     }
-    book.Want(now, {"job-1", 0, request}, std::move(plan), busy, joined);
+    book.Want({"job-1", 0, request}, std::move(plan), busy, joined);
     Advances();
   }
   // The measurer of the newest messages; all of them name the same one.
@@ -79,6 +86,20 @@ struct Story {
     const NodeId from = Measurer();
     for (const NodeId& to : others) report.links.push_back({from, to, 1'000'000, bytes_per_s});
     Says(from, report);
+  }
+  // The oldest turn that goes on is answered with links as `link` says; returns it.
+  MeasureLinks AnswersTurn(const std::function<LinkProfile(const NodeId&, const NodeId&)>& link) {
+    REQUIRE_FALSE(turns.empty());
+    const MeasureLinks turn = std::move(turns.extract(turns.begin()).mapped());
+    LinksMeasured report{"job-1", turn.request, {}, ""};
+    for (const NodeId& to : turn.to) report.links.push_back(link(turn.measurer, to));
+    Says(turn.measurer, report);
+    return turn;
+  }
+  void StandsAt(const NodeId& worker, const std::string& site) {
+    WorkerHello hello;
+    hello.site = site;
+    Says(worker, hello);
   }
 };
 

@@ -187,19 +187,15 @@ TEST_CASE("of a line that was never measured, the round trip is its latency") {
 TEST_CASE("the line of two sites is measured once each way, and at a site each worker once") {
   Story story;
   const std::vector<NodeId> workers = {"a1", "a2", "a3", "b1", "b2", "b3"};
-  for (const NodeId& worker : workers) {
-    WorkerHello hello;
-    hello.site = worker.substr(0, 1);
-    story.Says(worker, hello);
-  }
+  for (const NodeId& worker : workers) story.StandsAt(worker, worker.substr(0, 1));
   story.Wants(workers);
   std::set<std::pair<NodeId, NodeId>> measured;
   while (story.planned.empty()) {
-    const std::vector<NodeId> to = story.sent[0].message.to;
-    const NodeId from = story.Measurer();
-    CHECK(story.sent.size() == to.size() + 1);  // no other worker gets a request
-    for (const NodeId& other : to) measured.emplace(from, other);
-    story.Measures(to, from == "a3" ? 1e6 : from == "b1" ? 2e6 : 1e8);
+    const MeasureLinks turn = story.AnswersTurn([](const NodeId& from, const NodeId& to) {
+      return LinkProfile{from, to, 1'000'000, from == "a3" ? 1e6 : from == "b1" ? 2e6 : 1e8};
+    });
+    CHECK(turn.members.size() == turn.to.size() + 1);  // nobody else is asked
+    for (const NodeId& other : turn.to) measured.emplace(turn.measurer, other);
   }
   CHECK(measured.size() == 6 + 2);
   const std::vector<LinkProfile>& links = story.planned[0].second.links;
@@ -214,11 +210,150 @@ TEST_CASE("the line of two sites is measured once each way, and at a site each w
     };
     if (at_a) CHECK((link.bandwidth_bytes_per_s == 1e6) == touches("a3"));
     if (at_b) CHECK((link.bandwidth_bytes_per_s == 2e6) == touches("b1"));
-    if (link.from[0] == 'a' && link.to[0] == 'b')
-      CHECK(link.bandwidth_bytes_per_s == 1e8);  // of a1
-    if (link.from[0] == 'b' && link.to[0] == 'a')
-      CHECK(link.bandwidth_bytes_per_s == 2e6);  // of b1
+    // As the one pair of each way.
+    for (const auto& [from, to] : measured) {
+      if (from[0] != link.from[0] || to[0] != link.to[0] || from[0] == to[0]) continue;
+      CHECK(link.bandwidth_bytes_per_s == (from == "a3" ? 1e6 : from == "b1" ? 2e6 : 1e8));
+    }
   }
+}
+
+LinkProfile LocalLink(const NodeId& from, const NodeId& to) { return {from, to, 100'000, 1e9}; }
+
+std::vector<NodeId> Names(const std::string& site, int count) {
+  std::vector<NodeId> names;
+  for (int i = 0; i < count; ++i) names.push_back(absl::StrCat(site, 100 + i));
+  return names;
+}
+
+TEST_CASE("half_of_a_sites_workers_measure_at_the_same_time_and_no_worker_twice") {
+  Story story;
+  const std::vector<NodeId> workers = Names("a", 64);
+  for (const NodeId& worker : workers) story.StandsAt(worker, "a");
+  story.Wants(workers);
+  CHECK(story.turns.size() == 32);
+  int waves = 0;
+  size_t links = 0;
+  for (; story.planned.empty(); ++waves) {
+    std::set<NodeId> part;
+    size_t members = 0;
+    for (const auto& [number, turn] : story.turns) {
+      members += turn.members.size();
+      for (const IslandMember& member : turn.members) part.insert(member.worker);
+    }
+    CHECK(part.size() == members);
+    for (size_t n = story.turns.size(); n > 0; --n) links += story.AnswersTurn(LocalLink).to.size();
+  }
+  CHECK(links == 64);
+  CHECK(waves <= 4);
+}
+
+TEST_CASE("inter_site_links_of_one_site_are_measured_one_after_the_other") {
+  Story story;
+  std::vector<NodeId> workers;
+  for (const char* site : {"a", "b", "c", "d"}) {
+    for (const NodeId& worker : Names(site, 4)) {
+      story.StandsAt(worker, site);
+      workers.push_back(worker);
+    }
+  }
+  story.Wants(workers);
+  std::set<std::pair<char, char>> measured;
+  bool at_once = false;
+  while (story.planned.empty()) {
+    std::set<char> in_use;
+    size_t uses = 0;
+    for (const auto& [number, turn] : story.turns) {
+      std::set<char> sites;
+      for (const NodeId& to : turn.to) {
+        if (to[0] != turn.measurer[0]) sites.insert({to[0], turn.measurer[0]});
+      }
+      uses += sites.size();
+      in_use.insert(sites.begin(), sites.end());
+    }
+    CHECK(in_use.size() == uses);
+    at_once = at_once || story.turns.size() > 2;
+    const MeasureLinks turn = story.AnswersTurn(LocalLink);
+    for (const NodeId& to : turn.to) {
+      if (to[0] == turn.measurer[0]) continue;
+      CHECK(measured.emplace(turn.measurer[0], to[0]).second);
+    }
+  }
+  CHECK(measured.size() == 12);
+  CHECK(at_once);
+}
+
+TEST_CASE("line_that_no_worker_can_measure_is_given_up_after_three_tries") {
+  Story story;
+  std::vector<NodeId> workers = Names("a", 20), there = Names("b", 20);
+  for (const NodeId& worker : workers) story.StandsAt(worker, "a");
+  for (const NodeId& worker : there) story.StandsAt(worker, "b");
+  workers.insert(workers.end(), there.begin(), there.end());
+  story.Wants(workers);
+  int tries = 0;
+  while (story.planned.empty()) {
+    const MeasureLinks turn = std::move(story.turns.extract(story.turns.begin()).mapped());
+    LinksMeasured report{"job-1", turn.request, {}, ""};
+    for (const NodeId& to : turn.to) {
+      if (to[0] == turn.measurer[0]) {
+        report.links.push_back(LocalLink(turn.measurer, to));
+      } else {
+        ++tries;
+        report.unreachable.push_back({to, "no connection"});
+      }
+    }
+    story.Says(turn.measurer, report);
+  }
+  CHECK(tries == 6);  // each way
+}
+
+TEST_CASE("sites_of_many_workers_are_found_by_as_many_links_as_there_are_workers_and_sites") {
+  Story story;
+  std::vector<NodeId> workers;
+  for (int i = 0; i < 32; ++i) {  // mixed
+    workers.push_back(absl::StrCat("a", 100 + i));
+    workers.push_back(absl::StrCat("b", 100 + i));
+  }
+  for (const NodeId& worker : workers) story.StandsAt(worker, "");
+  story.Wants(workers);
+  size_t links = 0, inter_site = 0;
+  while (story.planned.empty()) {
+    const MeasureLinks turn = story.AnswersTurn([](const NodeId& from, const NodeId& to) {
+      const bool near = from[0] == to[0];
+      return LinkProfile{from, to, near ? 100'000 : 20'000'000, near ? 1e9 : 1e7};
+    });
+    CHECK(turn.to.size() <= 16);
+    links += turn.to.size();
+    for (const NodeId& to : turn.to) inter_site += to[0] != turn.measurer[0];
+  }
+  CHECK(links <= 63 + 31 + 64 + 1);  // two hubs, each worker's line, the line of the sites back
+  CHECK(inter_site <= 32 + 1);
+  REQUIRE(story.sites.size() == 64);
+  for (const NodeId& worker : workers) {
+    CHECK(story.sites[worker] == absl::StrCat("site-", worker.substr(0, 1), "100"));
+  }
+  CHECK(story.planned[0].second.links.size() == 64 * 63);
+}
+
+TEST_CASE("worker_that_joins_a_known_cluster_is_found_at_its_site_by_one_worker_of_each") {
+  Story story;
+  std::vector<NodeId> workers = Names("a", 4), there = Names("b", 4);
+  for (const NodeId& worker : workers) story.StandsAt(worker, "a");
+  for (const NodeId& worker : there) story.StandsAt(worker, "b");
+  workers.insert(workers.end(), there.begin(), there.end());
+  for (const NodeId& worker : Names("bx", 12)) {
+    story.StandsAt(worker, "");
+    workers.push_back(worker);
+  }
+  story.Wants(workers);
+  while (story.planned.empty()) {
+    story.AnswersTurn([](const NodeId& from, const NodeId& to) {
+      const bool near = from[0] == to[0];
+      return LinkProfile{from, to, near ? 100'000 : 20'000'000, near ? 1e9 : 1e7};
+    });
+  }
+  for (const NodeId& worker : Names("bx", 12)) CHECK(story.sites[worker] == "b");
+  CHECK(story.planned[0].second.links.size() == 20 * 19);
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST_CASE("two islands of the same workers take turns; a newer request replaces 
   other.members.resize(2);
   other.members[0].member = {"c", 5, "tcp://c", ""};
   other.members[1].member = {"d", 5, "tcp://d", ""};
-  story.book.Want(story.now, {"job-2", 0, 3}, other, false);
+  story.book.Want({"job-2", 0, 3}, other, false);
   const ProfileBook::Work work = story.book.Advance(story.now);
   CHECK(work.send.empty());  // c is busy with the first
   story.Measures({"b", "c"});

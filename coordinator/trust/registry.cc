@@ -61,6 +61,12 @@ absl::Status ToStatus(const Verdict& verdict) {
   }
 }
 
+TrustRegistry::TrustRegistry(v1::TrustRecords records) : records_(std::move(records)) {
+  for (int i = 0; i < records_.members_size(); ++i) {
+    places_[{records_.members(i).role(), records_.members(i).name()}] = i;
+  }
+}
+
 Verdict TrustRegistry::CheckCertificate(const CertificateFacts& facts, int64_t now_unix_s) const {
   if (!facts.identity.ok()) {
     return {v1::TRUST_DENIAL_NO_ROLE, std::string(facts.identity.status().message())};
@@ -75,18 +81,16 @@ Verdict TrustRegistry::CheckCertificate(const CertificateFacts& facts, int64_t n
     return {v1::TRUST_DENIAL_EXPIRED,
             absl::StrCat(who, " expired on ", DateOf(facts.until_unix_s), "; join again")};
   }
-  const absl::string_view role = RoleName(facts.identity->role);
-  for (const v1::TrustMember& member : records_.members()) {
-    if (member.role() != role || member.name() != facts.identity->name) continue;
-    if (member.revoked_unix_s() != 0) {
-      return {v1::TRUST_DENIAL_REVOKED,
-              absl::StrCat(ToText(*facts.identity), " was revoked on ",
-                           DateOf(member.revoked_unix_s()), " by ", member.revoked_by())};
-    }
-    if (!member.key_digest().empty() && !EqualSecrets(member.key_digest(), facts.key_digest)) {
-      return {v1::TRUST_DENIAL_REPLACED,
-              absl::StrCat("another key has joined as ", ToText(*facts.identity), " since")};
-    }
+  const v1::TrustMember* member = Find(RoleName(facts.identity->role), facts.identity->name);
+  if (member == nullptr) return {};
+  if (member->revoked_unix_s() != 0) {
+    return {v1::TRUST_DENIAL_REVOKED,
+            absl::StrCat(ToText(*facts.identity), " was revoked on ",
+                         DateOf(member->revoked_unix_s()), " by ", member->revoked_by())};
+  }
+  if (!member->key_digest().empty() && !EqualSecrets(member->key_digest(), facts.key_digest)) {
+    return {v1::TRUST_DENIAL_REPLACED,
+            absl::StrCat("another key has joined as ", ToText(*facts.identity), " since")};
   }
   return {};
 }
@@ -197,7 +201,7 @@ Verdict TrustRegistry::Join(const v1::TrustMember& member, int64_t now_unix_s) {
   if (known == nullptr && records_.members_size() >= kMembersMax) {
     return {v1::TRUST_DENIAL_NAME, absl::StrCat("the cluster has ", kMembersMax, " members")};
   }
-  if (known == nullptr) known = records_.add_members();
+  if (known == nullptr) known = Add(member.role(), member.name());
   if (known->curve_public_key() != member.curve_public_key()) {
     RevokeCurveKey(known->curve_public_key());
   }
@@ -218,13 +222,9 @@ void TrustRegistry::NoteRenewal(const Identity& identity, int64_t until_unix_s) 
 
 bool TrustRegistry::IsCurveKeyNew(const Identity& identity,
                                   const std::string& curve_public_key) const {
-  const absl::string_view role = RoleName(identity.role);
-  for (const v1::TrustMember& member : records_.members()) {
-    if (member.role() == role && member.name() == identity.name) {
-      return member.revoked_unix_s() == 0 && member.curve_public_key() != curve_public_key;
-    }
-  }
-  return true;
+  const v1::TrustMember* member = Find(RoleName(identity.role), identity.name);
+  return member == nullptr ||
+         (member->revoked_unix_s() == 0 && member->curve_public_key() != curve_public_key);
 }
 
 bool TrustRegistry::NoteCurveKey(const Identity& identity, const std::string& curve_public_key) {
@@ -233,9 +233,7 @@ bool TrustRegistry::NoteCurveKey(const Identity& identity, const std::string& cu
   v1::TrustMember* known = Find(role, identity.name);
   if (known == nullptr) {
     if (records_.members_size() >= kMembersMax) return false;
-    known = records_.add_members();
-    known->set_role(role);
-    known->set_name(identity.name);
+    known = Add(role, identity.name);
   }
   if (known->curve_public_key() == curve_public_key || known->revoked_unix_s() != 0) return false;
   known->set_curve_public_key(curve_public_key);
@@ -256,9 +254,7 @@ absl::StatusOr<std::vector<v1::TrustMember>> TrustRegistry::Revoke(const std::st
       if (name.empty() || name.size() > 64 || records_.members_size() >= kMembersMax) {
         return absl::InvalidArgumentError("name: must be from 1 to 64 letters");
       }
-      v1::TrustMember* member = records_.add_members();
-      member->set_role(role);
-      member->set_name(name);
+      Add(role, name);
     }
   }
   std::vector<v1::TrustMember> revoked;
@@ -293,11 +289,22 @@ v1::ClientKeys TrustRegistry::Keys() const {
   return keys;
 }
 
-v1::TrustMember* TrustRegistry::Find(const std::string& role, const std::string& name) {
-  for (v1::TrustMember& member : *records_.mutable_members()) {
-    if (member.role() == role && member.name() == name) return &member;
-  }
-  return nullptr;
+const v1::TrustMember* TrustRegistry::Find(absl::string_view role, const std::string& name) const {
+  const auto place = places_.find({std::string(role), name});
+  return place == places_.end() ? nullptr : &records_.members(place->second);
+}
+
+v1::TrustMember* TrustRegistry::Find(absl::string_view role, const std::string& name) {
+  const auto place = places_.find({std::string(role), name});
+  return place == places_.end() ? nullptr : records_.mutable_members(place->second);
+}
+
+v1::TrustMember* TrustRegistry::Add(absl::string_view role, const std::string& name) {
+  places_[{std::string(role), name}] = records_.members_size();
+  v1::TrustMember* member = records_.add_members();
+  member->set_role(std::string(role));
+  member->set_name(name);
+  return member;
 }
 
 void TrustRegistry::Prune(int64_t now_unix_s) {

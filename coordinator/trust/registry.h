@@ -5,8 +5,10 @@
 #ifndef ATOLL_COORDINATOR_TRUST_REGISTRY_H_
 #define ATOLL_COORDINATOR_TRUST_REGISTRY_H_
 
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/status.h"
@@ -30,7 +32,7 @@ absl::Status ToStatus(const Verdict& verdict);
 
 class TrustRegistry {
  public:
-  explicit TrustRegistry(v1::TrustRecords records = {}) : records_(std::move(records)) {}
+  explicit TrustRegistry(v1::TrustRecords records = {});
 
   const v1::TrustRecords& records() const { return records_; }
 
@@ -71,11 +73,14 @@ class TrustRegistry {
   v1::ClientKeys Keys() const;
 
  private:
-  v1::TrustMember* Find(const std::string& role, const std::string& name);
+  const v1::TrustMember* Find(absl::string_view role, const std::string& name) const;
+  v1::TrustMember* Find(absl::string_view role, const std::string& name);
+  v1::TrustMember* Add(absl::string_view role, const std::string& name);
   void Prune(int64_t now_unix_s);
   void RevokeCurveKey(const std::string& key);
 
   v1::TrustRecords records_;
+  std::map<std::pair<std::string, std::string>, int> places_;  // of members, by role and name
 };
 
 }  // namespace atl

@@ -1,0 +1,313 @@
+// Which links are measured before a plan, by whom, and which at the same time.
+//
+// Where sites are known the line of two sites is measured by one pair of workers, and at a site
+// each worker times its line to another one. Turns that share neither a worker nor a site's
+// inter-site link run at the same time: at one site half of the workers measure at once.
+//
+// Sites that are not known follow from links. Of a few workers every pair is measured, one worker
+// after the other, since they may share a link that is not known yet. Of more of them, one, the
+// hub, times its links to all others. Those that are near it are at its site, and what is between
+// them need not be measured to know that. The others are measured from the next hub, which is the
+// first of them, and so on: as many links as there are workers and sites, not pairs. With sites
+// found so, lines are measured as above.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/measurements/profile_book.h"
+
+namespace atl {
+namespace {
+
+constexpr size_t kAllPairsMax = 8;  // workers without a site of which every pair is measured
+constexpr size_t kLinksATurn = 16;  // a turn has its limit in time
+constexpr int kTriesOfALine = 3;    // by different workers, before a plan is made without it
+// As in sites.h: a message of 1 MB that takes so long is always near, a latency of more never.
+constexpr double kPayloadBytes = 1e6;
+constexpr double kNearSeconds = 4e-3;
+constexpr double kNearLatency = 5e-3;
+// Slower networks: near is what is about as near as what is nearest.
+constexpr double kAboutAsNear = 2;
+
+// All can be reached by the others.
+bool Reachable(const PlanRequest& request) {
+  return std::all_of(request.members.begin(), request.members.end(),
+                     [](const PlanMember& m) { return !m.member.endpoint.empty(); });
+}
+
+double LatencyOf(const LinkProfile& link) { return 1e-9 * static_cast<double>(link.latency_ns); }
+
+double SecondsOf(const LinkProfile& link) {
+  return LatencyOf(link) + kPayloadBytes / link.bandwidth_bytes_per_s;
+}
+
+}  // namespace
+
+void ProfileBook::Want(PlanKey key, PlanRequest request, bool busy,
+                       const std::set<NodeId>& joined) {
+  std::erase_if(waiting_, [&](const Waiting& waiting) {
+    return waiting.key.job == key.job && waiting.key.island == key.island;
+  });
+  Waiting waiting;
+  waiting.key = std::move(key);
+  waiting.request = std::move(request);
+  if (busy) waiting.joined = joined;
+  waiting.measures =
+      !(busy && joined.empty()) && waiting.request.members.size() > 1 && Reachable(waiting.request);
+  waiting_.push_back(std::move(waiting));
+  turns_changed_ = true;
+}
+
+std::vector<std::string> ProfileBook::Turns() const {
+  std::vector<std::string> texts;
+  for (const Waiting& waiting : waiting_) {
+    const std::string what = waiting.key.island == kGrouping
+                                 ? std::string("the islands")
+                                 : absl::StrCat("the plan of island ", waiting.key.island);
+    std::string turns = "others measure first";
+    if (!waiting.turns.empty()) {
+      turns = absl::StrCat("it is the turn of ", waiting.turns[0].measurer);
+      if (waiting.turns.size() > 1) {
+        absl::StrAppend(&turns, " and ", waiting.turns.size() - 1, " others");
+      }
+    }
+    texts.push_back(absl::StrCat(what, " of ", waiting.key.job, " waits for lines to be measured: ",
+                                 turns, "; ", waiting.had_turn.size(), " of ",
+                                 waiting.request.members.size(), " workers have begun theirs"));
+  }
+  return texts;
+}
+
+bool ProfileBook::IsLineFresh(Instant now, const std::string& line) const {
+  const auto known = lines_.find(line);
+  return known != lines_.end() && now - links_.at(known->second).at <= options_.link_fresh;
+}
+
+ProfileBook::Places ProfileBook::PlacesOf(const PlanRequest& request) const {
+  Places places;
+  for (size_t i = 0; i < request.members.size(); ++i) {
+    const std::string site = SiteOf(request.members[i].member.worker);
+    if (site.empty()) {
+      places.unknown.push_back(i);
+    } else {
+      places.sites[site].push_back(i);
+    }
+  }
+  return places;
+}
+
+void ProfileBook::EndLateTurns(Instant now) {
+  for (Waiting& waiting : waiting_) {
+    for (const Turn& turn : waiting.turns) {
+      if (now < turn.ends) continue;
+      turns_changed_ = true;
+      Busy(now, turn.measurer, waiting,
+           absl::StrCat(turn.measurer, " did not measure within ", Seconds(options_.turn_limit),
+                        " s"));
+    }
+    std::erase_if(waiting.turns, [&](const Turn& turn) { return now >= turn.ends; });
+  }
+}
+
+// True: something is to be measured that cannot be now, because of turns that go on.
+bool ProfileBook::BeginTurns(Instant now, Waiting& waiting, InUse& in_use, Work& work) {
+  if (!waiting.measures) return false;
+  Places places = PlacesOf(waiting.request);
+  if (places.unknown.size() > kAllPairsMax && waiting.joined.empty()) {
+    if (BeginHubTurn(now, waiting, places, in_use)) return true;
+    UpdateSites(work);
+    places = PlacesOf(waiting.request);
+    places.unknown.clear();  // of those that no hub reaches nothing is measured
+  }
+  return BeginLineTurns(now, waiting, places, in_use);
+}
+
+// Those of `others` that are near the hub by what is known, in their order.
+std::vector<size_t> ProfileBook::NearHub(const PlanRequest& request, size_t hub,
+                                         const std::vector<size_t>& others) const {
+  const NodeId& from = request.members[hub].member.worker;
+  std::vector<std::pair<size_t, LinkProfile>> links;
+  for (const size_t i : others) {
+    const NodeId& to = request.members[i].member.worker;
+    auto known = links_.find({from, to});
+    if (known == links_.end()) known = links_.find({to, from});
+    if (known != links_.end()) links.emplace_back(i, known->second.link);
+  }
+  if (links.empty()) return {};
+  double nearest = SecondsOf(links[0].second);
+  for (const auto& [i, link] : links) nearest = std::min(nearest, SecondsOf(link));
+  const double limit = std::max(kNearSeconds, kAboutAsNear * nearest);
+  std::vector<size_t> near;
+  for (const auto& [i, link] : links) {
+    if (LatencyOf(link) <= kNearLatency && SecondsOf(link) <= limit) near.push_back(i);
+  }
+  return near;
+}
+
+// A turn of the first hub that has links to measure. Hubs are one worker of each known site, then
+// workers without a site. True while there is such a hub, or a turn goes on.
+bool ProfileBook::BeginHubTurn(Instant now, Waiting& waiting, const Places& places, InUse& in_use) {
+  if (!waiting.turns.empty()) return true;
+  const std::vector<PlanMember>& members = waiting.request.members;
+  std::vector<size_t> hubs, left = places.unknown;
+  for (const auto& [site, at] : places.sites) hubs.push_back(at[0]);
+  for (size_t next = 0; !left.empty(); ++next) {
+    if (next >= hubs.size()) {
+      hubs.push_back(left[0]);
+      left.erase(left.begin());
+    }
+    const NodeId& from = members[hubs[next]].member.worker;
+    std::vector<Wanted> wanted;
+    for (const size_t i : left) {
+      const Pair pair(from, members[i].member.worker);
+      const std::string line = LineOf(pair);
+      const bool known = Fresh(now, pair) || Fresh(now, {pair.second, pair.first});
+      if (known || waiting.asked.contains({from, line})) continue;
+      if (wanted.size() < kLinksATurn) wanted.push_back({i, line, {}});
+    }
+    if (!wanted.empty()) {
+      std::erase_if(wanted, [&](const Wanted& link) {
+        return in_use.workers.contains(members[link.to].member.worker);
+      });
+      if (!wanted.empty() && !in_use.workers.contains(from)) {
+        BeginTurn(now, waiting, hubs[next], wanted, in_use);
+      }
+      return true;
+    }
+    const std::vector<size_t> near = NearHub(waiting.request, hubs[next], left);
+    std::erase_if(left, [&](size_t i) { return std::binary_search(near.begin(), near.end(), i); });
+  }
+  return false;
+}
+
+// The first of `others` after the measurer that is to be timed on this line and is free.
+std::optional<ProfileBook::Wanted> ProfileBook::ChooseOnLine(
+    Instant now, const Waiting& waiting, size_t measurer, const std::vector<size_t>& others,
+    const Wanted& line, const InUse& in_use, bool& blocked) const {
+  const std::vector<PlanMember>& members = waiting.request.members;
+  const NodeId& from = members[measurer].member.worker;
+  const auto tries = waiting.tries.find(line.line);
+  if (IsLineFresh(now, line.line) || waiting.asked.contains({from, line.line}) ||
+      (tries != waiting.tries.end() && tries->second >= kTriesOfALine) ||
+      std::any_of(waiting.turns.begin(), waiting.turns.end(),
+                  [&](const Turn& turn) { return turn.lines.contains(line.line); })) {
+    return std::nullopt;
+  }
+  const bool site_taken =
+      std::any_of(line.sites.begin(), line.sites.end(),
+                  [&](const std::string& site) { return in_use.sites.contains(site); });
+  const auto after = static_cast<size_t>(std::upper_bound(others.begin(), others.end(), measurer) -
+                                         others.begin());
+  for (size_t n = 0; n < others.size(); ++n) {
+    const size_t i = others[(after + n) % others.size()];
+    const Pair pair(from, members[i].member.worker);
+    if (i == measurer || !IsWanted(waiting, pair) || Fresh(now, pair)) continue;
+    if (!site_taken && !in_use.workers.contains(pair.second))
+      return Wanted{i, line.line, line.sites};
+    blocked = true;
+  }
+  return std::nullopt;
+}
+
+// What the worker is to time now, the next in the order of the request first. `blocked` is set
+// where turns that go on keep it from something.
+std::vector<ProfileBook::Wanted> ProfileBook::WantedOf(Instant now, const Waiting& waiting,
+                                                       const Places& places, size_t measurer,
+                                                       const InUse& in_use, bool& blocked) const {
+  const std::vector<PlanMember>& members = waiting.request.members;
+  const NodeId& from = members[measurer].member.worker;
+  const std::string own = SiteOf(from);
+  std::vector<Wanted> wanted;
+  const auto choose = [&](const std::vector<size_t>& others, std::set<std::string> sites) {
+    const Wanted line{0, LineOf({from, members[others[0]].member.worker}), std::move(sites)};
+    if (const auto link = ChooseOnLine(now, waiting, measurer, others, line, in_use, blocked)) {
+      wanted.push_back(*link);
+    }
+  };
+  for (const auto& [site, others] : places.sites) {
+    if (own.empty()) {
+      for (const size_t i : others) choose({i}, {});
+    } else if (site == own) {
+      choose(others, {});
+    } else {
+      choose(others, {own, site});
+    }
+  }
+  for (const size_t i : places.unknown) choose({i}, {});
+  const auto distance = [&](const Wanted& link) {
+    return (link.to + members.size() - measurer) % members.size();
+  };
+  std::sort(wanted.begin(), wanted.end(),
+            [&](const Wanted& a, const Wanted& b) { return distance(a) < distance(b); });
+  if (wanted.size() > kLinksATurn) {
+    wanted.resize(kLinksATurn);
+    blocked = true;
+  }
+  return wanted;
+}
+
+bool ProfileBook::BeginLineTurns(Instant now, Waiting& waiting, const Places& places,
+                                 InUse& in_use) {
+  const bool one_by_one = !waiting.joined.empty() || !places.unknown.empty();
+  if (one_by_one && !waiting.turns.empty()) return true;
+  bool blocked = false;
+  for (size_t i = 0; i < waiting.request.members.size(); ++i) {
+    const NodeId& from = waiting.request.members[i].member.worker;
+    if (SiteOf(from).empty() && places.unknown.empty()) continue;  // no hub reaches it
+    const std::vector<Wanted> wanted = WantedOf(now, waiting, places, i, in_use, blocked);
+    if (wanted.empty()) continue;
+    if (in_use.workers.contains(from)) {
+      blocked = true;
+      continue;
+    }
+    BeginTurn(now, waiting, i, wanted, in_use);
+    if (one_by_one) return true;
+  }
+  return blocked;
+}
+
+void ProfileBook::BeginTurn(Instant now, Waiting& waiting, size_t measurer,
+                            const std::vector<Wanted>& wanted, InUse& in_use) {
+  const std::vector<PlanMember>& members = waiting.request.members;
+  Turn turn;
+  turn.measurer = members[measurer].member.worker;
+  std::set<size_t> part = {measurer};
+  for (const Wanted& link : wanted) {
+    turn.to.push_back(members[link.to].member.worker);
+    part.insert(link.to);
+    turn.lines.insert(link.line);
+    turn.sites.insert(link.sites.begin(), link.sites.end());
+    waiting.asked.emplace(turn.measurer, link.line);
+    ++waiting.tries[link.line];
+  }
+  for (const size_t i : part) {
+    turn.members.push_back(members[i].member);
+    in_use.workers.insert(members[i].member.worker);
+  }
+  in_use.sites.insert(turn.sites.begin(), turn.sites.end());
+  waiting.had_turn.insert(turn.measurer);
+  // Grows over restarts of the coordinator, too.
+  last_turn_ = std::max<int64_t>(last_turn_ + 1, now.time_since_epoch().count());
+  turn.number = last_turn_;
+  turn.ends = now + options_.turn_limit;
+  turn.send_again = now;
+  waiting.turns.push_back(std::move(turn));
+}
+
+// Again until they are answered.
+void ProfileBook::SendTurns(Instant now, Waiting& waiting, Work& work) {
+  for (Turn& turn : waiting.turns) {
+    if (now >= turn.send_again) {
+      for (const IslandMember& member : turn.members) {
+        MeasureLinks message{waiting.key.job, turn.number, turn.members, turn.measurer, turn.to};
+        message.beside = !waiting.joined.empty();
+        work.send.push_back({member.worker, member.incarnation, std::move(message)});
+      }
+      turn.send_again = now + kRetryInterval;
+    }
+    work.deadline = std::min({work.deadline, turn.ends, turn.send_again});
+  }
+}
+
+}  // namespace atl
