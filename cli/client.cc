@@ -108,14 +108,36 @@ Client::Client(Connection address, std::unique_ptr<Stubs> stubs)
 
 Client::~Client() = default;
 
+namespace {
+
+// Of each address what is wrong with it, in place of what gRPC says.
+absl::Status NoLeader(const std::vector<std::string>& addresses, bool with_tls,
+                      absl::string_view said) {
+  std::vector<std::string> why;
+  for (const std::string& address : addresses) {
+    const std::string standby = absl::StrCat(address, ": ", kStandbyText);
+    why.push_back(absl::StrContains(said, standby)
+                      ? standby
+                      : ExplainConnection({address, with_tls}, std::string(said)));
+  }
+  return absl::UnavailableError(absl::StrCat("no coordinator leads: ", absl::StrJoin(why, "; ")));
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Client>> Client::Dial(const TlsOptions& tls,
                                                      const std::string& address) {
   // What a user reads of a connection is ExplainConnection's, not gRPC's own log.
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
-  ATOLL_ASSIGN_OR_RETURN(const LeaderChannel leader,
-                         OpenLeaderChannel(tls, address, kLeaderPatience));
-  return std::unique_ptr<Client>(new Client({leader.address, !tls.cert_path.empty()},
-                                            std::make_unique<Stubs>(leader.channel)));
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckAddresses(address), "--coordinator"));
+  const bool with_tls = !tls.cert_path.empty();
+  const auto leader = OpenLeaderChannel(tls, address, kLeaderPatience);
+  if (absl::IsUnavailable(leader.status())) {
+    return NoLeader(SplitAddresses(address), with_tls, leader.status().message());
+  }
+  ATOLL_RETURN_IF_ERROR(leader.status());
+  return std::unique_ptr<Client>(
+      new Client({leader->address, with_tls}, std::make_unique<Stubs>(leader->channel)));
 }
 
 absl::StatusOr<v1::SubmitReply> Client::Submit(const v1::SubmitRequest& request) {

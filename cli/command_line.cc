@@ -1,5 +1,6 @@
 #include "cli/command_line.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -31,9 +32,18 @@
 namespace atl::cli {
 namespace {
 
-bool IsDumb() {
-  const char* terminal = std::getenv("TERM");
-  return terminal == nullptr || std::string(terminal) == "dumb";
+// Colours and widths are for terminals: what is piped is the same everywhere.
+void SetUpTerminal() {
+  if (isatty(STDOUT_FILENO) != 1) return;
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  const std::string terminal = variable("TERM");
+  SetColour(variable("NO_COLOR").empty() && !terminal.empty() && terminal != "dumb");
+  winsize size{};
+  ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);  // all zero where it cannot say
+  SetTerminalWidth(size.ws_col);
 }
 
 constexpr const char* kDaemons[] = {"coordinator", "worker", "paramserver"};
@@ -69,7 +79,7 @@ class CommandLine {
     } catch (const CLI::ParseError& error) {
       return ExplainUsage(app_, error);
     }
-    SetColour(isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr && !IsDumb());
+    SetUpTerminal();
     const CLI::App* given = app_.get_subcommands()[0];
     const auto command = run_.find(given);
     if (command != run_.end()) {
@@ -120,8 +130,9 @@ class CommandLine {
         ->add_option("--set", submit_.settings,
                      "KEY=VALUE replaces the value of the file; repeatable")
         ->allow_extra_args(false);
-    submit->add_flag("--dry-run", submit_.dry_run, "only have the coordinator check it");
-    submit->add_flag("--watch", submit_.watch, "then watch it until it ends");
+    CLI::Option* dry_run =
+        submit->add_flag("--dry-run", submit_.dry_run, "only have the coordinator check it");
+    submit->add_flag("--watch", submit_.watch, "then watch it until it ends")->excludes(dry_run);
     CLI::App* list = Add("ls", "list the jobs", [this] { return List(global_, list_); });
     list->add_option("--state", list_.states,
                      "list only jobs in these states, such as running,paused")
@@ -130,10 +141,12 @@ class CommandLine {
                      "submitted, job, state, version, loss, validation or speed")
         ->capture_default_str();
     list->add_flag("--reverse", list_.reverse, "reverse the order");
-    list->add_option("--newest", list_.newest, "list only the newest N");
+    list->add_option("--newest", list_.newest, "list only the newest N")
+        ->check(CLI::PositiveNumber);
     WithJob(Add("show", "print one job with its islands, plans and decisions",
                 [this] { return Show(global_, job_, decisions_); }))
         ->add_option("--decisions", decisions_, "number of newest decisions to print")
+        ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
     AddControl("pause", "pause a job", Control::kPause);
     AddControl("resume", "resume a paused or failed job", Control::kResume);
@@ -166,11 +179,12 @@ class CommandLine {
   }
 
   void AddFollowingCommands() {
-    WithJob(Add("watch", "show a job's progress until it ends", [this] {
-      return Watch(global_, job_, interval_ms_);
-    }))->add_option("--interval-ms", interval_ms_, "minimum time between two updates");
+    WithJob(Add("watch", "show a job's progress until it ends",
+                [this] { return Watch(global_, job_, interval_ms_); }))
+        ->add_option("--interval-ms", interval_ms_, "minimum time between two updates")
+        ->check(CLI::PositiveNumber);
     CLI::App* logs = Add("logs", "print a job's log", [this] { return Logs(global_, logs_); });
-    logs->add_option("JOB", logs_.job, "the job's id; default: the whole log");
+    logs->add_option("JOB", logs_.job, "the job's id, or its beginning; default: the whole log");
     logs->add_flag("-f,--follow", logs_.follow, "wait for new lines");
     logs->add_option("-n,--tail", logs_.tail, "print only the newest N lines")
         ->check(CLI::PositiveNumber);
@@ -254,7 +268,8 @@ class CommandLine {
         [this] { return Members(global_); });
     Add("audit", "print the audit log: actions and refusals",
         [this] { return Audit(global_, audit_tail_); })
-        ->add_option("-n,--tail", audit_tail_, "print only the newest N entries")
+        ->add_option("-n,--tail", audit_tail_, "print only the newest N entries; 0: all")
+        ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
     AddLocal("context", "list the clusters that you have joined, or select one", [this] {
       return Contexts(global_, context_flags_);

@@ -102,7 +102,8 @@ int Doctor(const Global& global, const DoctorFlags& flags) {
                       {"found", finding.found},
                       {"remedy", finding.remedy}});
     }
-    std::cout << list.dump(2) << "\n";
+    // What the system says may be of any encoding.
+    std::cout << list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   } else {
     std::cout << FindingsText(findings);
   }

@@ -23,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "common/bytes_text.h"
 #include "common/trust/pki.h"
 
@@ -68,6 +69,10 @@ struct Addresses {
 };
 
 Addresses Resolve(const Host& host, bool to_listen) {
+  int port = 0;
+  if (!absl::SimpleAtoi(host.port, &port) || port < 1 || port > 65535) {
+    return {nullptr, absl::StrCat("port \"", host.port, "\": must be from 1 to 65535")};
+  }
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   if (to_listen) hints.ai_flags = AI_PASSIVE;
@@ -234,14 +239,24 @@ Finding CheckTls(const TlsOptions& tls, const std::string& address, int64_t now_
       return {Level::kProblem, kCheck, absl::StrCat(path, ": ", facts.status().message()),
               "see docs/trust.md"};
     }
-    const int64_t days = (facts->until_unix_s - now_unix_s) / 86'400;
-    absl::StrAppend(&finding.found, finding.found.empty() ? "" : ", ", path, " for ", days,
-                    days == 1 ? " day" : " days");
-    if (days >= kFewDays) continue;
-    finding.level = days < 0 ? Level::kProblem : Level::kWarning;
-    finding.remedy = path == tls.ca_path
-                         ? "make a new authority in time: every member needs a new certificate"
-                         : "members that joined by a token renew theirs; replace others";
+    const int64_t left_s = facts->until_unix_s - now_unix_s;
+    const int64_t days = left_s / 86'400;
+    absl::StrAppend(&finding.found, finding.found.empty() ? "" : ", ", path,
+                    left_s < 0 ? absl::FormatTime(" expired on %Y-%m-%d at %H:%M UTC",
+                                                  absl::FromUnixSeconds(facts->until_unix_s),
+                                                  absl::UTCTimeZone())
+                               : absl::StrCat(" for ", days, days == 1 ? " day" : " days"));
+    if (left_s < 0) {
+      finding.level = Level::kProblem;
+      finding.remedy = path == tls.ca_path
+                           ? "make a new authority: every member needs a new certificate"
+                           : "join again by a token (atoll join), or replace it";
+    } else if (days < kFewDays && finding.level != Level::kProblem) {
+      finding.level = Level::kWarning;
+      finding.remedy = path == tls.ca_path
+                           ? "make a new authority in time: every member needs a new certificate"
+                           : "members that joined by a token renew theirs; replace others";
+    }
   }
   return finding;
 }

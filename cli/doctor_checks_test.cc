@@ -49,6 +49,16 @@ TEST_CASE("a_port_in_use_is_a_problem_for_a_daemon_that_is_to_listen_there") {
   CHECK(CheckListen("192.0.2.1:7000").level == Level::kProblem);  // an address of no interface
 }
 
+TEST_CASE("an_address_without_a_port_that_can_be_is_a_problem") {
+  for (const char* address : {"127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1:http", "localhost"}) {
+    CAPTURE(address);
+    for (const Finding& finding : {CheckListen(address), CheckRoute("coordinator", address)}) {
+      CHECK(finding.level == Level::kProblem);
+      CHECK(finding.found.find("must be from 1 to 65535") != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("a_route_is_measured_where_something_listens") {
   Listener listener;
   CHECK(CheckRoute("coordinator", listener.address()).level == Level::kOk);
@@ -108,6 +118,14 @@ TEST_CASE("certificates_that_end_soon_are_a_warning_with_a_remedy") {
   CHECK_FALSE(soon.remedy.empty());
   CHECK(CheckTls(Trust("authority", 5, 30), address, now).level == Level::kWarning);
   CHECK(CheckTls({"/none", "/none", "/none"}, address, now).level == Level::kProblem);
+}
+
+TEST_CASE("a_certificate_that_ended_an_hour_ago_is_a_problem") {
+  const int64_t hour_later = UnixTimeMs() / 1000 + 3660;
+  const Finding ended = CheckTls(Trust("ended", 400, 0), "coordinator.example:7000", hour_later);
+  CHECK(ended.level == Level::kProblem);
+  CHECK(ended.found.find(" expired on 20") != std::string::npos);
+  CHECK(ended.remedy.find("join") != std::string::npos);
 }
 
 TEST_CASE("gpu_and_nccl_are_not_wanted_where_there_is_no_card") {

@@ -236,9 +236,10 @@ std::string DoingOf(const v1::Island& island) {
 }
 
 std::string IslandsText(const v1::Job& job) {
-  Table table({"island", "worker", "H", "leader's step", "loss", "tokens/s", "step ms, idle link",
-               "with transfers", "accepted", "rejected", "tokens", "pushed", "pulled", "evicted",
-               "doing"});
+  Table table(
+      {"island", "worker", "H", "leader's step", "loss", "tokens/s", "step ms (idle link)",
+       "with transfers", "accepted", "rejected", "tokens", "pushed", "pulled", "evicted", "doing"},
+      /*keys=*/2);
   for (const v1::Island& i : job.islands()) {
     const v1::IslandProgress& p = i.progress();
     table.Add({absl::StrCat(i.island()), i.worker(), absl::StrCat(i.steps_this_round()),

@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/model/job_model.h"
 #include "common/protocol/wire.h"
 #include "common/toml_message.h"
@@ -33,7 +34,8 @@ absl::Status Set(const std::string& setting, v1::JobSpec* wire) {
         absl::StrCat("--set ", setting, ": write KEY=VALUE, such as outer.momentum=0.9"));
   }
   const std::string key = setting.substr(0, equals), value = setting.substr(equals + 1);
-  TomlMessage reader(absl::StrCat("--set ", setting));
+  const std::string name = absl::StrCat("--set ", setting);
+  TomlMessage reader(name);
   v1::JobSpec as_toml = *wire;
   const absl::Status status = reader.Read(absl::StrCat(key, " = ", value, "\n"), &as_toml);
   if (status.ok()) {
@@ -42,9 +44,28 @@ absl::Status Set(const std::string& setting, v1::JobSpec* wire) {
   }
   v1::JobSpec as_text = *wire;
   const std::string quoted = absl::StrCat(key, " = \"", absl::CEscape(value), "\"\n");
-  if (!reader.Read(quoted, &as_text).ok()) return status;
-  *wire = std::move(as_text);
-  return absl::OkStatus();
+  const absl::Status text_status = reader.Read(quoted, &as_text);
+  if (text_status.ok()) {
+    *wire = std::move(as_text);
+    return text_status;
+  }
+  // A bare word is no TOML, but what is wrong with it is that the field is of another type.
+  absl::string_view why =
+      absl::StrContains(status.message(), "not TOML") ? text_status.message() : status.message();
+  absl::ConsumePrefix(&why, absl::StrCat(name, ":1: "));
+  return absl::InvalidArgumentError(absl::StrCat(name, ": ", why));
+}
+
+// Where the field that `status` speaks of was given: by a setting, else in the file.
+absl::Status Locate(const TomlMessage& reader, const std::vector<std::string>& settings,
+                    const absl::Status& status) {
+  for (const std::string& setting : settings) {
+    const std::string key = setting.substr(0, setting.find('='));
+    if (!status.ok() && absl::StartsWith(status.message(), absl::StrCat(key, " "))) {
+      return Annotate(status, absl::StrCat("--set ", setting));
+    }
+  }
+  return reader.Locate(status);
 }
 
 absl::StatusOr<std::string> ReadText(std::istream& file, const std::string& path,
@@ -79,8 +100,8 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   ATOLL_RETURN_IF_ERROR(reader.Read(text, &wire));
   for (const std::string& setting : settings) ATOLL_RETURN_IF_ERROR(Set(setting, &wire));
   auto spec = Decode(&wire);
-  if (!spec.ok()) return reader.Locate(spec.status());
-  ATOLL_RETURN_IF_ERROR(reader.Locate(Validate(*spec)));
+  if (!spec.ok()) return Locate(reader, settings, spec.status());
+  ATOLL_RETURN_IF_ERROR(Locate(reader, settings, Validate(*spec)));
 
   std::error_code error;
   const auto folder = std::filesystem::absolute(path, error).parent_path();
@@ -98,11 +119,11 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   if (!spec->layout.plan.empty()) {
     MakeAbsolute(folder, &spec->layout.plan);
     ATOLL_ASSIGN_OR_RETURN(spec->layout.plan, ReadPlan(spec->layout.plan));
-    ATOLL_RETURN_IF_ERROR(reader.Locate(Validate(*spec)));
+    ATOLL_RETURN_IF_ERROR(Locate(reader, settings, Validate(*spec)));
   }
   // The model's files may be on the workers alone.
   const absl::Status model = ModelConfigOfJob(*spec).status();
-  if (!model.ok() && !absl::IsNotFound(model)) return reader.Locate(model);
+  if (!model.ok() && !absl::IsNotFound(model)) return Locate(reader, settings, model);
   return spec;
 }
 

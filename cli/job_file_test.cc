@@ -85,6 +85,22 @@ TEST_CASE("a value out of range is named with its line, value and limit") {
           "/jobs/job.toml:13: outer.momentum = 2: must be at least 0 and below 1");
 }
 
+TEST_CASE("a_setting_that_is_wrong_is_named_in_place_of_the_files_line") {
+  const auto complaint = [](const std::string& setting) {
+    return std::string(ParseJob(kGood, "/jobs/job.toml", {setting}).status().message());
+  };
+  CHECK(complaint("outer.momentum=0.25").empty());
+  CHECK(complaint("outer.overlap=carry").empty());
+  CHECK(complaint("outer.momentum=2") ==
+        "--set outer.momentum=2: outer.momentum = 2: must be at least 0 and below 1");
+  CHECK(complaint("outer.momentum=much") ==
+        "--set outer.momentum=much: outer.momentum: must be a number, not string");
+  CHECK(complaint("outer.momentm=1") ==
+        "--set outer.momentm=1: outer.momentm: there is no such field; did you mean momentum?");
+  CHECK(complaint("outer.momentum") ==
+        "--set outer.momentum: write KEY=VALUE, such as outer.momentum=0.9");
+}
+
 TEST_CASE("a layout has recomputed blocks and each device's part of a layer") {
   const auto with = [](const std::string& line) {
     return std::string(kGood) + "\n[layout]\ntensor_parallel = 2\n" + line + "\n";

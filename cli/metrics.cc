@@ -191,6 +191,10 @@ int Metrics(const Global& global, const std::string& job, const MetricsFlags& fl
     std::cerr << "atoll: --points " << flags.points << ": must be from 16 to 4096\n";
     return 2;
   }
+  if (global.json && (flags.csv || !flags.tensorboard.empty())) {
+    std::cerr << "atoll metrics: --json excludes --csv and --tensorboard\n";
+    return 2;
+  }
   const absl::Status status = Run(global, job, flags);
   if (status.ok()) return 0;
   std::cerr << "atoll: " << status.message() << "\n";

@@ -160,13 +160,10 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
 
 plan::Costs CostsOf(const Task& task) { return plan::Costs(task.model, task.table, task.costs); }
 
-absl::Status WritePictures(const PlanFlags& flags, const plan::Cluster& cluster,
-                           const plan::Plan& plan) {
-  if (!flags.trace.empty()) {
-    ATOLL_RETURN_IF_ERROR(WriteFile(flags.trace, RenderTrace(cluster, plan)));
-  }
+absl::Status WritePictures(const PlanFlags& flags, const std::vector<PlanToDraw>& plans) {
+  if (!flags.trace.empty()) ATOLL_RETURN_IF_ERROR(WriteFile(flags.trace, RenderTrace(plans)));
   if (flags.svg.empty()) return absl::OkStatus();
-  return WriteFile(flags.svg, RenderSvg(cluster, plan));
+  return WriteFile(flags.svg, RenderSvg(plans));
 }
 
 // With --seconds the search goes on improving until then.
@@ -225,19 +222,6 @@ absl::StatusOr<plan::IslandChoice> Choose(const PlanFlags& flags, const Task& ta
   return choice;
 }
 
-// The plan whose step the pictures show: of several islands the slowest one's.
-const plan::Plan& ShownPlan(const Task& task, const plan::IslandChoice& choice,
-                            plan::Cluster* cluster) {
-  *cluster = task.cluster;
-  if (!choice.use_islands) return *choice.single;
-  const auto slowest = std::max_element(choice.islands.begin(), choice.islands.end(),
-                                        [](const auto& a, const auto& b) {
-                                          return a.second.outcome.step_s < b.second.outcome.step_s;
-                                        });
-  *cluster = plan::OnlySite(task.cluster, slowest->first);
-  return slowest->second;
-}
-
 constexpr int kPreviewSeconds = 60;
 
 bool IsFile(const std::string& job) {
@@ -287,9 +271,16 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
     if (!flags.job.empty()) std::cout << TotalsText(task.request.spec, rate) << "\n";
     std::cerr << absl::StrFormat("planned in %.0f ms\n", 1e3 * seconds);
   }
-  plan::Cluster cluster;
-  const plan::Plan& shown = ShownPlan(task, choice, &cluster);
-  return WritePictures(flags, cluster, shown);
+  if (!choice.use_islands) return WritePictures(flags, {{"", &task.cluster, &*choice.single}});
+  std::vector<plan::Cluster> clusters;
+  for (const auto& [site, plan] : choice.islands) {
+    clusters.push_back(plan::OnlySite(task.cluster, site));
+  }
+  std::vector<PlanToDraw> plans;
+  for (const auto& [site, plan] : choice.islands) {
+    plans.push_back({site, &clusters[plans.size()], &plan});
+  }
+  return WritePictures(flags, plans);
 }
 
 absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task& task,
@@ -345,7 +336,7 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   } else {
     std::cout << ToJson(ToMessage(task.cluster, costs, plan, task.tokens_per_sample));
   }
-  return WritePictures(flags, task.cluster, plan);
+  return WritePictures(flags, {{"", &task.cluster, &plan}});
 }
 
 bool OneOf(const std::vector<std::string>& names, const std::string& name) {
@@ -380,9 +371,8 @@ std::string BadPreviewFlag(const PlanFlags& flags) {
 }
 
 std::string BadFlag(const PlanFlags& flags, bool simulate) {
-  if (flags.job.empty() == flags.model.empty()) {
-    return "give either a job file or --model, and not both";
-  }
+  if (flags.job.empty() && flags.model.empty()) return "give a job file, or --model";
+  if (!flags.job.empty() && !flags.model.empty()) return "give a job file or --model, not both";
   if (!simulate && IsPreview(flags)) {
     if (flags.live && !(flags.cluster.empty() && flags.profile.empty())) {
       return "give --cluster, --profile, both of them, or --live";

@@ -15,31 +15,6 @@
 namespace atl::cli {
 namespace {
 
-constexpr int kSpacesOfNumber = 3;  // "2 min 30 s"; what has more is a sentence
-
-bool LooksNumeric(const std::string& cell) {
-  if (std::count(cell.begin(), cell.end(), ' ') > kSpacesOfNumber) return false;
-  return cell == "-" ||
-         (!cell.empty() && (absl::ascii_isdigit(cell[0]) ||
-                            (cell.size() > 1 && cell[0] == '-' && absl::ascii_isdigit(cell[1]))));
-}
-
-bool colour = false;
-
-// Of the words that tables and log lines have for states.
-std::string Coloured(const std::string& word) {
-  if (!colour) return word;
-  constexpr std::pair<const char*, const char*> kColours[] = {
-      {"running", "32"},  {"done", "32"},     {"accepted", "32"},    {"attached", "32"},
-      {"failed", "31"},   {"REJECTED", "31"}, {"unavailable", "31"}, {"SATURATED", "31"},
-      {"error", "31"},    {"STALLED", "31"},  {"paused", "33"},      {"warning", "33"},
-      {"cancelled", "33"}};
-  for (const auto& [name, code] : kColours) {
-    if (word == name) return absl::StrCat("\x1b[", code, "m", word, "\x1b[0m");
-  }
-  return word;
-}
-
 std::string Loss(double nats) { return nats == 0 ? "-" : Fixed(nats, 4); }
 
 double Done(const v1::JobSummary& s) {
@@ -99,7 +74,8 @@ std::string PhaseOf(const v1::Job& job) {
 
 void AppendDecisions(const v1::Job& job, int count, std::string* out) {
   Table table(
-      {"version", "island", "base", "steps", "tokens", "norm", "score", "weight", "", "reason"});
+      {"version", "island", "base", "steps", "tokens", "norm", "score", "weight", "", "reason"},
+      /*keys=*/2);
   const int first = std::max(0, job.decisions_size() - count);
   for (int d = first; d < job.decisions_size(); ++d) {
     const v1::Decision& decision = job.decisions(d);
@@ -150,28 +126,6 @@ std::string OrphansText(const Orphans& orphans) {
 
 }  // namespace
 
-std::string Table::Text() const {
-  const size_t columns = rows_[0].size();
-  std::vector<size_t> width(columns, 0);
-  for (const auto& row : rows_) {
-    for (size_t c = 0; c < columns; ++c) width[c] = std::max(width[c], row[c].size());
-  }
-  std::string text;
-  for (const auto& row : rows_) {
-    std::string line;
-    for (size_t c = 0; c < columns; ++c) {
-      const bool right = LooksNumeric(rows_.size() > 1 ? rows_[1][c] : row[c]);
-      if (c > 0) line += "  ";
-      const std::string space(width[c] - row[c].size(), ' ');
-      const std::string cell = &row == &rows_[0] ? row[c] : Coloured(row[c]);
-      line += right ? space + cell : cell + space;
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    absl::StrAppend(&text, line, "\n");
-  }
-  return text;
-}
-
 std::string JsonLine(const google::protobuf::Message& message) {
   return CompactJson(message) + "\n";
 }
@@ -214,8 +168,6 @@ std::string Bar(double done, int width) {
   const int filled = static_cast<int>(std::lround(std::clamp(done, 0.0, 1.0) * width));
   return absl::StrCat("[", std::string(filled, '#'), std::string(width - filled, '.'), "]");
 }
-
-void SetColour(bool on) { colour = on; }
 
 double ShownLoss(const v1::JobSummary& s) {
   return Ended(s.state()) ? s.final_loss() : s.train_loss();
@@ -333,8 +285,8 @@ std::string StatusText(const v1::ClusterStatus& status) {
                     Fixed(m.since_heard_s(), 1), " s ago); see its log\n");
   }
   out += "\n";
-  Table members(
-      {"kind", "name", "incarnation", "state", "last heartbeat", "holds", "moved", "why"});
+  Table members({"kind", "name", "incarnation", "state", "last heartbeat", "holds", "moved", "why"},
+                /*keys=*/2);
   for (const v1::Member& m : status.members()) {
     const bool server = m.kind() == "paramserver";
     const v1::ServerHeartbeat& load = m.load();

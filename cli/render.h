@@ -9,22 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "cli/table.h"
 #include "common/proto_json.h"
 #include "proto/coordinator.pb.h"
 
 namespace atl::cli {
-
-// Columns are as wide as their widest cell; numbers are aligned by their last digit.
-class Table {
- public:
-  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
-  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  bool empty() const { return rows_.size() == 1; }
-  std::string Text() const;
-
- private:
-  std::vector<std::vector<std::string>> rows_;
-};
 
 // JSON on one line, for streams.
 std::string JsonLine(const google::protobuf::Message& message);
@@ -36,9 +25,6 @@ std::string Bytes(int64_t bytes);               // 1.5 MiB
 std::string Seconds(double seconds);            // 45 s, 3 min 20 s, 2 h 5 min; "-" when unknown
 std::string Fixed(double value, int decimals);  // "-" when not finite
 std::string Bar(double done, int width);        // [#####.....], done in [0, 1]
-
-// Colours states in tables and on log lines; off at first.
-void SetColour(bool on);
 
 // What a list says of a job: once it has ended, the final loss and the mean throughput; while it is
 // paused, no throughput.

@@ -6,6 +6,8 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+#include "absl/strings/str_split.h"
+
 namespace atl::cli {
 namespace {
 
@@ -80,6 +82,62 @@ TEST_CASE("numbers end in one place, sentences begin in one, also those that beg
         "worker        left  why\n"
         "w1      2 min 30 s  2 chunks instead of 1\n"
         "w10            9 s  fine\n");
+}
+
+// Sets the terminal's width for a case.
+struct Terminal {
+  explicit Terminal(int columns) { SetTerminalWidth(columns); }
+  ~Terminal() { SetTerminalWidth(0); }
+};
+
+TEST_CASE("on_a_narrow_terminal_a_table_is_cut_into_parts_that_begin_with_the_keys") {
+  Table table({"kind", "name", "state", "last heartbeat", "why"}, /*keys=*/2);
+  table.Add({"worker", "w1", "attached", "0.1 s ago", ""});
+  table.Add({"worker", "w2", "unavailable", "", "evicted"});
+  const std::string whole = table.Text();
+  const Terminal narrow(30);
+  CHECK(table.Text() ==
+        "kind    name  state\n"
+        "worker  w1    attached\n"
+        "worker  w2    unavailable\n"
+        "\n"
+        "kind    name  last heartbeat\n"
+        "worker  w1         0.1 s ago\n"
+        "\n"
+        "kind    name  why\n"
+        "worker  w2    evicted\n");
+  const Terminal wide(static_cast<int>(whole.find('\n')) + 4);
+  CHECK(table.Text() == whole);
+}
+
+TEST_CASE("a_last_text_that_does_not_fit_continues_on_further_lines") {
+  Table table({"job", "state", "why"});
+  table.Add({"lm-1", "running", "waiting for the first island update of a round that takes long"});
+  table.Add({"lm-2", "queued", "waiting"});
+  const Terminal narrow(50);
+  CHECK(table.Text() ==
+        "job   state    why\n"
+        "lm-1  running  waiting for the first island update\n"
+        "               of a round that takes long\n"
+        "lm-2  queued   waiting\n");
+}
+
+TEST_CASE("no_line_is_wider_than_the_terminal_and_no_cell_is_lost") {
+  Table table({"job", "tokens", "of", "loss", "validation", "why"});
+  table.Add({"lm-1", "12.3k", "4.56M", "2.5000", "2.7500",
+             "\u00e4\u00f6\u00fc and so on, for long enough to wrap"});
+  for (int columns = 36; columns < 90; columns += 7) {
+    const Terminal narrow(columns);
+    const std::string text = table.Text();
+    for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+      CAPTURE(columns, std::string(line));
+      CHECK(line.size() <= static_cast<size_t>(columns) + 3);  // three letters of two bytes
+    }
+    for (const char* cell :
+         {"lm-1", "12.3k", "4.56M", "2.5000", "2.7500", "\u00e4\u00f6\u00fc", "wrap"}) {
+      CHECK_THAT(text, Catch::Contains(cell));
+    }
+  }
 }
 
 TEST_CASE("one line of progress has step, loss, speed and time left") {

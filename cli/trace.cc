@@ -40,7 +40,7 @@ absl::Status Run(const Global& global, const std::string& job, const TraceFlags&
   std::cout << (global.json ? Json(reply) : TraceText(answer)) << std::flush;
   if (!flags.out.empty()) ATOLL_RETURN_IF_ERROR(WriteFile(flags.out, StepsAsPerfetto(views)));
   if (!flags.svg.empty()) {
-    ATOLL_RETURN_IF_ERROR(WriteFile(flags.svg, StepsAsSvg(Title(answer), views)));
+    ATOLL_RETURN_IF_ERROR(WriteFile(flags.svg, StepsAsSvg({{Title(answer), views}})));
   }
   return absl::OkStatus();
 }

@@ -286,7 +286,7 @@ int Audit(const Global& global, int64_t tail) {
   Table table({"TIME", "WHO", "FROM", "CALL", "TARGET", "OUTCOME"});
   const absl::Status status = (*client)->Audit(tail, [&](const v1::AuditEntry& entry) {
     if (global.json) {
-      std::cout << JsonLine(entry) << "\n";
+      std::cout << JsonLine(entry);
       return true;
     }
     table.Add({absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(entry.unix_ms()),
@@ -296,7 +296,7 @@ int Audit(const Global& global, int64_t tail) {
                entry.done() ? "done" : absl::StrCat("refused: ", entry.reason())});
     return true;
   });
-  if (!global.json) std::cout << table.Text();
+  if (!global.json && (status.ok() || !table.empty())) std::cout << table.Text();
   return Report(status);
 }
 

@@ -2,16 +2,22 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/nearest.h"
 #include "common/version.h"
 
 namespace atl {
 namespace {
+
+constexpr double kUnbounded = 1e300;  // beyond it a range has no upper bound
 
 bool IsFlag(absl::string_view word) { return absl::StartsWith(word, "-"); }
 
@@ -35,8 +41,28 @@ std::vector<std::string> CommandsOf(const CLI::App& app) {
   return names;
 }
 
+// CLI11 has "--tail: Value 0 not in range 0.000000 to 17976931...", with every digit of a bound.
+std::optional<std::string> OutsideRange(absl::string_view what) {
+  const std::vector<std::string> flag = absl::StrSplit(what, absl::MaxSplits(": Value ", 1));
+  if (flag.size() != 2) return std::nullopt;
+  const std::vector<std::string> value =
+      absl::StrSplit(flag[1], absl::MaxSplits(" not in range ", 1));
+  if (value.size() != 2) return std::nullopt;
+  const std::vector<std::string> bounds = absl::StrSplit(value[1], " to ");
+  double low = 0, high = 0, number = 0;
+  if (bounds.size() != 2 || !absl::SimpleAtod(bounds[0], &low) ||
+      !absl::SimpleAtod(bounds[1], &high)) {
+    return std::nullopt;
+  }
+  const std::string of = absl::StrCat(flag[0], " ", value[0], ": must be ");
+  if (!absl::SimpleAtod(value[0], &number)) return absl::StrCat(of, "a number");
+  if (high < kUnbounded) return absl::StrFormat("%sfrom %.15g to %.15g", of, low, high);
+  return absl::StrFormat("%s%s %.15g", of, number == low ? "above" : "at least", low);
+}
+
 // CLI11 has "Could not convert: --threads = eight".
 std::string CannotBeRead(const CLI::App& app, const CLI::App& command, absl::string_view what) {
+  if (const auto outside = OutsideRange(what)) return *outside;
   if (!absl::ConsumePrefix(&what, "Could not convert: ")) return std::string(what);
   const std::string name(what.substr(0, what.find(" = ")));
   const CLI::Option* option = command.get_option_no_throw(name);
@@ -78,6 +104,7 @@ std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
     }
     if (extra) return say(absl::StrCat("\"", words[0], "\" is one argument too many"), "");
   }
+  if (missing && given.empty() && !CommandsOf(app).empty()) return say("no command is given", "");
   return say(CannotBeRead(app, command, error.what()), "");
 }
 

@@ -34,11 +34,13 @@ TEST_CASE("the error for a misspelt name has the nearest one, for a strange one 
 std::string Said(std::vector<std::string> arguments) {
   CLI::App app("a tool", "tool");
   std::string name;
-  int threads = 0, seed = 0;
+  int threads = 0, seed = 0, tail = 0, newest = 0;
   bool quiet = false;
   app.add_option("--name", name)->required();
   app.add_option("--seed", seed);
   app.add_option("--threads", threads)->check(CLI::Range(0, 64));
+  app.add_option("--tail", tail)->check(CLI::PositiveNumber);
+  app.add_option("--newest", newest)->check(CLI::NonNegativeNumber);
   app.add_flag("-q,--quiet", quiet);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {
@@ -61,7 +63,11 @@ TEST_CASE("a wrong command line: the program, what is wrong, and the nearest fla
   CHECK(Said({"--name=a", "--seed=eight"}) ==
         "tool: --seed = eight: must be a whole number; see tool --help");
   CHECK(Said({"--name=a", "--threads=99"}) ==
-        "tool: --threads: Value 99 not in range 0 to 64; see tool --help");
+        "tool: --threads 99: must be from 0 to 64; see tool --help");
+  CHECK(Said({"--name=a", "--tail=0"}) == "tool: --tail 0: must be above 0; see tool --help");
+  CHECK(Said({"--name=a", "--newest=-3"}) ==
+        "tool: --newest -3: must be at least 0; see tool --help");
+  CHECK(Said({"--name=a", "--tail=all"}) == "tool: --tail all: must be a number; see tool --help");
 }
 
 // The same of a program with commands.
@@ -89,7 +95,7 @@ TEST_CASE("a wrong command, or a command's wrong flags") {
   CHECK(SaidByCommands({"status", "--coordinator=a:1"}).empty());
   CHECK(SaidByCommands({"stauts"}) == "tool: there is no command stauts; did you mean status?");
   CHECK(SaidByCommands({"frobnicate"}) == "tool: there is no command frobnicate; see tool --help");
-  CHECK(SaidByCommands({}) == "tool: A subcommand is required; see tool --help");
+  CHECK(SaidByCommands({}) == "tool: no command is given; see tool --help");
   CHECK(SaidByCommands({"show"}) == "tool show: JOB is required; see tool show --help");
   CHECK(SaidByCommands({"show", "a-1", "--folow"}) ==
         "tool show: there is no flag --folow; did you mean --follow?");

@@ -394,7 +394,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   if (!HoldsShards(job.record, server)) return absl::OkStatus();
   if (const NodeId twin = AwayTwin(s, job, server); !twin.empty()) {
     return refuse("server ", twin,
-                  " has copies of its shards and is unavailable: start it; if they are ",
+                  " has copies of its shards, and is unavailable: start it; if they are ",
                   "lost, too, start it with an empty folder");
   }
   if (job.decided_version() != job.progress.version) {

@@ -1,7 +1,6 @@
 #include "coordinator/etcd/values.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "absl/strings/str_format.h"
 #include "common/status.h"
@@ -22,47 +21,35 @@ std::string KeyOfPart(const std::string& key, int part) {
   return absl::StrCat(key, absl::string_view("\0", 1), absl::StrFormat("%04d", part));
 }
 
-// Puts parts together again.
-class Assembler {
- public:
-  explicit Assembler(const std::function<absl::Status(EtcdValue)>& on_value)
-      : on_value_(on_value) {}
-
-  absl::Status Add(absl::string_view key, const std::string& stored) {
-    const size_t end = std::min(key.find('\0'), key.size());
-    etcd::Part part;
-    const bool parsed = part.ParseFromString(stored);
-    if (end == key.size()) {
-      ATOLL_RETURN_IF_ERROR(Finish());
-      value_ = EtcdValue{std::string(key), "", 1, part.checksum(), parsed};
-      parts_ = part.parts();
-    } else if (!value_ || value_->key != key.substr(0, end)) {
-      return on_value_(
-          {std::string(key.substr(0, end)), "", 0, 0, false});  // its first one is lost
-    } else {
-      value_->whole = value_->whole && parsed && key == KeyOfPart(value_->key, value_->parts);
-      ++value_->parts;
-    }
-    if (value_->parts > kMaxParts) value_->whole = false;
-    if (value_->whole) value_->bytes += part.data();
-    return absl::OkStatus();
-  }
-  absl::Status Finish() {
-    if (!value_) return absl::OkStatus();
-    EtcdValue value = *std::move(value_);
-    value_.reset();
-    value.whole = value.whole && value.parts == parts_ &&
-                  value.checksum == ChecksumOfRecord(value.key, value.bytes);
-    return on_value_(std::move(value));
-  }
-
- private:
-  const std::function<absl::Status(EtcdValue)>& on_value_;
-  std::optional<EtcdValue> value_;
-  int parts_ = 0;  // that it has as its first one says
-};
-
 }  // namespace
+
+absl::Status ValueParts::Add(absl::string_view key, const std::string& stored) {
+  const size_t end = std::min(key.find('\0'), key.size());
+  etcd::Part part;
+  const bool parsed = part.ParseFromString(stored);
+  if (end == key.size()) {
+    ATOLL_RETURN_IF_ERROR(Finish());
+    value_ = EtcdValue{std::string(key), "", 1, part.checksum(), parsed};
+    parts_ = part.parts();
+  } else if (!value_ || value_->key != key.substr(0, end)) {
+    return on_value_({std::string(key.substr(0, end)), "", 0, 0, false});  // its first one is lost
+  } else {
+    value_->whole = value_->whole && parsed && key == KeyOfPart(value_->key, value_->parts);
+    ++value_->parts;
+  }
+  if (value_->parts > kMaxParts) value_->whole = false;
+  if (value_->whole) value_->bytes += part.data();
+  return absl::OkStatus();
+}
+
+absl::Status ValueParts::Finish() {
+  if (!value_) return absl::OkStatus();
+  EtcdValue value = *std::move(value_);
+  value_.reset();
+  value.whole = value.whole && value.parts == parts_ &&
+                value.checksum == ChecksumOfRecord(value.key, value.bytes);
+  return on_value_(std::move(value));
+}
 
 std::string EndOfPrefix(std::string prefix) {
   ++prefix.back();
@@ -99,7 +86,7 @@ void EraseValue(const std::string& folder, const std::string& key, EtcdOperation
 absl::Status ReadValues(EtcdClient* client, const std::string& folder,
                         const EtcdClient::GoOn& go_on, int64_t* revision,
                         const std::function<absl::Status(EtcdValue)>& on_value) {
-  Assembler assembler(on_value);
+  ValueParts parts(on_value);
   etcdserverpb::RangeRequest request;
   request.set_key(folder);
   request.set_range_end(EndOfPrefix(folder));
@@ -113,9 +100,9 @@ absl::Status ReadValues(EtcdClient* client, const std::string& folder,
         return absl::InternalError("etcd's answer is not of the request");
       }
       ATOLL_RETURN_IF_ERROR(
-          assembler.Add(absl::string_view(kv.key()).substr(folder.size()), kv.value()));
+          parts.Add(absl::string_view(kv.key()).substr(folder.size()), kv.value()));
     }
-    if (!page.more() || page.kvs_size() == 0) return assembler.Finish();
+    if (!page.more() || page.kvs_size() == 0) return parts.Finish();
     request.set_key(absl::StrCat(page.kvs(page.kvs_size() - 1).key(), absl::string_view("\0", 1)));
     request.set_limit(page.ByteSizeLong() < kSmallPageBytes
                           ? std::min(request.limit() * 2, kMostKeys)

@@ -6,6 +6,7 @@
 #define ATOLL_COORDINATOR_ETCD_VALUES_H_
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,23 @@ struct EtcdValue {
   int parts = 0;
   uint64_t checksum = 0;
   bool whole = false;  // all parts are there, and fit the checksum
+};
+
+// Puts parts together again: of keys in their order, whoever wrote them.
+class ValueParts {
+ public:
+  // Calls `on_value` for every value. It outlives this.
+  explicit ValueParts(const std::function<absl::Status(EtcdValue)>& on_value)
+      : on_value_(on_value) {}
+
+  // `key`: without the folder. Ends with the first error of `on_value`.
+  absl::Status Add(absl::string_view key, const std::string& stored);
+  absl::Status Finish();
+
+ private:
+  const std::function<absl::Status(EtcdValue)>& on_value_;
+  std::optional<EtcdValue> value_;
+  int parts_ = 0;  // that it has as its first one says
 };
 
 // Calls `on_value` for every value of the folder, in the order of keys, as of `revision` (0: the

@@ -159,7 +159,7 @@ TEST_CASE("A plan is shown as a table, a trace and a picture") {
   const std::string table = RenderTable(*cluster, *plan);
   CHECK_THAT(table, Catch::Contains("a0") && Catch::Contains("alternatives") &&
                         Catch::Contains(plan->reason));
-  const auto trace = nlohmann::json::parse(RenderTrace(*cluster, *plan));
+  const auto trace = nlohmann::json::parse(RenderTrace({{"", &*cluster, &*plan}}));
   size_t operations = 0;
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] != "X" || event["cat"] != "work") continue;
@@ -172,7 +172,7 @@ TEST_CASE("A plan is shown as a table, a trace and a picture") {
     expected += kind.problem.chunks.size();
   }
   CHECK(operations == expected);  // and one optimizer step per stage
-  const std::string svg = RenderSvg(*cluster, *plan);
+  const std::string svg = RenderSvg({{"", &*cluster, &*plan}});
   CHECK_THAT(svg, Catch::StartsWith("<svg") && Catch::EndsWith("</svg>\n"));
 }
 
@@ -210,7 +210,7 @@ TEST_CASE("A V of two stages per device is shown once per device") {
   CHECK(message.makespan_ns() == last_ns);
   CHECK(message.period_ns() == period_ns);
   CHECK(message.period_ns() <= message.makespan_ns());
-  CHECK_THAT(RenderSvg(cluster, plan), Catch::Contains("fill-opacity"));
+  CHECK_THAT(RenderSvg({{"", &cluster, &plan}}), Catch::Contains("fill-opacity"));
 }
 
 TEST_CASE("A plan that runs says which layout it came from") {

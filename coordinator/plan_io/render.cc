@@ -1,6 +1,7 @@
 #include "coordinator/plan_io/render.h"
 
 #include <algorithm>
+#include <deque>
 #include <set>
 #include <vector>
 
@@ -66,6 +67,16 @@ StepTrace StepOf(const plan::Cluster& cluster, const plan::Plan& plan,
     AddReplica(replica, 0, kind.problem, 0, play(kind.problem, kind.found.schedule), names, &trace);
   }
   return trace;
+}
+
+std::string ReplicasText(const plan::ReplicaOutcome& kind) {
+  const size_t count = kind.replicas.size();
+  return absl::StrCat(count, count == 1 ? " replica" : " replicas");
+}
+
+// Before what is said of an island's plan, where there are several.
+std::string Prefix(const PlanToDraw& drawn) {
+  return drawn.island.empty() ? "" : absl::StrCat(drawn.island, ": ");
 }
 
 }  // namespace
@@ -143,23 +154,32 @@ std::string RenderTimes(const plan::Cluster& cluster, const plan::Plan& plan) {
   return text;
 }
 
-std::string RenderTrace(const plan::Cluster& cluster, const plan::Plan& plan) {
-  std::vector<StepTrace> traces;
+std::string RenderTrace(const std::vector<PlanToDraw>& plans) {
+  std::deque<StepTrace> traces;  // which views point to
   std::vector<StepView> views;
-  traces.reserve(plan.outcome.kinds.size());
-  for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
-    traces.push_back(StepOf(cluster, plan, kind));
-    views.push_back({absl::StrCat(kind.replicas.size(), " replicas"), &traces.back()});
+  for (const PlanToDraw& drawn : plans) {
+    for (const plan::ReplicaOutcome& kind : drawn.plan->outcome.kinds) {
+      traces.push_back(StepOf(*drawn.cluster, *drawn.plan, kind));
+      views.push_back({absl::StrCat(Prefix(drawn), ReplicasText(kind)), &traces.back()});
+    }
   }
   return StepsAsPerfetto(views);
 }
 
-std::string RenderSvg(const plan::Cluster& cluster, const plan::Plan& plan) {
-  const plan::ReplicaOutcome& kind = plan::SlowestKind(plan.outcome);
-  const StepTrace trace = StepOf(cluster, plan, kind);
-  return StepsAsSvg(absl::StrFormat("%s; step %.4g s; %s", plan::Describe(plan.layout),
-                                    plan.outcome.step_s, kind.found.how),
-                    {{"", &trace}});
+std::string RenderSvg(const std::vector<PlanToDraw>& plans) {
+  std::deque<StepTrace> traces;  // which views point to
+  std::vector<StepChart> charts;
+  for (const PlanToDraw& drawn : plans) {
+    const plan::Plan& plan = *drawn.plan;
+    for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
+      traces.push_back(StepOf(*drawn.cluster, plan, kind));
+      charts.push_back(
+          {absl::StrFormat("%s%s; step %.4g s; %s: %s", Prefix(drawn), plan::Describe(plan.layout),
+                           plan.outcome.step_s, ReplicasText(kind), kind.found.how),
+           {{"", &traces.back()}}});
+    }
+  }
+  return StepsAsSvg(charts);
 }
 
 }  // namespace atl

@@ -4,6 +4,7 @@
 #define ATOLL_COORDINATOR_PLAN_IO_RENDER_H_
 
 #include <string>
+#include <vector>
 
 #include "coordinator/planner/planner.h"
 
@@ -17,11 +18,19 @@ std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan);
 // (its period) and how much of it is work; then the makespan and the period of the step.
 std::string RenderTimes(const plan::Cluster& cluster, const plan::Plan& plan);
 
-// Chrome trace events (step_picture.h), one process per kind of replica, one thread per entity.
-std::string RenderTrace(const plan::Cluster& cluster, const plan::Plan& plan);
+// A plan to be drawn: one island's, of the cluster that it is for.
+struct PlanToDraw {
+  std::string island;  // empty: there is one only
+  const plan::Cluster* cluster = nullptr;
+  const plan::Plan* plan = nullptr;
+};
 
-// Gantt chart (step_picture.h) of the slowest kind of replica, a row per entity.
-std::string RenderSvg(const plan::Cluster& cluster, const plan::Plan& plan);
+// Chrome trace events (step_picture.h), one process for each kind of replica of every island, one
+// thread per entity.
+std::string RenderTrace(const std::vector<PlanToDraw>& plans);
+
+// Gantt charts (step_picture.h): one for each kind of replica of every island, a row per entity.
+std::string RenderSvg(const std::vector<PlanToDraw>& plans);
 
 }  // namespace atl
 

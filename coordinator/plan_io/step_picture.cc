@@ -201,15 +201,27 @@ const char* FillOf(TraceKind kind) {
   return "black";
 }
 
-class Picture {
- public:
-  Picture(const std::string& title, const std::vector<StepView>& views)
-      : title_(title), views_(views) {
-    for (const StepView& view : views) step_ns_ = std::max(step_ns_, view.trace->step_ns);
-  }
+constexpr char kIdleFill[] = "#f4f4f4";
+constexpr double kLaterStage = 0.6, kMessage = 0.5;  // opacities
+constexpr int kLegendWidth = 165;                    // of an entry
 
-  std::string Draw() {
-    y_ = kTop;
+// The largest of 1, 2 and 5 times a power of ten that cuts `whole` into at most 10 parts, or the
+// smallest that does.
+int64_t RoundTick(int64_t whole) {
+  constexpr int kMostTicks = 10;
+  for (int64_t power = 1;; power *= 10) {
+    for (const int64_t tick : {power, 2 * power, 5 * power}) {
+      if (whole / tick <= kMostTicks) return tick;
+    }
+  }
+}
+
+// One chart, from `top` of the picture on.
+class Chart {
+ public:
+  Chart(const StepChart& chart, int64_t step_ns, int top)
+      : views_(chart.views), step_ns_(step_ns), top_(top + kTop), y_(top_) {
+    Text(6, top + 20, chart.title, " font-size=\"14\"");
     std::vector<std::string> devices;
     for (const StepView& view : views_) {
       for (const TraceDevice& device : view.trace->devices) {
@@ -222,15 +234,11 @@ class Picture {
     if (views_.size() > 1) Messages();
     Ends();
     Scale();
-    const int height = y_ + (views_.size() > 1 ? 80 : 60);
-    return absl::StrFormat(
-               "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-               "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" "
-               "height=\"100%%\" fill=\"white\"/>\n<text x=\"6\" y=\"20\" "
-               "font-size=\"14\">%s</text>\n",
-               kLeft + kWidth + 40, height, XmlText(title_)) +
-           svg_ + "</svg>\n";
+    Legend();
   }
+
+  const std::string& svg() const { return svg_; }
+  int bottom() const { return y_; }
 
  private:
   double X(int64_t ns) const {
@@ -265,8 +273,10 @@ class Picture {
         if ((span.kind == TraceKind::kWait) != waiting) continue;
         const bool sync = span.kind == TraceKind::kSync;
         const bool compute = span.kind <= TraceKind::kWeightGradient;
+        used_.insert(span.kind);
+        has_later_stage_ = has_later_stage_ || (compute && span.stage != first_stage);
         Bar(span.start_ns, span.end_ns, sync ? y_ + kRow - 8 : y_, sync ? 4 : kRow - 4,
-            FillOf(span.kind), compute && span.stage != first_stage ? 0.6 : 1,
+            FillOf(span.kind), compute && span.stage != first_stage ? kLaterStage : 1,
             absl::StrCat(NameOf(span), " ", span.micro_batch, " of stage ", span.stage));
       }
     }
@@ -278,6 +288,7 @@ class Picture {
       for (const TraceDevice& device : view.trace->devices) {
         if (device.device != name) continue;
         if (!std::exchange(labelled, true)) Text(6, y_ + 15, LabelOf(*view.trace, name));
+        Bar(0, view.trace->step_ns, y_, kRow - 4, kIdleFill, 1, "idle");
         Spans(device);
       }
       Row(view, kRow);
@@ -302,8 +313,9 @@ class Picture {
       for (const StepView& view : views_) {
         for (const TraceMessage& message : view.trace->messages) {
           if (message.from != ends.first || message.to != ends.second) continue;
+          has_messages_ = true;
           Bar(message.start_ns, message.arrive_ns, y_ + 1, kLinkRow - 2,
-              FillOf(message.gradient ? TraceKind::kInputGradient : TraceKind::kForward), 0.5,
+              FillOf(message.gradient ? TraceKind::kInputGradient : TraceKind::kForward), kMessage,
               absl::StrCat(NameOf(message), " ", message.micro_batch));
         }
         Row(view, kLinkRow);
@@ -319,48 +331,63 @@ class Picture {
       absl::StrAppendFormat(&svg_,
                             "<line x1=\"%.2f\" y1=\"%d\" x2=\"%.2f\" y2=\"%d\" stroke=\"#444\" "
                             "stroke-dasharray=\"%s\"/>\n",
-                            x, kTop - 4, x, y_, i == 0 ? "2,3" : "6,2");
+                            x, top_ - 4, x, y_, i == 0 ? "2,3" : "6,2");
     }
   }
 
-  // Ticks below the rows, and what the colours mean.
+  // Ticks below the rows.
   void Scale() {
-    constexpr int kTicks = 10;
     const bool short_step = step_ns_ < 1'000'000'000;
-    for (int i = 0; i <= kTicks; ++i) {
-      const int x = kLeft + kWidth * i / kTicks;
+    const int64_t tick_ns = RoundTick(step_ns_);
+    for (int64_t at_ns = 0; at_ns <= step_ns_; at_ns += tick_ns) {
+      const double x = X(at_ns);
       absl::StrAppendFormat(&svg_,
-                            "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" stroke=\"#888\"/>"
-                            "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%.3g %s</text>\n",
+                            "<line x1=\"%.2f\" y1=\"%d\" x2=\"%.2f\" y2=\"%d\" stroke=\"#888\"/>"
+                            "<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">%.6g %s</text>\n",
                             x, y_, x, y_ + 5, x, y_ + 18,
-                            static_cast<double>(step_ns_) * (short_step ? 1e-6 : 1e-9) * i / kTicks,
+                            static_cast<double>(at_ns) * (short_step ? 1e-6 : 1e-9),
                             short_step ? "ms" : "s");
     }
-    std::set<TraceKind> used;
-    for (const StepView& view : views_) {
-      for (const TraceDevice& device : view.trace->devices) {
-        for (const TraceSpan& span : device.spans) used.insert(span.kind);
-      }
-    }
-    int x = kLeft;
-    for (const Colour& colour : kColours) {
-      if (used.count(colour.kind) == 0) continue;
-      absl::StrAppendFormat(&svg_,
-                            "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" fill=\"%s\"/>"
-                            "<text x=\"%d\" y=\"%d\">%s</text>\n",
-                            x, y_ + 30, colour.fill, x + 20, y_ + 42, colour.name);
-      x += 165;
-    }
-    if (views_.size() > 1) {
-      Text(kLeft, y_ + 64,
-           absl::StrCat("dashed lines: the ends of the steps; ", views_[0].name, " is dotted"));
-    }
+    y_ += 30;
   }
 
-  const std::string title_;
+  // What the colours mean.
+  void Legend() {
+    int x = kLeft;
+    const auto entry = [&](const char* fill, double opacity, const std::string& name) {
+      if (x + kLegendWidth > kLeft + kWidth) x = kLeft, y_ += 20;
+      absl::StrAppendFormat(&svg_,
+                            "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" fill=\"%s\" "
+                            "fill-opacity=\"%.1f\"/><text x=\"%d\" y=\"%d\">%s</text>\n",
+                            x, y_, fill, opacity, x + 20, y_ + 12, name);
+      x += kLegendWidth;
+    };
+    for (const Colour& colour : kColours) {
+      if (used_.count(colour.kind) > 0) entry(colour.fill, 1, colour.name);
+    }
+    entry(kIdleFill, 1, "idle");
+    if (has_later_stage_) {
+      entry(FillOf(TraceKind::kForward), kLaterStage, "paler: later stage");
+    }
+    if (has_messages_) {
+      entry(FillOf(TraceKind::kForward), kMessage, "activation sent");
+      entry(FillOf(TraceKind::kInputGradient), kMessage, "gradient sent");
+    }
+    y_ += 20;
+    if (views_.size() > 1) {
+      Text(kLeft, y_ + 14,
+           absl::StrCat("dashed lines: the ends of the steps; ", views_[0].name, " is dotted"));
+      y_ += 20;
+    }
+    y_ += 10;
+  }
+
   const std::vector<StepView>& views_;
-  int64_t step_ns_ = 1;
-  int y_ = 0;
+  const int64_t step_ns_;
+  const int top_;  // of the rows
+  int y_;
+  std::set<TraceKind> used_;
+  bool has_later_stage_ = false, has_messages_ = false;
   std::string svg_;
 };
 
@@ -406,8 +433,24 @@ std::string StepsAsPerfetto(const std::vector<StepView>& views) {
   return writer.Finish();
 }
 
-std::string StepsAsSvg(const std::string& title, const std::vector<StepView>& views) {
-  return Picture(title, views).Draw();
+std::string StepsAsSvg(const std::vector<StepChart>& charts) {
+  int64_t step_ns = 1;
+  for (const StepChart& chart : charts) {
+    for (const StepView& view : chart.views) step_ns = std::max(step_ns, view.trace->step_ns);
+  }
+  int height = 0;
+  std::string svg;
+  for (const StepChart& chart : charts) {
+    const Chart drawn(chart, step_ns, height);
+    svg += drawn.svg();
+    height = drawn.bottom();
+  }
+  return absl::StrFormat(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+             "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" "
+             "height=\"100%%\" fill=\"white\"/>\n",
+             kLeft + kWidth + 40, height) +
+         svg + "</svg>\n";
 }
 
 }  // namespace atl

@@ -25,11 +25,17 @@ std::string NameOf(const TraceSpan& span);
 // Perfetto and chrome://tracing.
 std::string StepsAsPerfetto(const std::vector<StepView>& views);
 
-// Gantt chart: a row for each device of the first view, and under it the same device's in the
-// others, all from the start of the step; with several views, the messages below. Forward,
-// backward, weight gradient and optimizer in four colours, waiting in greys; the later of two
-// stages of a device is paler.
-std::string StepsAsSvg(const std::string& title, const std::vector<StepView>& views);
+// A Gantt chart: a row for each device of the first view, and under it the same device's in the
+// others, all from the start of the step; with several views, the messages below.
+struct StepChart {
+  std::string title;
+  std::vector<StepView> views;
+};
+
+// Charts one below the other, on one scale of time, with round ticks. Forward, backward, weight
+// gradient and optimizer in four colours, waiting and idle time in greys; the later of two stages
+// of a device is paler. The legend has every colour that is used.
+std::string StepsAsSvg(const std::vector<StepChart>& charts);
 
 }  // namespace atl
 

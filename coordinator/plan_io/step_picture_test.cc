@@ -78,7 +78,7 @@ int Count(const std::string& text, const std::string& part) {
 TEST_CASE("Two steps share one scale in the picture, device by device") {
   const StepTrace predicted = Step(5), measured = Step(8);
   const std::string svg =
-      StepsAsSvg("sea & <land>", {{"predicted", &predicted}, {"measured", &measured}});
+      StepsAsSvg({{"sea & <land>", {{"predicted", &predicted}, {"measured", &measured}}}});
   CHECK_THAT(svg, Catch::StartsWith("<svg") && Catch::EndsWith("</svg>\n") &&
                       Catch::Contains("sea &amp; &lt;land>") && Catch::Contains("w2/0: 2-4"));
   CHECK(Count(svg, ">predicted</text>") == 3);  // two devices and a link
@@ -86,12 +86,34 @@ TEST_CASE("Two steps share one scale in the picture, device by device") {
   CHECK(Count(svg, "<title>forward 0 of stage 1, 10.000 ms</title>") == 2);
   // The longer step fills the width: 230 + 1400.
   CHECK_THAT(svg, Catch::Contains("x2=\"1630.00\""));
-  CHECK(Count(StepsAsSvg("one", {{"", &measured}}), "stroke-dasharray") == 0);
+  CHECK(Count(StepsAsSvg({{"one", {{"", &measured}}}}), "stroke-dasharray") == 0);
+}
+
+TEST_CASE("Ticks are round, and the legend has every colour of the picture") {
+  const StepTrace step = Step(8);  // 58 ms
+  const std::string svg = StepsAsSvg({{"one", {{"", &step}}}});
+  for (const char* tick : {">0 ms<", ">10 ms<", ">50 ms<"}) CHECK(Count(svg, tick) == 1);
+  CHECK(Count(svg, " ms</text>") == 6);
+  for (const char* name : {"forward", "backward", "waits for a message", "all-reduce", "idle"}) {
+    CAPTURE(name);
+    CHECK(Count(svg, std::string(">") + name + "</text>") == 1);
+  }
+  CHECK(Count(svg, ">commit</text>") == 0);
+  // All of a device's time is drawn: what is not work is idle.
+  CHECK(Count(svg, "<title>idle, 58.000 ms</title>") == 2);
+}
+
+TEST_CASE("Islands are charts one below the other, on one scale") {
+  const StepTrace quick = Step(1), slow = Step(8);
+  const std::string svg = StepsAsSvg({{"paris", {{"", &quick}}}, {"oslo", {{"", &slow}}}});
+  CHECK(svg.find(">paris</text>") < svg.find(">oslo</text>"));
+  CHECK(Count(svg, "w2/0: 2-4") == 2);
+  CHECK(Count(svg, ">50 ms<") == 2);
 }
 
 TEST_CASE("An empty step is a picture, too") {
   const StepTrace empty;
-  CHECK_THAT(StepsAsSvg("", {{"a", &empty}, {"b", &empty}}), Catch::EndsWith("</svg>\n"));
+  CHECK_THAT(StepsAsSvg({{"", {{"a", &empty}, {"b", &empty}}}}), Catch::EndsWith("</svg>\n"));
   CHECK(nlohmann::json::parse(StepsAsPerfetto({})).contains("traceEvents"));
 }
 

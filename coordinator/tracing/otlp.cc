@@ -51,9 +51,9 @@ absl::StatusOr<Pairs> ReadPairs(const Variable& variable, const char* name) {
         absl::StrSplit(entry, absl::MaxSplits('=', 1));
     const std::string key(absl::StripAsciiWhitespace(pair.first));
     const std::string value = Unescaped(absl::StripAsciiWhitespace(pair.second));
-    const bool printable = std::none_of(value.begin(), value.end(), [](char c) {
-      return static_cast<unsigned char>(c) < ' ' || c == 127;
-    });
+    const auto is_control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; };
+    const bool printable = std::none_of(key.begin(), key.end(), is_control) &&
+                           std::none_of(value.begin(), value.end(), is_control);
     if (key.empty() || entry.find('=') == absl::string_view::npos || !printable) {
       return absl::InvalidArgumentError(
           absl::StrCat(name, ": must be NAME=VALUE,NAME=VALUE, without line breaks"));

@@ -111,6 +111,7 @@ TEST_CASE("settings_that_cannot_be_honoured_are_refused") {
   for (const auto& [name, value] : Environment{{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"},
                                                {"OTEL_EXPORTER_OTLP_TIMEOUT", "soon"},
                                                {"OTEL_EXPORTER_OTLP_HEADERS", "key"},
+                                               {"OTEL_EXPORTER_OTLP_HEADERS", "a\nb: c=1"},
                                                {"OTEL_EXPORTER_OTLP_ENDPOINT", "c:4318"}}) {
     Environment environment = endpoint;
     environment[name] = value;

@@ -40,6 +40,12 @@ class Input {
     left_.remove_prefix(size);
     return value;
   }
+  // At most so many bytes.
+  std::string TakeText(size_t size) {
+    const std::string text(left_.substr(0, size));
+    left_.remove_prefix(text.size());
+    return text;
+  }
   std::string_view Rest() const { return left_; }
 
  private:

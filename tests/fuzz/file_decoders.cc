@@ -1,12 +1,6 @@
 // Files: data sets, weights, and what the daemons keep on their disks. Of a format with checksums,
 // these are made right before it is read: a fuzzer does not guess them.
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
 #include "common/check.h"
 #include "common/files_simulated.h"
 #include "common/protocol/mark_file.h"
@@ -17,40 +11,16 @@
 #include "paramserver/storage/snapshot.h"
 #include "proto/coordinator.pb.h"
 #include "tests/fuzz/decoder.h"
+#include "tests/fuzz/scratch.h"
 #include "worker/data/image_encoders.h"
 #include "worker/data/images.h"
 #include "worker/data/shards.h"
 #include "worker/data/token_file.h"
 #include "worker/model/safetensors.h"
+#include "worker/model/weights.h"
 
 namespace atl::fuzz {
 namespace {
-
-// Files of this process, in memory where that is possible.
-class Scratch {
- public:
-  Scratch() {
-    const char* const given = std::getenv("TEST_TMPDIR");
-    const std::filesystem::path base = given != nullptr ? given : "/dev/shm";
-    folder_ = base / ("atoll-fuzz-" + std::to_string(getpid()));
-    std::filesystem::create_directories(folder_);
-  }
-  ~Scratch() { std::filesystem::remove_all(folder_); }
-  std::string Write(const std::string& name, std::string_view bytes) const {
-    const std::string path = folder_ / name;
-    std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
-    return path;
-  }
-  std::string folder() const { return folder_; }
-
- private:
-  std::filesystem::path folder_;
-};
-
-const Scratch& Folder() {
-  static const Scratch scratch;
-  return scratch;
-}
 
 // Two files in one input: the first one's length, and both.
 std::string Pair(const std::string& first, const std::string& second) {
@@ -82,6 +52,45 @@ std::vector<std::string> SafetensorsSeeds() {
 }
 
 const Registration kSafetensors({"safetensors", SafetensorsSeeds, AcceptsSafetensors});
+
+// A model in several files, of which the input is the index.
+struct TinyModel {
+  TinyModel() : folder(Folder().folder() + "/tiny") {
+    ModelConfig config;
+    config.vocab = 5, config.d_model = 4, config.layers = 1, config.heads = 2;
+    config.kv_heads = 2, config.ffn = 4, config.max_positions = 4;
+    layouts = MakeLayouts(config);
+    std::vector<float> layer;
+    ATOLL_CHECK(WriteModelFolder(
+                    folder, config, layouts,
+                    [&](int number) -> absl::StatusOr<std::span<const float>> {
+                      layer.assign(static_cast<size_t>(layouts[static_cast<size_t>(number)].size),
+                                   1);
+                      return layer;
+                    },
+                    /*max_shard_bytes=*/200)
+                    .ok());
+    std::ifstream file(folder + "/model.safetensors.index.json");
+    index.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  std::string folder, index;
+  std::vector<LayerLayout> layouts;
+};
+
+const TinyModel& Tiny() {
+  static const TinyModel model;
+  return model;
+}
+
+bool AcceptsWeightIndex(std::string_view bytes) {
+  const TinyModel& model = Tiny();
+  Folder().Write("tiny/model.safetensors.index.json", bytes);
+  return CheckWeights(model.folder, model.layouts).ok();
+}
+
+const Registration kWeightIndex({"weight_index",
+                                 [] { return std::vector<std::string>{Tiny().index}; },
+                                 AcceptsWeightIndex});
 
 // ------------------------------------------------------------------------------------ tokens
 
@@ -202,21 +211,6 @@ std::vector<std::string> ImageFileSeeds() {
 const Registration kImageFile({"image_file", ImageFileSeeds, AcceptsImageFile});
 
 // ---------------------------------------------------------------- disks of parameter servers
-
-std::span<const std::byte> AsSpan(std::string_view bytes) {
-  return std::as_bytes(std::span(bytes.data(), bytes.size()));
-}
-
-std::string AsText(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-void PutFile(SimulatedFiles& disk, const std::string& path, std::string_view bytes) {
-  const auto file = disk.OpenAppend(path);
-  ATOLL_CHECK(file.ok(), path);
-  ATOLL_CHECK((*file)->Append(std::array{AsSpan(bytes)}).ok(), path);
-  ATOLL_CHECK((*file)->Sync().ok(), path);
-}
 
 uint64_t NumberAt(const std::string& bytes, size_t at) {
   uint64_t value = 0;

@@ -112,4 +112,74 @@ PLANTED = {
         "common/protocol/mark_file.cc",
         "words.size() == 8 && IsClusterId(words[1])",
         "IsClusterId(words[1])"),
+    "control_wire": (
+        "common/protocol/wire.cc",
+        "layer.values_size() == k * k ||",
+        "layer.values_size() % k == 0 ||"),
+    "job_spec": (
+        "common/protocol/job_spec.cc",
+        "  ATOLL_RETURN_IF_ERROR(IntInRange(\"model.heads\", m.heads, 1, 1 << 16));\n",
+        ""),
+    "plan_json": (
+        "coordinator/plan_io/plan_message.cc",
+        "  if (parsed.ok() && whole) return message;\n",
+        "  ATOLL_CHECK(!parsed.ok() || whole);\n  if (parsed.ok()) return message;\n"),
+    "delta": (
+        "kernels/codecs/topk.cc",
+        "    if (kept.index[i] < n) out[kept.index[i]] = kept.Number(i);\n",
+        "    out[kept.index[i]] = kept.Number(i);\n"),
+    "certificate": (
+        "common/trust/pki.cc",
+        "  if (at < 0) return \"\";\n",
+        ""),
+    "curve_keys": (
+        "common/net/security.cc",
+        "if (line.empty() || line.front() == '#') continue;",
+        "if (line.front() == '#') continue;"),
+    "flags_toml": (
+        "common/flag_sources.cc",
+        "  if (list == nullptr) return add(value);\n",
+        "  if (value.is_string() || value.is_integer()) return add(value);\n"),
+    "settings": (
+        "common/parse_bytes.cc",
+        "number < 0 ||\n      number > (std::numeric_limits<int64_t>::max() >> shift)) {",
+        "number < 0) {"),
+    "save_manifest": (
+        "worker/state/tier_store.cc",
+        "      if (!IsShard(entry.unit.shard)) return bad(\"a shard that cannot be\");\n",
+        ""),
+    "profile_cache": (
+        "worker/profiler/profile_cache.cc",
+        "if (!profile.ok() || profile->layers.empty() ||",
+        "if (profile->layers.empty() ||"),
+    "digest_cache": (
+        "worker/data/digest_cache.cc",
+        "    if (fixed.key_bytes > end - at) return;\n",
+        ""),
+    "block_cache": (
+        "worker/data/block_cache.cc",
+        "if (!file.ok() || file->bytes() != bytes + static_cast<int64_t>(sizeof checksum) ||\n"
+        "      !file->Read(0, block.data(), bytes).ok() ||",
+        "if (!file.ok() || !file->Read(0, block.data(), file->bytes()).ok() ||"),
+    "history_file": (
+        "coordinator/history/history_files.cc",
+        "  if (file.size() < kChecksumBytes) return false;\n",
+        ""),
+    "audit_log": (
+        "coordinator/trust/audit_log.cc",
+        "if (google::protobuf::util::JsonStringToMessage(std::string(line), &entry).ok()) {",
+        "if (!google::protobuf::util::JsonStringToMessage(std::string(line), &entry).ok()) {\n"
+        "        __builtin_trap();\n      } else {"),
+    "trust_registry": (
+        "coordinator/trust/registry.cc",
+        "    if (member.revoked_unix_s() != 0) {\n      return {v1::TRUST_DENIAL_REVOKED,",
+        "    if (member.revoked_unix_s() > now_unix_s) {\n      return {v1::TRUST_DENIAL_REVOKED,"),
+    "etcd_values": (
+        "coordinator/etcd/values.cc",
+        "} else if (!value_ || value_->key != key.substr(0, end)) {",
+        "} else if (value_.value().key != key.substr(0, end)) {"),
+    "weight_index": (
+        "worker/model/weights.cc",
+        "if (!file.is_string() || absl::StrContains(file.get<std::string>(), '/')) {",
+        "if (absl::StrContains(file.get<std::string>(), '/')) {"),
 }

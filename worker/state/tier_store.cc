@@ -40,6 +40,12 @@ std::array<std::span<const float>, kParts> PartsOfUnit(const StoredUnit& unit) {
   return {parts.parameters, parts.first_moment, parts.second_moment};
 }
 
+bool IsShard(const LayerShard& shard) {
+  const std::vector<int32_t>& shares = shard.tensor_shares;
+  return shard.layer >= 0 && shard.rank >= 0 && shard.rank < std::ssize(shares) &&
+         std::all_of(shares.begin(), shares.end(), [](int32_t share) { return share > 0; });
+}
+
 std::vector<uint64_t> Checksums(std::span<const float> values) {
   std::vector<uint64_t> sums;
   for (size_t at = 0; at < values.size(); at += kChunkElements) {
@@ -140,6 +146,7 @@ absl::StatusOr<TierStore::Manifest> TierStore::ReadManifest(const std::string& n
   Manifest manifest;
   try {  // the JSON library reports missing fields and wrong types by throwing
     manifest.optimizer_step = read.at("optimizer_step").get<int64_t>();
+    if (manifest.optimizer_step < 0) return bad("a step that cannot be");
     for (const json& item : read.at("units")) {
       Entry& entry = manifest.units.emplace_back();
       entry.unit.shard.layer = item.at("layer").get<int32_t>();
@@ -147,6 +154,7 @@ absl::StatusOr<TierStore::Manifest> TierStore::ReadManifest(const std::string& n
       entry.unit.shard.tensor_shares = item.at("tensor_shares").get<std::vector<int32_t>>();
       entry.unit.elements = {item.at("begin").get<int64_t>(), item.at("end").get<int64_t>()};
       entry.elements = item.at("elements").get<int64_t>();
+      if (!IsShard(entry.unit.shard)) return bad("a shard that cannot be");
       const Range& range = entry.unit.elements;
       if (range.begin < 0 || range.end <= range.begin || range.end > entry.elements ||
           entry.elements > kElementsMax) {
@@ -186,7 +194,7 @@ absl::Status TierStore::ForEach(
   for (const ObjectInfo& object : objects) {
     const std::vector<std::string> parts = absl::StrSplit(object.name.substr(prefix.size()), '/');
     int64_t save = 0;
-    if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &save)) continue;
+    if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &save) || save <= 0) continue;
     ATOLL_RETURN_IF_ERROR(each(save, parts[1], object.name));
   }
   return absl::OkStatus();

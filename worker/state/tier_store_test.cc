@@ -1,5 +1,7 @@
 #include "worker/state/tier_store.h"
 
+#include <xxhash.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -29,6 +31,17 @@ struct Fixture {
     }
     FAIL("no file " << part);
     return "";
+  }
+  // And makes its checksum anew.
+  void ReplaceInManifest(const std::string& from, const std::string& to) const {
+    const std::string path = PathOf("manifest");
+    std::ifstream file(path, std::ios::binary);
+    std::string line;
+    REQUIRE(std::getline(file, line));
+    const size_t at = line.find(from);
+    REQUIRE(at != std::string::npos);
+    line = line.replace(at, from.size(), to) + "\n";
+    std::ofstream(path, std::ios::binary) << line << XXH3_64bits(line.data(), line.size()) << "\n";
   }
   size_t files() const {
     size_t count = 0;
@@ -154,6 +167,16 @@ TEST_CASE("damage is found, and said where") {
     }
     REQUIRE(f.store->List(1, &problems, nullptr)->empty());
     REQUIRE(problems.size() == 1);
+  }
+  SECTION("of a manifest with the right checksum, that names a shard that cannot be") {
+    const auto [from, to] =
+        GENERATE(std::pair{"\"rank\":0", "\"rank\":1"}, std::pair{"\"rank\":0", "\"rank\":-1"},
+                 std::pair{"\"layer\":0", "\"layer\":-1"},
+                 std::pair{"shares\":[1]", "shares\":[0]"}, std::pair{"step\":40", "step\":-4"});
+    f.ReplaceInManifest(from, to);
+    REQUIRE(f.store->List(1, &problems, nullptr)->empty());
+    REQUIRE(problems.size() == 1);
+    CHECK(problems[0].find("that cannot be") != std::string::npos);
   }
   SECTION("a unit that is cut off") {
     REQUIRE(f.store->List(1, &problems, nullptr).ok());
