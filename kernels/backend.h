@@ -79,13 +79,6 @@ class Buffer {
   bool on_host_ = false;
 };
 
-// Operations, or forms of them, that not every backend has. Calling one that is not there is a bug.
-enum class Capability : uint8_t {
-  kMaskedAttention,  // windows, capped scores, both directions, padding
-  kTokenTypes,       // embeddings of typed tokens
-  kImages,           // image_ops.h, kRelu and smoothed targets
-};
-
 // Names work that is enqueued again and again; see Backend::Repeat.
 using WorkKey = std::array<int64_t, 12>;
 
@@ -111,7 +104,6 @@ class Backend {
   // computes in kFloat32 only; AddScaled, Convert and AdamW::param_copy accept kBfloat16
   // everywhere.
   virtual bool Supports(DType compute) const = 0;
-  virtual bool Has(Capability /*capability*/) const { return true; }
 
   // Whether the host may read and write buffers itself (AllocateHost's it always may). Otherwise
   // only operations of this backend may, and those of others of the same device.
@@ -219,32 +211,29 @@ class Backend {
   virtual void Run(Stream& stream, const DequantizeDelta& op) = 0;
   virtual void Run(Stream& stream, const NesterovStep& op) = 0;
 
-  // ---- Of images: see image_ops.h and Capability::kImages ----
-  virtual void Run(Stream& /*stream*/, const PixelsForward& /*op*/) { NoImages(); }
-  virtual void Run(Stream& /*stream*/, const ConvForward& /*op*/, Workspace) { NoImages(); }
-  virtual void Run(Stream& /*stream*/, const ConvBackwardInput& /*op*/, Workspace) { NoImages(); }
-  virtual void Run(Stream& /*stream*/, const ConvBackwardWeight& /*op*/, Workspace) { NoImages(); }
-  virtual int64_t WorkspaceBytes(const ConvForward& /*op*/) const { return 0; }
-  virtual int64_t WorkspaceBytes(const ConvBackwardInput& /*op*/) const { return 0; }
-  virtual int64_t WorkspaceBytes(const ConvBackwardWeight& /*op*/) const { return 0; }
-  virtual void Run(Stream& /*stream*/, const BatchNormForward& /*op*/, Workspace) { NoImages(); }
-  virtual void Run(Stream& /*stream*/, const BatchNormBackwardInput& /*op*/, Workspace) {
-    NoImages();
-  }
-  virtual int64_t WorkspaceBytes(const BatchNormForward& /*op*/) const { return 0; }
-  virtual int64_t WorkspaceBytes(const BatchNormBackwardInput& /*op*/) const { return 0; }
-  virtual void Run(Stream& /*stream*/, const BatchNormBackwardWeight& /*op*/) { NoImages(); }
-  virtual void Run(Stream& /*stream*/, const RunningMean& /*op*/) { NoImages(); }
-  virtual void Run(Stream& /*stream*/, const PoolForward& /*op*/) { NoImages(); }
-  virtual void Run(Stream& /*stream*/, const PoolBackward& /*op*/) { NoImages(); }
-  virtual void Run(Stream& /*stream*/, const ChannelGateForward& /*op*/) { NoImages(); }
-  virtual void Run(Stream& /*stream*/, const ChannelGateBackward& /*op*/) { NoImages(); }
-  virtual void Run(Stream& /*stream*/, const CountHits& /*op*/) { NoImages(); }
+  // ---- Of images: see image_ops.h ----
+  virtual void Run(Stream& stream, const PixelsForward& op) = 0;
+  virtual void Run(Stream& stream, const ConvForward& op, Workspace workspace) = 0;
+  virtual void Run(Stream& stream, const ConvBackwardInput& op, Workspace workspace) = 0;
+  virtual void Run(Stream& stream, const ConvBackwardWeight& op, Workspace workspace) = 0;
+  virtual int64_t WorkspaceBytes(const ConvForward& op) const = 0;
+  virtual int64_t WorkspaceBytes(const ConvBackwardInput& op) const = 0;
+  virtual int64_t WorkspaceBytes(const ConvBackwardWeight& op) const = 0;
+  virtual void Run(Stream& stream, const BatchNormForward& op, Workspace workspace) = 0;
+  virtual void Run(Stream& stream, const BatchNormBackwardInput& op, Workspace workspace) = 0;
+  virtual int64_t WorkspaceBytes(const BatchNormForward& op) const = 0;
+  virtual int64_t WorkspaceBytes(const BatchNormBackwardInput& op) const = 0;
+  virtual void Run(Stream& stream, const BatchNormBackwardWeight& op) = 0;
+  virtual void Run(Stream& stream, const RunningMean& op) = 0;
+  virtual void Run(Stream& stream, const PoolForward& op) = 0;
+  virtual void Run(Stream& stream, const PoolBackward& op) = 0;
+  virtual void Run(Stream& stream, const ChannelGateForward& op) = 0;
+  virtual void Run(Stream& stream, const ChannelGateBackward& op) = 0;
+  virtual void Run(Stream& stream, const CountHits& op) = 0;
 
  private:
   friend class Buffer;
   virtual void Free(void* data, bool on_host) = 0;
-  void NoImages() const { ATOLL_CHECK(false, Name(), " has no operations of images"); }
 };
 
 inline Buffer::~Buffer() {

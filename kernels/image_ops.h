@@ -2,7 +2,7 @@
 //
 // An image is height * width rows of C channels (pixels row by row), a batch its images one after
 // the other, so that a convolution of 1 x 1 is a product and a channel a column. All tensors here
-// are contiguous. Backends without Capability::kImages have none of these.
+// are contiguous.
 
 #ifndef ATOLL_KERNELS_IMAGE_OPS_H_
 #define ATOLL_KERNELS_IMAGE_OPS_H_

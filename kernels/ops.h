@@ -183,8 +183,7 @@ struct AttentionShape {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
-  float scale = 0;  // usually 1 / sqrt(head_dim)
-  // All but the defaults need Capability::kMaskedAttention.
+  float scale = 0;     // usually 1 / sqrt(head_dim)
   bool causal = true;  // a query sees no key behind it
   int64_t window = 0;  // and only the last `window` of them; 0: all. Causal only.
   float softcap = 0;   // scores become softcap * tanh(score / softcap); 0: as they are
@@ -199,8 +198,8 @@ struct AttentionForward {
   Tensor v;    // act [N, kv_heads * head_dim]
   Tensor out;  // act [N, heads * head_dim]
   Tensor lse;  // f32 [batch * heads, T]: log of the sum of exp of each row, kept for backward
-  // int32 [1, batch]; optional (Capability::kMaskedAttention): of each sequence, the first keys
-  // that exist, 1 to T. The others are padding, which nothing sees.
+  // int32 [1, batch]; optional: of each sequence, the first keys that exist, 1 to T. The others are
+  // padding, which nothing sees.
   Tensor lengths;
   void Check() const;
 };
@@ -297,9 +296,8 @@ struct Convert {
 
 // For each row with target != ignore_index: loss = log(sum exp(logits)) - logits[target];
 // dlogits = (softmax(logits) - onehot) * grad_scale; other rows get zero gradient. With `smoothing`
-// (Capability::kImages) the target's class has 1 - smoothing of the weight, and all V classes,
-// which are then whole, share the rest. totals[0] += sum of losses, totals[1] += number of rows
-// counted.
+// the target's class has 1 - smoothing of the weight, and all V classes, which are then whole,
+// share the rest. totals[0] += sum of losses, totals[1] += number of rows counted.
 struct CrossEntropy {
   Tensor logits;   // act [N, V]
   Tensor targets;  // int32 [1, N]; each in [0, V) or ignore_index

@@ -1,4 +1,4 @@
-// Causal attention for every shape and type that neither cuDNN nor attention_mma.cu takes: tiles of
+// Attention for every shape and type that neither cuDNN nor attention_mma.cu takes: tiles of
 // queries and keys in shared memory, products by FMA in fp32. Forward keeps running maxima and sums
 // (online softmax); backward computes the probabilities again from lse, once for dk and dv with
 // keys stationary and once for dq with queries stationary, so that every output has one
@@ -11,6 +11,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/attention_mask.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launchers.h"
 
@@ -33,9 +34,10 @@ Shape ShapeOf(const AttentionShape& s) {
           static_cast<int>(s.head_dim), s.scale};
 }
 
-template <typename T>
+template <typename T, bool kPlain>
 struct Operands {
   Shape shape;
+  AttentionMask<kPlain> mask;
   View<T> q, k, v, out, dout, dq, dk, dv;
   View<float> lse;
   View<float> delta;  // [batch * heads, T]: dot products of dout and out
@@ -132,8 +134,8 @@ struct Tile {
 };
 
 // Block (tile of queries, head, sequence).
-template <typename T, typename Tiles>
-__global__ void __launch_bounds__(Tiles::kThreads, 2) ForwardKernel(const Operands<T> a) {
+template <typename T, bool kPlain, typename Tiles>
+__global__ void __launch_bounds__(Tiles::kThreads, 2) ForwardKernel(const Operands<T, kPlain> a) {
   constexpr int kSide = Tiles::kSide;
   constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   ATOLL_DYNAMIC_SHARED(float, shared);
@@ -146,7 +148,9 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2) ForwardKernel(const Operan
   float largest[kRows], total[kRows], out[kRows][kColumns] = {};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) largest[r] = -INFINITY, total[r] = 0.0f;
-  for (int key = 0; key <= first; key += Tiles::kTile) {
+  const int keys_there = a.mask.Keys(batch);
+  const int end = a.mask.EndKey(first, Tiles::kTile, keys_there);
+  for (int key = a.mask.FirstKey(first, Tiles::kTile); key < end; key += Tiles::kTile) {
     Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
     __syncthreads();
     float s[kRows][kRows];
@@ -157,17 +161,18 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2) ForwardKernel(const Operan
       float top = -INFINITY;
 #pragma unroll
       for (int c = 0; c < kRows; ++c) {
-        const bool visible = key + tx + kSide * c <= t;
-        s[r][c] = visible ? s[r][c] * a.shape.scale : -INFINITY;
+        const bool visible = a.mask.Sees(t, key + tx + kSide * c, keys_there);
+        s[r][c] = visible ? a.mask.Cap(s[r][c] * a.shape.scale).score : -INFINITY;
         top = fmaxf(top, s[r][c]);
       }
-      top = fmaxf(largest[r], GroupReduce<kSide>(top, Max()));  // key `key` is visible to all
-      const float shrink = expf(largest[r] - top);
+      top = fmaxf(largest[r], GroupReduce<kSide>(top, Max()));
+      const float base = a.mask.Base(top);  // kPlain: key `key` is visible to all
+      const float shrink = expf(largest[r] - base);
       largest[r] = top;
       float sum = 0.0f;
 #pragma unroll
       for (int c = 0; c < kRows; ++c) {
-        const float p = expf(s[r][c] - top);
+        const float p = expf(s[r][c] - base);
         sum += p;
         square[(ty * kRows + r) * Tiles::kSquareStride + tx + kSide * c] = p;
       }
@@ -195,8 +200,9 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2) ForwardKernel(const Operan
 }
 
 // One warp per query and head.
-template <typename T>
-__global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(const Operands<T> a, int64_t count) {
+template <typename T, bool kPlain>
+__global__ void __launch_bounds__(kDeltaThreads)
+    DeltaKernel(const Operands<T, kPlain> a, int64_t count) {
   const int64_t i = (int64_t{blockIdx.x} * kDeltaThreads + threadIdx.x) / kWarp;
   const int lane = threadIdx.x % kWarp;
   float sum = 0.0f;
@@ -217,10 +223,11 @@ __global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(const Operands<T> a
 
 // Probabilities p and the scores' gradients ds of a tile of queries and a tile of keys,
 // [query][key] in shared memory (p only if wanted).
-template <typename Tiles, typename T>
-__device__ inline void Gradients(const Operands<T>& a, int64_t stats, int query, int key,
-                                 const float* queries, const float* keys, const float* douts,
-                                 const float* values, float* p_square, float* ds_square) {
+template <typename Tiles, typename T, bool kPlain>
+__device__ inline void Gradients(const Operands<T, kPlain>& a, int64_t stats, int query, int key,
+                                 int keys_there, const float* queries, const float* keys,
+                                 const float* douts, const float* values, float* p_square,
+                                 float* ds_square) {
   constexpr int kSide = Tiles::kSide, kRows = Tiles::kRows;
   const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
   float s[kRows][kRows], dp[kRows][kRows];
@@ -234,19 +241,21 @@ __device__ inline void Gradients(const Operands<T>& a, int64_t stats, int query,
                 delta = inside ? a.delta.Row(stats)[t] : 0.0f;
 #pragma unroll
     for (int c = 0; c < kRows; ++c) {
-      const bool visible = inside && key + tx + kSide * c <= t;
-      const float p = visible ? expf(s[r][c] * a.shape.scale - lse) : 0.0f;
+      const bool visible = inside && a.mask.Sees(t, key + tx + kSide * c, keys_there);
+      const CappedScore capped = a.mask.Cap(s[r][c] * a.shape.scale);
+      const float p = visible ? expf(capped.score - lse) : 0.0f;
       const int at = (ty * kRows + r) * Tiles::kSquareStride + tx + kSide * c;
       if (p_square != nullptr) p_square[at] = p;
-      ds_square[at] = a.shape.scale * p * (dp[r][c] - delta);
+      ds_square[at] = a.shape.scale * p * (dp[r][c] - delta) * capped.slope;
     }
   }
 }
 
 // Block (tile of keys, key head, sequence): all queries that see them, of all heads that share
 // them.
-template <typename T, typename Tiles>
-__global__ void __launch_bounds__(Tiles::kThreads, 2) KeyGradientKernel(const Operands<T> a) {
+template <typename T, bool kPlain, typename Tiles>
+__global__ void __launch_bounds__(Tiles::kThreads, 2)
+    KeyGradientKernel(const Operands<T, kPlain> a) {
   constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   ATOLL_DYNAMIC_SHARED(float, shared);
   float *keys = shared, *values = keys + Tiles::kFloats, *queries = values + Tiles::kFloats;
@@ -258,15 +267,17 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2) KeyGradientKernel(const Op
   Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
   Tiles::Load(a.v, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, values);
   float dk[kRows][kColumns] = {}, dv[kRows][kColumns] = {};
+  const int keys_there = a.mask.Keys(batch);
+  const int end = a.mask.EndQuery(key, Tiles::kTile, keys_there);
   for (int head = key_head * group; head < (key_head + 1) * group; ++head) {
-    for (int query = key; query < seq_len; query += Tiles::kTile) {
+    for (int query = a.mask.FirstQuery(key); query < end; query += Tiles::kTile) {
       const int64_t row = a.QueryRow(batch, query);
       const int left = seq_len - query;
       Tiles::Load(a.q, row, left, head * head_dim, head_dim, queries);
       Tiles::Load(a.dout, row, left, head * head_dim, head_dim, douts);
       __syncthreads();
-      Gradients<Tiles, T>(a, a.StatsRow(batch, head), query, key, queries, keys, douts, values, p,
-                          ds);
+      Gradients<Tiles>(a, a.StatsRow(batch, head), query, key, keys_there, queries, keys, douts,
+                       values, p, ds);
       __syncthreads();
       Tiles::template Accumulate<true>(p, douts, dv);
       Tiles::template Accumulate<true>(ds, queries, dk);
@@ -280,8 +291,9 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2) KeyGradientKernel(const Op
 }
 
 // Block (tile of queries, head, sequence).
-template <typename T, typename Tiles>
-__global__ void __launch_bounds__(Tiles::kThreads, 2) QueryGradientKernel(const Operands<T> a) {
+template <typename T, bool kPlain, typename Tiles>
+__global__ void __launch_bounds__(Tiles::kThreads, 2)
+    QueryGradientKernel(const Operands<T, kPlain> a) {
   constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   ATOLL_DYNAMIC_SHARED(float, shared);
   float *keys = shared, *values = keys + Tiles::kFloats, *queries = values + Tiles::kFloats;
@@ -293,12 +305,14 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2) QueryGradientKernel(const 
   Tiles::Load(a.q, row, left, head * head_dim, head_dim, queries);
   Tiles::Load(a.dout, row, left, head * head_dim, head_dim, douts);
   float dq[kRows][kColumns] = {};
-  for (int key = 0; key <= query; key += Tiles::kTile) {
+  const int keys_there = a.mask.Keys(batch);
+  const int end = a.mask.EndKey(query, Tiles::kTile, keys_there);
+  for (int key = a.mask.FirstKey(query, Tiles::kTile); key < end; key += Tiles::kTile) {
     Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
     Tiles::Load(a.v, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, values);
     __syncthreads();
-    Gradients<Tiles, T>(a, a.StatsRow(batch, head), query, key, queries, keys, douts, values,
-                        nullptr, ds);
+    Gradients<Tiles>(a, a.StatsRow(batch, head), query, key, keys_there, queries, keys, douts,
+                     values, nullptr, ds);
     __syncthreads();
     Tiles::template Accumulate<false>(ds, keys, dq);
     __syncthreads();
@@ -327,22 +341,65 @@ dim3 GridOf(const AttentionShape& shape, int tile, int64_t heads) {
 
 }  // namespace
 
+namespace {
+
+template <typename T, bool kPlain>
+void LaunchForward(const Queue& queue, const AttentionForward& op) {
+  const Operands<T, kPlain> operands{.shape = ShapeOf(op.shape),
+                                     .mask = {op.shape, op.lengths},
+                                     .q = ViewOf<T>(op.q),
+                                     .k = ViewOf<T>(op.k),
+                                     .v = ViewOf<T>(op.v),
+                                     .out = ViewOf<T>(op.out),
+                                     .lse = ViewOf<float>(op.lse)};
+  ForHeadDim(op.shape.head_dim, [&]<int kColumns>() {
+    using Tiles = Tile<16, 16 / kColumns, kColumns>;  // of 64, 32 or 16 rows
+    constexpr int64_t kBytes = int64_t{sizeof(float)} * (2 * Tiles::kFloats + Tiles::kSquare);
+    static_assert(kBytes <= kSharedBytesMax);
+    Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.heads), dim3(Tiles::kThreads), kBytes,
+           "AttentionForward", ForwardKernel<T, kPlain, Tiles>, operands);
+  });
+}
+
+template <typename T, bool kPlain>
+void LaunchBackward(const Queue& queue, const AttentionBackward& op, Workspace workspace) {
+  const Operands<T, kPlain> operands{
+      .shape = ShapeOf(op.shape),
+      .mask = {op.shape, op.lengths},
+      .q = ViewOf<T>(op.q),
+      .k = ViewOf<T>(op.k),
+      .v = ViewOf<T>(op.v),
+      .out = ViewOf<T>(op.out),
+      .dout = ViewOf<T>(op.dout),
+      .dq = ViewOf<T>(op.dq),
+      .dk = ViewOf<T>(op.dk),
+      .dv = ViewOf<T>(op.dv),
+      .lse = ViewOf<float>(op.lse),
+      .delta = {static_cast<float*>(workspace.data), op.shape.seq_len}};
+  const int64_t count = op.q.rows * op.shape.heads;
+  Launch(queue, dim3(static_cast<unsigned>(CeilDiv(count, kDeltaThreads / kWarp))),
+         dim3(kDeltaThreads), 0, "AttentionBackward delta", DeltaKernel<T, kPlain>, operands,
+         count);
+  if (EnqueueOnTensorCores(queue, op, operands.delta.data)) return;
+  ForHeadDim(op.shape.head_dim, [&]<int kColumns>() {
+    // Of 32, 16 or 8 rows.
+    using Tiles = std::conditional_t<kColumns == 16, Tile<8, 1, 32>,
+                                     Tile<16, kColumns == 4 ? 2 : 1, kColumns>>;
+    constexpr int64_t kBytes = int64_t{sizeof(float)} * (4 * Tiles::kFloats + 2 * Tiles::kSquare);
+    static_assert(kBytes <= kSharedBytesMax);
+    Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.kv_heads), dim3(Tiles::kThreads), kBytes,
+           "AttentionBackward dk dv", KeyGradientKernel<T, kPlain, Tiles>, operands);
+    Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.heads), dim3(Tiles::kThreads), kBytes,
+           "AttentionBackward dq", QueryGradientKernel<T, kPlain, Tiles>, operands);
+  });
+}
+
+}  // namespace
+
 void Enqueue(const Queue& queue, const AttentionForward& op) {
   if (EnqueueOnTensorCores(queue, op)) return;
   ForType(op.q.dtype, [&]<typename T>() {
-    Operands<T> operands{.shape = ShapeOf(op.shape)};
-    operands.q = ViewOf<T>(op.q);
-    operands.k = ViewOf<T>(op.k);
-    operands.v = ViewOf<T>(op.v);
-    operands.out = ViewOf<T>(op.out);
-    operands.lse = ViewOf<float>(op.lse);
-    ForHeadDim(op.shape.head_dim, [&]<int kColumns>() {
-      using Tiles = Tile<16, 16 / kColumns, kColumns>;  // of 64, 32 or 16 rows
-      constexpr int64_t kBytes = int64_t{sizeof(float)} * (2 * Tiles::kFloats + Tiles::kSquare);
-      static_assert(kBytes <= kSharedBytesMax);
-      Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.heads), dim3(Tiles::kThreads), kBytes,
-             "AttentionForward", ForwardKernel<T, Tiles>, operands);
-    });
+    ForMask(op.shape, op.lengths, [&]<bool kPlain>() { LaunchForward<T, kPlain>(queue, op); });
   });
 }
 
@@ -353,32 +410,8 @@ int64_t ScratchBytes(const AttentionBackward& op) {
 void Enqueue(const Queue& queue, const AttentionBackward& op, Workspace workspace) {
   ATOLL_CHECK(workspace.bytes >= ScratchBytes(op), "workspace too small");
   ForType(op.q.dtype, [&]<typename T>() {
-    const Operands<T> operands{.shape = ShapeOf(op.shape),
-                               .q = ViewOf<T>(op.q),
-                               .k = ViewOf<T>(op.k),
-                               .v = ViewOf<T>(op.v),
-                               .out = ViewOf<T>(op.out),
-                               .dout = ViewOf<T>(op.dout),
-                               .dq = ViewOf<T>(op.dq),
-                               .dk = ViewOf<T>(op.dk),
-                               .dv = ViewOf<T>(op.dv),
-                               .lse = ViewOf<float>(op.lse),
-                               .delta = {static_cast<float*>(workspace.data), op.shape.seq_len}};
-    const int64_t count = op.q.rows * op.shape.heads;
-    Launch(queue, dim3(static_cast<unsigned>(CeilDiv(count, kDeltaThreads / kWarp))),
-           dim3(kDeltaThreads), 0, "AttentionBackward delta", DeltaKernel<T>, operands, count);
-    if (EnqueueOnTensorCores(queue, op, operands.delta.data)) return;
-    ForHeadDim(op.shape.head_dim, [&]<int kColumns>() {
-      // Of 32, 16 or 8 rows.
-      using Tiles = std::conditional_t<kColumns == 16, Tile<8, 1, 32>,
-                                       Tile<16, kColumns == 4 ? 2 : 1, kColumns>>;
-      constexpr int64_t kBytes = int64_t{sizeof(float)} * (4 * Tiles::kFloats + 2 * Tiles::kSquare);
-      static_assert(kBytes <= kSharedBytesMax);
-      Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.kv_heads), dim3(Tiles::kThreads),
-             kBytes, "AttentionBackward dk dv", KeyGradientKernel<T, Tiles>, operands);
-      Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.heads), dim3(Tiles::kThreads), kBytes,
-             "AttentionBackward dq", QueryGradientKernel<T, Tiles>, operands);
-    });
+    ForMask(op.shape, op.lengths,
+            [&]<bool kPlain>() { LaunchBackward<T, kPlain>(queue, op, workspace); });
   });
 }
 

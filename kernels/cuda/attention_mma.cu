@@ -1,10 +1,11 @@
-// Causal attention in bf16 with tensor cores, for heads of up to 128 channels whose rows begin on
+// Attention in bf16 with tensor cores, for heads of up to 128 channels whose rows begin on
 // 16 bytes. The algorithm is attention.cu's (online softmax forward; backward with keys, then
 // queries, stationary), on tiles of 64 x 64 with products by mma.m16n8k16: bf16 in, fp32 sums.
 //
 // FLOP and bytes as in attention.cu. A block is four warps; each owns 16 rows of the stationary
 // side and all columns, so that a row's maximum and sum stay within four lanes.
 
+#include "kernels/cuda/attention_mask.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launchers.h"
 
@@ -20,9 +21,11 @@ constexpr int kColumns = kTile / 8;  // of 8 in a tile
 // fragment lie in different banks.
 constexpr int kPad = 8;
 
+template <bool kPlain>
 struct Arguments {
   int seq_len, heads, kv_heads, head_dim;
   float scale;
+  AttentionMask<kPlain> mask;
   View<Bf16> q, k, v, out, dout, dq, dk, dv;
   View<float> lse, delta;  // [batch * heads, T]
 
@@ -129,8 +132,8 @@ __device__ inline void StoreRows(const float (&sum)[kDim / 8][4], const View<Bf1
 }
 
 // Block (tile of queries, head, sequence).
-template <int kDim>
-__global__ void __launch_bounds__(kThreads) ForwardKernel(const Arguments a) {
+template <int kDim, bool kPlain>
+__global__ void __launch_bounds__(kThreads) ForwardKernel(const Arguments<kPlain> a) {
   ATOLL_DYNAMIC_SHARED(Bf16, shared);
   constexpr int kElements = kTile * (kDim + kPad);
   Bf16 *queries = shared, *keys = queries + kElements, *values = keys + kElements;
@@ -140,7 +143,8 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const Arguments a) {
   LoadTile<kDim>(a.q, a.Row(batch, first), a.seq_len - first, col, a.head_dim, queries);
   float out[kDim / 8][4] = {}, largest[2] = {-INFINITY, -INFINITY}, total[2] = {};
   const int t = first + warp_row + lane / 4;  // and t + 8
-  for (int key = 0; key <= first; key += kTile) {
+  const int keys_there = a.mask.Keys(batch), end = a.mask.EndKey(first, kTile, keys_there);
+  for (int key = a.mask.FirstKey(first, kTile); key < end; key += kTile) {
     const int64_t row = a.Row(batch, key);
     LoadTile<kDim>(a.k, row, a.seq_len - key, key_col, a.head_dim, keys);
     LoadTile<kDim>(a.v, row, a.seq_len - key, key_col, a.head_dim, values);
@@ -154,20 +158,22 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const Arguments a) {
       for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          const bool visible = key + c * 8 + lane % 4 * 2 + i % 2 <= t + 8 * half;
-          s[c][i] = visible ? s[c][i] * a.scale : -INFINITY;
+          const int column = key + c * 8 + lane % 4 * 2 + i % 2;
+          const bool visible = a.mask.Sees(t + 8 * half, column, keys_there);
+          s[c][i] = visible ? a.mask.Cap(s[c][i] * a.scale).score : -INFINITY;
           top = fmaxf(top, s[c][i]);
         }
       }
-      top = fmaxf(largest[half], GroupReduce<4>(top, Max()));  // key `key` is visible to all
-      const float shrink = expf(largest[half] - top);
+      top = fmaxf(largest[half], GroupReduce<4>(top, Max()));
+      const float base = a.mask.Base(top);  // kPlain: key `key` is visible to all
+      const float shrink = expf(largest[half] - base);
       largest[half] = top;
       float sum = 0.0f;
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          s[c][i] = expf(s[c][i] - top);
+          s[c][i] = expf(s[c][i] - base);
           sum += s[c][i];
         }
       }
@@ -197,8 +203,9 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const Arguments a) {
 }
 
 // lse and delta of 64 queries, into shared memory; beyond the sequence, what makes p zero.
-__device__ inline void LoadStats(const Arguments& a, int64_t stats_row, int query, float* lse,
-                                 float* delta) {
+template <bool kPlain>
+__device__ inline void LoadStats(const Arguments<kPlain>& a, int64_t stats_row, int query,
+                                 float* lse, float* delta) {
   for (int i = threadIdx.x; i < kTile; i += kThreads) {
     const bool inside = query + i < a.seq_len;
     lse[i] = inside ? a.lse.Row(stats_row)[query + i] : INFINITY;
@@ -207,8 +214,8 @@ __device__ inline void LoadStats(const Arguments& a, int64_t stats_row, int quer
 }
 
 // Block (tile of keys, key head, sequence): rows are keys, columns queries.
-template <int kDim>
-__global__ void __launch_bounds__(kThreads) KeyGradientKernel(const Arguments a) {
+template <int kDim, bool kPlain>
+__global__ void __launch_bounds__(kThreads) KeyGradientKernel(const Arguments<kPlain> a) {
   ATOLL_DYNAMIC_SHARED(Bf16, shared);
   constexpr int kElements = kTile * (kDim + kPad);
   Bf16 *keys = shared, *values = keys + kElements, *queries = values + kElements;
@@ -223,8 +230,9 @@ __global__ void __launch_bounds__(kThreads) KeyGradientKernel(const Arguments a)
   LoadTile<kDim>(a.v, key_row, a.seq_len - key, key_col, a.head_dim, values);
   float dk[kDim / 8][4] = {}, dv[kDim / 8][4] = {};
   const int j = key + warp_row + lane / 4;  // and j + 8
+  const int keys_there = a.mask.Keys(batch), end = a.mask.EndQuery(key, kTile, keys_there);
   for (int head = key_head * group; head < (key_head + 1) * group; ++head) {
-    for (int query = key; query < a.seq_len; query += kTile) {
+    for (int query = a.mask.FirstQuery(key); query < end; query += kTile) {
       const int64_t row = a.Row(batch, query);
       const int left = a.seq_len - query, col = head * a.head_dim;
       LoadTile<kDim>(a.q, row, left, col, a.head_dim, queries);
@@ -239,9 +247,10 @@ __global__ void __launch_bounds__(kThreads) KeyGradientKernel(const Arguments a)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int column = c * 8 + lane % 4 * 2 + i % 2;
-          const bool visible = j + 8 * (i / 2) <= query + column;
-          p[c][i] = visible ? expf(p[c][i] * a.scale - lse[column]) : 0.0f;
-          ds[c][i] = a.scale * p[c][i] * (ds[c][i] - delta[column]);
+          const bool visible = a.mask.Sees(query + column, j + 8 * (i / 2), keys_there);
+          const CappedScore capped = a.mask.Cap(p[c][i] * a.scale);
+          p[c][i] = visible ? expf(capped.score - lse[column]) : 0.0f;
+          ds[c][i] = a.scale * p[c][i] * (ds[c][i] - delta[column]) * capped.slope;
         }
       }
       Accumulate<kDim>(p, douts, dv);
@@ -255,8 +264,8 @@ __global__ void __launch_bounds__(kThreads) KeyGradientKernel(const Arguments a)
 }
 
 // Block (tile of queries, head, sequence): rows are queries, columns keys.
-template <int kDim>
-__global__ void __launch_bounds__(kThreads) QueryGradientKernel(const Arguments a) {
+template <int kDim, bool kPlain>
+__global__ void __launch_bounds__(kThreads) QueryGradientKernel(const Arguments<kPlain> a) {
   ATOLL_DYNAMIC_SHARED(Bf16, shared);
   constexpr int kElements = kTile * (kDim + kPad);
   Bf16 *queries = shared, *douts = queries + kElements, *keys = douts + kElements;
@@ -277,7 +286,8 @@ __global__ void __launch_bounds__(kThreads) QueryGradientKernel(const Arguments 
     delta[half] = inside ? a.delta.Row(stats)[t + 8 * half] : 0.0f;
   }
   float dq[kDim / 8][4] = {};
-  for (int key = 0; key <= query; key += kTile) {
+  const int keys_there = a.mask.Keys(batch), end = a.mask.EndKey(query, kTile, keys_there);
+  for (int key = a.mask.FirstKey(query, kTile); key < end; key += kTile) {
     const int64_t key_row = a.Row(batch, key);
     const int left = a.seq_len - key;
     LoadTile<kDim>(a.k, key_row, left, key_col, a.head_dim, keys);
@@ -290,9 +300,11 @@ __global__ void __launch_bounds__(kThreads) QueryGradientKernel(const Arguments 
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const bool visible = key + c * 8 + lane % 4 * 2 + i % 2 <= t + 8 * (i / 2);
-        const float probability = visible ? expf(p[c][i] * a.scale - lse[i / 2]) : 0.0f;
-        ds[c][i] = a.scale * probability * (ds[c][i] - delta[i / 2]);
+        const int column = key + c * 8 + lane % 4 * 2 + i % 2;
+        const bool visible = a.mask.Sees(t + 8 * (i / 2), column, keys_there);
+        const CappedScore capped = a.mask.Cap(p[c][i] * a.scale);
+        const float probability = visible ? expf(capped.score - lse[i / 2]) : 0.0f;
+        ds[c][i] = a.scale * probability * (ds[c][i] - delta[i / 2]) * capped.slope;
       }
     }
     Accumulate<kDim>(ds, keys, dq);
@@ -301,13 +313,15 @@ __global__ void __launch_bounds__(kThreads) QueryGradientKernel(const Arguments 
   StoreRows<kDim>(dq, a.dq, row + warp_row, a.seq_len - query - warp_row, col, a.head_dim);
 }
 
-Arguments ArgumentsOf(const AttentionShape& s) {
+template <bool kPlain>
+Arguments<kPlain> ArgumentsOf(const AttentionShape& s, const Tensor& lengths) {
   ATOLL_CHECK(s.batch <= 65535 && s.heads <= 65535 && s.seq_len <= 1 << 24);
   return {.seq_len = static_cast<int>(s.seq_len),
           .heads = static_cast<int>(s.heads),
           .kv_heads = static_cast<int>(s.kv_heads),
           .head_dim = static_cast<int>(s.head_dim),
-          .scale = s.scale};
+          .scale = s.scale,
+          .mask = {s, lengths}};
 }
 
 dim3 GridOf(const AttentionShape& shape, int64_t heads) {
@@ -324,51 +338,53 @@ bool Takes(const AttentionShape& shape, std::initializer_list<Tensor> tensors) {
   return shape.head_dim <= 128 && PackSize(tensors, shape.head_dim, 8) > 1;
 }
 
-// Calls function.operator()<kDim>() with room for the head.
+// Calls function.operator()<kDim, kPlain>() with room for the head.
 template <typename Function>
-void ForHeadDim(int64_t head_dim, const Function& function) {
-  if (head_dim <= 64) {
-    function.template operator()<64>();
-  } else {
-    function.template operator()<128>();
-  }
+void ForKernel(const AttentionShape& shape, const Tensor& lengths, const Function& function) {
+  ForMask(shape, lengths, [&]<bool kPlain>() {
+    if (shape.head_dim <= 64) {
+      function.template operator()<64, kPlain>();
+    } else {
+      function.template operator()<128, kPlain>();
+    }
+  });
 }
 
 }  // namespace
 
 bool EnqueueOnTensorCores(const Queue& queue, const AttentionForward& op) {
   if (!Takes(op.shape, {op.q, op.k, op.v, op.out})) return false;
-  Arguments a = ArgumentsOf(op.shape);
-  a.q = ViewOf<Bf16>(op.q);
-  a.k = ViewOf<Bf16>(op.k);
-  a.v = ViewOf<Bf16>(op.v);
-  a.out = ViewOf<Bf16>(op.out);
-  a.lse = ViewOf<float>(op.lse);
-  ForHeadDim(op.shape.head_dim, [&]<int kDim>() {
+  ForKernel(op.shape, op.lengths, [&]<int kDim, bool kPlain>() {
+    Arguments<kPlain> a = ArgumentsOf<kPlain>(op.shape, op.lengths);
+    a.q = ViewOf<Bf16>(op.q);
+    a.k = ViewOf<Bf16>(op.k);
+    a.v = ViewOf<Bf16>(op.v);
+    a.out = ViewOf<Bf16>(op.out);
+    a.lse = ViewOf<float>(op.lse);
     Launch(queue, GridOf(op.shape, op.shape.heads), dim3(kThreads), 3 * TileBytes(kDim),
-           "AttentionForward", ForwardKernel<kDim>, a);
+           "AttentionForward", ForwardKernel<kDim, kPlain>, a);
   });
   return true;
 }
 
 bool EnqueueOnTensorCores(const Queue& queue, const AttentionBackward& op, const float* delta) {
   if (!Takes(op.shape, {op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv})) return false;
-  Arguments a = ArgumentsOf(op.shape);
-  a.q = ViewOf<Bf16>(op.q);
-  a.k = ViewOf<Bf16>(op.k);
-  a.v = ViewOf<Bf16>(op.v);
-  a.dout = ViewOf<Bf16>(op.dout);
-  a.dq = ViewOf<Bf16>(op.dq);
-  a.dk = ViewOf<Bf16>(op.dk);
-  a.dv = ViewOf<Bf16>(op.dv);
-  a.lse = ViewOf<float>(op.lse);
-  a.delta = {const_cast<float*>(delta), op.shape.seq_len};
-  ForHeadDim(op.shape.head_dim, [&]<int kDim>() {
+  ForKernel(op.shape, op.lengths, [&]<int kDim, bool kPlain>() {
+    Arguments<kPlain> a = ArgumentsOf<kPlain>(op.shape, op.lengths);
+    a.q = ViewOf<Bf16>(op.q);
+    a.k = ViewOf<Bf16>(op.k);
+    a.v = ViewOf<Bf16>(op.v);
+    a.dout = ViewOf<Bf16>(op.dout);
+    a.dq = ViewOf<Bf16>(op.dq);
+    a.dk = ViewOf<Bf16>(op.dk);
+    a.dv = ViewOf<Bf16>(op.dv);
+    a.lse = ViewOf<float>(op.lse);
+    a.delta = {const_cast<float*>(delta), op.shape.seq_len};
     Launch(queue, GridOf(op.shape, op.shape.kv_heads), dim3(kThreads),
            4 * TileBytes(kDim) + 2 * kTile * int64_t{sizeof(float)}, "AttentionBackward dk dv",
-           KeyGradientKernel<kDim>, a);
+           KeyGradientKernel<kDim, kPlain>, a);
     Launch(queue, GridOf(op.shape, op.shape.heads), dim3(kThreads), 4 * TileBytes(kDim),
-           "AttentionBackward dq", QueryGradientKernel<kDim>, a);
+           "AttentionBackward dq", QueryGradientKernel<kDim, kPlain>, a);
   });
   return true;
 }

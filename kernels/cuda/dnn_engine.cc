@@ -35,8 +35,9 @@ struct Layout {
   DnnDims StatsStrides() const { return {s.heads * s.seq_len, s.seq_len, 1, 1}; }
 };
 
-// Scores above the diagonal become minus infinity.
+// Scores above the diagonal become minus infinity, where queries look back alone.
 int Mask(AttentionGraph& a, const Layout& layout, int scores) {
+  if (!layout.s.causal) return scores;
   DnnGraph& g = a.graph;
   const DnnDims dims = layout.Scores();
   const int row = g.Virtual(dims, CUDNN_DATA_INT32), col = g.Virtual(dims, CUDNN_DATA_INT32);
@@ -147,16 +148,16 @@ struct Key {
   AttentionStrides strides;
 
   bool operator==(const Key& o) const {
-    return backward == o.backward && shape.batch == o.shape.batch &&
-           shape.seq_len == o.shape.seq_len && shape.heads == o.shape.heads &&
-           shape.kv_heads == o.shape.kv_heads && shape.head_dim == o.shape.head_dim &&
-           strides == o.strides;
+    return backward == o.backward && shape.causal == o.shape.causal &&
+           shape.batch == o.shape.batch && shape.seq_len == o.shape.seq_len &&
+           shape.heads == o.shape.heads && shape.kv_heads == o.shape.kv_heads &&
+           shape.head_dim == o.shape.head_dim && strides == o.strides;
   }
   uint64_t Hash() const {
     uint64_t hash = 0xcbf29ce484222325u;
-    for (int64_t x : {int64_t{backward}, shape.batch, shape.seq_len, shape.heads, shape.kv_heads,
-                      shape.head_dim, strides.q, strides.k, strides.v, strides.out, strides.dout,
-                      strides.dq, strides.dk, strides.dv}) {
+    for (int64_t x : {int64_t{backward}, int64_t{shape.causal}, shape.batch, shape.seq_len,
+                      shape.heads, shape.kv_heads, shape.head_dim, strides.q, strides.k, strides.v,
+                      strides.out, strides.dout, strides.dq, strides.dk, strides.dv}) {
       hash = (hash ^ static_cast<uint64_t>(x)) * 0x100000001b3u;
     }
     return hash;
@@ -258,6 +259,9 @@ class DnnEngine final : public AttentionEngine {
     if (op.shape.head_dim % 8 != 0) return "heads that are not a multiple of 8 channels";
     if (op.shape.seq_len == 1) return "sequences of one token";
     if (!op.lse.contiguous()) return "lse is not contiguous";
+    if (op.shape.window > 0) return "a window: our own kernel skips what it hides";
+    if (op.shape.softcap > 0) return "capped scores";
+    if (op.lengths.present()) return "padded sequences";
     return WhyNotByDnn(version_, std::is_same_v<Op, AttentionBackward>, op.shape.seq_len);
   }
 

@@ -16,6 +16,7 @@ namespace atl::cuda {
 namespace {
 
 TEST_CASE("cuDNN takes every descriptor of the attention graphs") {
+  const bool causal = GENERATE(true, false);
   for (const int64_t kv_heads : {12, 4, 1}) {
     for (const int64_t head_dim : {64, 128}) {
       const AttentionShape shape{.batch = 8,
@@ -23,10 +24,11 @@ TEST_CASE("cuDNN takes every descriptor of the attention graphs") {
                                  .heads = 12,
                                  .kv_heads = kv_heads,
                                  .head_dim = head_dim,
-                                 .scale = 0.125f};
+                                 .scale = 0.125f,
+                                 .causal = causal};
       const int64_t q = 12 * head_dim, qkv = (12 + 2 * kv_heads) * head_dim;
       const AttentionStrides strides{qkv, qkv, qkv, q, q, qkv, qkv, qkv};
-      CAPTURE(kv_heads, head_dim);
+      CAPTURE(causal, kv_heads, head_dim);
       const AttentionGraph forward = ForwardGraph(shape, strides);
       INFO(forward.graph.status());
       REQUIRE(forward.graph.status().ok());
@@ -51,7 +53,7 @@ std::string Device(const std::string& name, int version, int processors, int sha
 }
 
 // Plans of the models' attention for this target, as far as the version is trusted with it.
-void RequirePlans(const DnnTarget& target) {
+void RequirePlans(const DnnTarget& target, bool causal) {
   for (const int64_t kv_heads : {16, 4}) {
     for (const int64_t head_dim : {64, 128}) {
       const AttentionShape shape{.batch = 4,
@@ -59,10 +61,11 @@ void RequirePlans(const DnnTarget& target) {
                                  .heads = 16,
                                  .kv_heads = kv_heads,
                                  .head_dim = head_dim,
-                                 .scale = 0.125f};
+                                 .scale = 0.125f,
+                                 .causal = causal};
       const int64_t q = 16 * head_dim, qkv = (16 + 2 * kv_heads) * head_dim;
       const AttentionStrides strides{qkv, qkv, qkv, q, q, qkv, qkv, qkv};
-      CAPTURE(kv_heads, head_dim);
+      CAPTURE(causal, kv_heads, head_dim);
       const auto forward = ForwardGraph(shape, strides).graph.Plan(target);
       INFO(forward.status());
       REQUIRE(forward.ok());
@@ -91,7 +94,7 @@ TEST_CASE("cuDNN has a plan for the models' attention on this machine's GPU") {
   REQUIRE(WhyNotByDnn(version, /*backward=*/true, 1024) == nullptr);
   cudnnHandle_t handle = nullptr;
   REQUIRE(cudnnCreate(&handle) == CUDNN_STATUS_SUCCESS);
-  RequirePlans({.handle = handle});
+  for (const bool causal : {true, false}) RequirePlans({.handle = handle}, causal);
   cudnnDestroy(handle);
 }
 
@@ -103,7 +106,7 @@ TEST_CASE("cuDNN has an engine for the models' attention, on Ampere and Hopper")
   const auto device = DescribeDevice(
       GENERATE(Device("NVIDIA A100", 800, 108, 166912), Device("NVIDIA H200", 900, 132, 232448)));
   REQUIRE(device.ok());
-  RequirePlans({.device = &device});
+  for (const bool causal : {true, false}) RequirePlans({.device = &device}, causal);
 }
 
 TEST_CASE("what does not fit together is seen when the graph is made") {

@@ -8,119 +8,10 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/map.h"
 
 namespace atl::ATOLL_DEVICE {
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int64_t kRowsOfGrid = 65535;
-
-template <int N, typename Function>
-__global__ void __launch_bounds__(kThreads)
-    MapKernel(const Function function, int64_t rows, int64_t packs) {
-  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-    for (int64_t pack = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; pack < packs;
-         pack += int64_t{gridDim.x} * blockDim.x) {
-      function.template At<N>(row, pack * N);
-    }
-  }
-}
-
-template <int N, typename Function>
-void LaunchMap(const Queue& queue, const char* name, const Function& function, int64_t rows,
-               int64_t cols) {
-  const int64_t packs = cols / N;
-  const int64_t threads = packs < kThreads ? CeilDiv(packs, kWarp) * kWarp : kThreads;
-  if (packs == 0 || rows == 0) return;
-  const int64_t across = CeilDiv(packs, threads);
-  const dim3 grid(static_cast<unsigned>(across < (1 << 30) ? across : 1 << 30),
-                  static_cast<unsigned>(rows < kRowsOfGrid ? rows : kRowsOfGrid));
-  Launch(queue, grid, dim3(static_cast<unsigned>(threads)), 0, name, MapKernel<N, Function>,
-         function, rows, packs);
-}
-
-// Runs function.At<N>(row, col) for every pack of a matrix of `like`'s shape; as one long row where
-// all tensors are contiguous. kW is the pack size where alignment allows one.
-template <int kW, typename Function>
-void Map(const Queue& queue, const char* name, const Function& function,
-         std::initializer_list<Tensor> tensors, const Tensor& like) {
-  bool contiguous = true;
-  for (const Tensor& x : tensors) contiguous &= !x.present() || x.contiguous();
-  const int64_t rows = contiguous ? 1 : like.rows;
-  const int64_t cols = contiguous ? like.size() : like.cols;
-  int pack = 1;
-  if (contiguous) {
-    pack = cols % kW == 0 ? kW : 1;
-    for (const Tensor& x : tensors) {
-      if (reinterpret_cast<uintptr_t>(x.data) % 16 != 0) pack = 1;
-    }
-  } else {
-    pack = PackSize(tensors, cols, kW);
-  }
-  if (pack == kW) {
-    LaunchMap<kW>(queue, name, function, rows, cols);
-  } else {
-    LaunchMap<1>(queue, name, function, rows, cols);
-  }
-}
-
-// ---- Activations ----
-
-__device__ inline float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-constexpr float kCubic = 0.044715f;
-constexpr float kSqrt2OverPi = 0.7978845608028654f;
-constexpr float kSqrtHalf = 0.7071067811865476f;
-constexpr float kInverseSqrt2Pi = 0.3989422804014327f;
-
-template <Activation kKind>
-__device__ inline float Activate(float x) {
-  if constexpr (kKind == Activation::kGeluTanh) {
-    return 0.5f * x * (1.0f + tanhf(kSqrt2OverPi * (x + kCubic * x * x * x)));
-  } else if constexpr (kKind == Activation::kGeluErf) {
-    return 0.5f * x * (1.0f + erff(x * kSqrtHalf));
-  } else if constexpr (kKind == Activation::kSilu) {
-    return x * Sigmoid(x);
-  } else if constexpr (kKind == Activation::kRelu) {
-    return x > 0.0f ? x : 0.0f;
-  } else {
-    return x;
-  }
-}
-
-template <Activation kKind>
-__device__ inline float ActivateDerivative(float x) {
-  if constexpr (kKind == Activation::kGeluTanh) {
-    const float t = tanhf(kSqrt2OverPi * (x + kCubic * x * x * x));
-    return 0.5f * (1.0f + t) +
-           0.5f * x * (1.0f - t * t) * kSqrt2OverPi * (1.0f + 3.0f * kCubic * x * x);
-  } else if constexpr (kKind == Activation::kGeluErf) {
-    return 0.5f * (1.0f + erff(x * kSqrtHalf)) + x * kInverseSqrt2Pi * expf(-0.5f * x * x);
-  } else if constexpr (kKind == Activation::kSilu) {
-    const float s = Sigmoid(x);
-    return s + x * s * (1.0f - s);
-  } else if constexpr (kKind == Activation::kRelu) {
-    return x > 0.0f ? 1.0f : 0.0f;
-  } else {
-    return 1.0f;
-  }
-}
-
-template <typename Function>
-void ForActivation(Activation kind, const Function& function) {
-  switch (kind) {
-    case Activation::kNone:
-      return function.template operator()<Activation::kNone>();
-    case Activation::kGeluTanh:
-      return function.template operator()<Activation::kGeluTanh>();
-    case Activation::kGeluErf:
-      return function.template operator()<Activation::kGeluErf>();
-    case Activation::kSilu:
-      return function.template operator()<Activation::kSilu>();
-    case Activation::kRelu:
-      return function.template operator()<Activation::kRelu>();
-  }
-}
 
 // ---- What is done to one pack ----
 
@@ -287,18 +178,22 @@ struct RopeMap {
 template <typename T>
 struct EmbeddingForwardMap {
   const int32_t* tokens;
-  View<T> table, positions, y;
+  View<T> table, positions, types, y;
   int64_t seq_len, position_offset;
-  int64_t first_token, table_rows;  // a token outside has no row here
+  int64_t first_token, table_rows, type_rows;  // a token or type outside has no row here
+  int32_t token_mask;
   template <int N>
   __device__ void At(int64_t row, int64_t col) const {
-    const int64_t of_table = tokens[row] - first_token;
+    const int64_t of_table = (tokens[row] & token_mask) - first_token;
     const bool here = of_table >= 0 && of_table < table_rows;
     Pack<float, N> x = LoadOrZero<N>(here ? table.data : nullptr, of_table * table.stride + col);
     const int64_t position = position_offset + row % seq_len;
     const Pack<float, N> p = LoadOrZero<N>(positions.data, position * positions.stride + col);
+    const int64_t type = static_cast<uint32_t>(tokens[row]) >> kTypeShift;
+    const Pack<float, N> t =
+        LoadOrZero<N>(type < type_rows ? types.data : nullptr, type * types.stride + col);
 #pragma unroll
-    for (int i = 0; i < N; ++i) x.v[i] += p.v[i];
+    for (int i = 0; i < N; ++i) x.v[i] += p.v[i] + t.v[i];
     Store(y.Row(row) + col, x);
   }
 };
@@ -345,14 +240,11 @@ void Enqueue(const Queue& queue, const FinishForward& op) {
     ForActivation(op.activation, [&]<Activation kKind>() {
       const FinishForwardMap<T, kKind> map{ViewOf<T>(op.raw), ViewOf<T>(op.bias), ViewOf<T>(op.add),
                                            ViewOf<T>(op.pre), ViewOf<T>(op.y)};
-      // A bias is read along the row, so rows must stay rows.
-      const int pack = PackSize({op.raw, op.bias, op.add, op.pre, op.y}, op.y.cols, kWide<T>);
-      if (!op.bias.present()) {
-        Map<kWide<T>>(queue, "FinishForward", map, {op.raw, op.add, op.pre, op.y}, op.y);
-      } else if (pack > 1) {
-        LaunchMap<kWide<T>>(queue, "FinishForward", map, op.y.rows, op.y.cols);
+      if (op.bias.present()) {
+        MapRows<kWide<T>>(queue, "FinishForward", map, {op.raw, op.bias, op.add, op.pre, op.y},
+                          op.y.rows, op.y.cols);
       } else {
-        LaunchMap<1>(queue, "FinishForward", map, op.y.rows, op.y.cols);
+        Map<kWide<T>>(queue, "FinishForward", map, {op.raw, op.add, op.pre, op.y}, op.y);
       }
     });
   });
@@ -427,15 +319,19 @@ void Enqueue(const Queue& queue, const Rope& op) {
 
 void Enqueue(const Queue& queue, const EmbeddingForward& op) {
   ForType(op.y.dtype, [&]<typename T>() {
-    const EmbeddingForwardMap<T> map{
-        op.tokens.as<int32_t>(), ViewOf<T>(op.table), ViewOf<T>(op.positions),
-        ViewOf<T>(op.y),         op.seq_len,          op.position_offset,
-        op.first_token,          op.table.rows};
-    if (PackSize({op.table, op.positions, op.y}, op.y.cols, kWide<T>) > 1) {
-      LaunchMap<kWide<T>>(queue, "EmbeddingForward", map, op.y.rows, op.y.cols);
-    } else {
-      LaunchMap<1>(queue, "EmbeddingForward", map, op.y.rows, op.y.cols);
-    }
+    const EmbeddingForwardMap<T> map{op.tokens.as<int32_t>(),
+                                     ViewOf<T>(op.table),
+                                     ViewOf<T>(op.positions),
+                                     ViewOf<T>(op.typed ? op.types : Tensor()),
+                                     ViewOf<T>(op.y),
+                                     op.seq_len,
+                                     op.position_offset,
+                                     op.first_token,
+                                     op.table.rows,
+                                     op.types.rows,
+                                     op.typed ? kTokenMask : -1};
+    MapRows<kWide<T>>(queue, "EmbeddingForward", map, {op.table, op.positions, op.types, op.y},
+                      op.y.rows, op.y.cols);
   });
 }
 

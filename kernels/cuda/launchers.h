@@ -56,9 +56,10 @@ void Enqueue(const Queue& queue, const CrossEntropySums& op);
 
 void Enqueue(const Queue& queue, const RmsNormBackwardWeight& op, Workspace workspace);
 void Enqueue(const Queue& queue, const LayerNormBackwardWeight& op, Workspace workspace);
-void Enqueue(const Queue& queue, const EmbeddingBackwardWeight& op);
+void Enqueue(const Queue& queue, const EmbeddingBackwardWeight& op, Workspace workspace);
 int64_t ScratchBytes(const RmsNormBackwardWeight& op);
 int64_t ScratchBytes(const LayerNormBackwardWeight& op);
+int64_t ScratchBytes(const EmbeddingBackwardWeight& op);
 
 // sum[c] += sum over rows of x[n][c].
 struct SumRows {
@@ -98,6 +99,64 @@ bool EnqueueOnTensorCores(const Queue& queue, const AttentionBackward& op, const
 void Enqueue(const Queue& queue, const AttentionForward& op);
 void Enqueue(const Queue& queue, const AttentionBackward& op, Workspace workspace);
 int64_t ScratchBytes(const AttentionBackward& op);
+
+// ---- convolution.cu: what is done beside products for one group of channels, and what is done
+// whole for several. Columns of products go by tap, then channel, so that packs of channels move
+// together; `columns` and `turned` may have more, which are zero. ----
+
+// columns[row] = what the taps of output row `row` see of x.
+struct ConvColumns {
+  ConvShape shape;
+  Tensor x;        // act [in_rows, in_channels]
+  Tensor columns;  // act [out_rows, >= taps * in_channels]
+};
+void Enqueue(const Queue& queue, const ConvColumns& op);
+
+// dx = for each element, the sum of the columns that it is in.
+struct FoldColumns {
+  ConvShape shape;
+  Tensor columns;
+  Tensor dx;
+};
+void Enqueue(const Queue& queue, const FoldColumns& op);
+
+struct TurnWeights {
+  ConvShape shape;
+  Tensor w;       // as in ConvForward
+  Tensor turned;  // act [out_channels, as columns]
+};
+void Enqueue(const Queue& queue, const TurnWeights& op);
+
+// dw += turned, back in w's order.
+struct AddTurnedWeights {
+  ConvShape shape;
+  Tensor turned;  // f32
+  Tensor dw;
+};
+void Enqueue(const Queue& queue, const AddTurnedWeights& op);
+
+void Enqueue(const Queue& queue, const ConvForward& op);
+void Enqueue(const Queue& queue, const ConvBackwardInput& op);
+void Enqueue(const Queue& queue, const ConvBackwardWeight& op, Workspace workspace);
+int64_t ScratchBytes(const ConvBackwardWeight& op);
+
+// ---- batch_norm.cu ----
+
+void Enqueue(const Queue& queue, const BatchNormForward& op, Workspace workspace);
+void Enqueue(const Queue& queue, const BatchNormBackwardInput& op, Workspace workspace);
+int64_t ScratchBytes(const BatchNormForward& op);
+int64_t ScratchBytes(const BatchNormBackwardInput& op);
+void Enqueue(const Queue& queue, const BatchNormBackwardWeight& op);
+void Enqueue(const Queue& queue, const RunningMean& op);
+
+// ---- image.cu ----
+
+void Enqueue(const Queue& queue, const PixelsForward& op);
+void Enqueue(const Queue& queue, const PoolForward& op);
+void Enqueue(const Queue& queue, const PoolBackward& op);
+void Enqueue(const Queue& queue, const ChannelGateForward& op);
+void Enqueue(const Queue& queue, const ChannelGateBackward& op);
+void Enqueue(const Queue& queue, const CountHits& op);
 
 // ---- product.cu: what cuBLASLt does not take ----
 

@@ -18,6 +18,13 @@ int64_t BiasGradientBytes(const LinearBackwardWeight& op) {
   return AlignUp(op.dy.cols * int64_t{sizeof(float)});
 }
 
+// A window that no sequence is longer than hides nothing, and cuDNN takes what hides nothing.
+template <typename Op>
+Op WithoutIdleWindow(Op op) {
+  if (op.shape.window >= op.shape.seq_len) op.shape.window = 0;
+  return op;
+}
+
 }  // namespace
 
 // ---- Linear ----
@@ -79,37 +86,28 @@ int64_t Ops::WorkspaceBytes(const LinearBackwardWeight& op) const {
 
 void Ops::Run(Stream& stream, const AttentionForward& op, Workspace workspace) {
   op.Check();
-  ATOLL_CHECK(op.shape.plain() && !op.lengths.present(), Name(), " has no masked attention");
   const Queue queue = QueueOf(stream);
-  if (attention_ == nullptr || !attention_->Run(queue, op, workspace)) Enqueue(queue, op);
+  const AttentionForward whole = WithoutIdleWindow(op);
+  if (attention_ == nullptr || !attention_->Run(queue, whole, workspace)) Enqueue(queue, whole);
 }
 
 void Ops::Run(Stream& stream, const AttentionBackward& op, Workspace workspace) {
   op.Check();
-  ATOLL_CHECK(op.shape.plain() && !op.lengths.present(), Name(), " has no masked attention");
   const Queue queue = QueueOf(stream);
-  if (attention_ == nullptr || !attention_->Run(queue, op, workspace)) {
-    Enqueue(queue, op, workspace);
+  const AttentionBackward whole = WithoutIdleWindow(op);
+  if (attention_ == nullptr || !attention_->Run(queue, whole, workspace)) {
+    Enqueue(queue, whole, workspace);
   }
 }
 
 int64_t Ops::WorkspaceBytes(const AttentionForward& op) const {
-  return attention_ == nullptr ? 0 : attention_->WorkspaceBytes(op);
+  return attention_ == nullptr ? 0 : attention_->WorkspaceBytes(WithoutIdleWindow(op));
 }
 
 int64_t Ops::WorkspaceBytes(const AttentionBackward& op) const {
   const int64_t own = ScratchBytes(op);
-  return attention_ == nullptr ? own : std::max(own, attention_->WorkspaceBytes(op));
-}
-
-bool Ops::Has(Capability capability) const {
-  switch (capability) {
-    case Capability::kMaskedAttention:
-    case Capability::kTokenTypes:
-    case Capability::kImages:
-      return false;
-  }
-  return false;
+  return attention_ == nullptr ? own
+                               : std::max(own, attention_->WorkspaceBytes(WithoutIdleWindow(op)));
 }
 
 // ---- Operations that are one launch ----
@@ -150,25 +148,25 @@ ATOLL_RUN(ClipScale)
 ATOLL_RUN(QuantizeDelta)
 ATOLL_RUN(DequantizeDelta)
 ATOLL_RUN(NesterovStep)
+ATOLL_RUN(EmbeddingForward)
+ATOLL_RUN(PixelsForward)
+ATOLL_RUN(BatchNormBackwardWeight)
+ATOLL_RUN(RunningMean)
+ATOLL_RUN(PoolForward)
+ATOLL_RUN(PoolBackward)
+ATOLL_RUN(ChannelGateForward)
+ATOLL_RUN(ChannelGateBackward)
+ATOLL_RUN(CountHits)
 ATOLL_RUN_WITH_SCRATCH(RmsNormBackwardWeight)
 ATOLL_RUN_WITH_SCRATCH(LayerNormBackwardWeight)
 ATOLL_RUN_WITH_SCRATCH(CrossEntropy)
 ATOLL_RUN_WITH_SCRATCH(SumOfSquares)
 ATOLL_RUN_WITH_SCRATCH(LambNorms)
+ATOLL_RUN_WITH_SCRATCH(EmbeddingBackwardWeight)
+ATOLL_RUN_WITH_SCRATCH(BatchNormForward)
+ATOLL_RUN_WITH_SCRATCH(BatchNormBackwardInput)
 
 #undef ATOLL_RUN
 #undef ATOLL_RUN_WITH_SCRATCH
-
-void Ops::Run(Stream& stream, const EmbeddingForward& op) {
-  op.Check();
-  ATOLL_CHECK(!op.typed, Name(), " has no typed tokens");
-  Enqueue(QueueOf(stream), op);
-}
-
-void Ops::Run(Stream& stream, const EmbeddingBackwardWeight& op, Workspace) {
-  op.Check();
-  ATOLL_CHECK(!op.typed, Name(), " has no typed tokens");
-  Enqueue(QueueOf(stream), op);
-}
 
 }  // namespace atl::ATOLL_DEVICE

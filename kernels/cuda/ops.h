@@ -37,7 +37,6 @@ class Ops : public Backend {
  public:
   using Backend::Run;
   using Backend::WorkspaceBytes;
-  bool Has(Capability capability) const override;
   void Run(Stream&, const LinearForward& op, Workspace) override;
   void Run(Stream&, const LinearBackwardInput& op, Workspace) override;
   void Run(Stream&, const LinearBackwardWeight& op, Workspace) override;
@@ -46,7 +45,7 @@ class Ops : public Backend {
   int64_t WorkspaceBytes(const LinearBackwardWeight& op) const override;
   void Run(Stream&, const EmbeddingForward& op) override;
   void Run(Stream&, const EmbeddingBackwardWeight& op, Workspace) override;
-  int64_t WorkspaceBytes(const EmbeddingBackwardWeight&) const override { return 0; }
+  int64_t WorkspaceBytes(const EmbeddingBackwardWeight& op) const override;
   void Run(Stream&, const RmsNormForward& op) override;
   void Run(Stream&, const RmsNormBackwardInput& op) override;
   void Run(Stream&, const RmsNormBackwardWeight& op, Workspace) override;
@@ -85,6 +84,24 @@ class Ops : public Backend {
   void Run(Stream&, const QuantizeDelta& op) override;
   void Run(Stream&, const DequantizeDelta& op) override;
   void Run(Stream&, const NesterovStep& op) override;
+  void Run(Stream&, const PixelsForward& op) override;
+  void Run(Stream&, const ConvForward& op, Workspace) override;
+  int64_t WorkspaceBytes(const ConvForward& op) const override;
+  void Run(Stream&, const ConvBackwardInput& op, Workspace) override;
+  int64_t WorkspaceBytes(const ConvBackwardInput& op) const override;
+  void Run(Stream&, const ConvBackwardWeight& op, Workspace) override;
+  int64_t WorkspaceBytes(const ConvBackwardWeight& op) const override;
+  void Run(Stream&, const BatchNormForward& op, Workspace) override;
+  int64_t WorkspaceBytes(const BatchNormForward& op) const override;
+  void Run(Stream&, const BatchNormBackwardInput& op, Workspace) override;
+  int64_t WorkspaceBytes(const BatchNormBackwardInput& op) const override;
+  void Run(Stream&, const BatchNormBackwardWeight& op) override;
+  void Run(Stream&, const RunningMean& op) override;
+  void Run(Stream&, const PoolForward& op) override;
+  void Run(Stream&, const PoolBackward& op) override;
+  void Run(Stream&, const ChannelGateForward& op) override;
+  void Run(Stream&, const ChannelGateBackward& op) override;
+  void Run(Stream&, const CountHits& op) override;
 
   const Declined& declined() const { return declined_; }
 

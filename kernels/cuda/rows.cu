@@ -182,7 +182,7 @@ struct LossOperands {
   View<float> sums;
   int64_t first_class;
   int cols;
-  float grad_scale;
+  float grad_scale, smoothing;
   int32_t ignore_index;
 };
 
@@ -199,18 +199,30 @@ __global__ void __launch_bounds__(kThreadsOfLongRow)
   const RowSoftmax softmax = a.max == nullptr
                                  ? SoftmaxOf(from, a.cols, apart, target)
                                  : RowSoftmax{a.max[row], a.sums.Row(0)[row], a.sums.Row(1)[row]};
-  if (threadIdx.x == 0) {
-    losses[row] = {ignored ? 0.0f : logf(softmax.sum) - softmax.target, ignored ? 0.0f : 1.0f};
+  const float log_sum = logf(softmax.sum);
+  float loss = log_sum - softmax.target;
+  if (a.smoothing > 0.0f) {  // of all classes: the mean of log_sum - (logit - largest)
+    float below = 0.0f;
+    ForRow(from, a.cols, apart, [&](int, const auto& pack) {
+      constexpr int kN = sizeof(pack) / sizeof(float);
+#pragma unroll
+      for (int i = 0; i < kN; ++i) below += softmax.largest - pack.v[i];
+    });
+    const float mean = log_sum + BlockSum(below) / static_cast<float>(a.cols);
+    loss += a.smoothing * (mean - loss);
   }
+  if (threadIdx.x == 0) losses[row] = {ignored ? 0.0f : loss, ignored ? 0.0f : 1.0f};
   if (to == nullptr) return;
   __syncthreads();  // the target's logit has been read: gradients may take the logits' place
   const float factor = ignored ? 0.0f : a.grad_scale / softmax.sum;
-  const float hit = ignored ? 0.0f : a.grad_scale;
+  const float hit = ignored ? 0.0f : a.grad_scale * (1.0f - a.smoothing);
+  const float share = ignored ? 0.0f : a.grad_scale * a.smoothing / static_cast<float>(a.cols);
   ForRow(from, a.cols, apart, [&](int col, auto pack) {
     constexpr int kN = sizeof(pack) / sizeof(float);
 #pragma unroll
     for (int i = 0; i < kN; ++i) {
-      pack.v[i] = factor * expf(pack.v[i] - softmax.largest) - (col + i == target ? hit : 0.0f);
+      const float p = factor * expf(pack.v[i] - softmax.largest);
+      pack.v[i] = p - (col + i == target ? hit : 0.0f) - share;
     }
     Store(to + col, pack);
   });
@@ -335,6 +347,7 @@ void Enqueue(const Queue& queue, const CrossEntropy& op, Workspace workspace) {
                                    .first_class = op.first_class,
                                    .cols = static_cast<int>(op.logits.cols),
                                    .grad_scale = op.grad_scale,
+                                   .smoothing = op.smoothing,
                                    .ignore_index = op.ignore_index};
     const dim3 threads =
         op.logits.cols > kLongRow ? dim3(kThreadsOfLongRow) : ThreadsFor(op.logits.cols / kWide<T>);

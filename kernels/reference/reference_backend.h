@@ -120,6 +120,11 @@ class ReferenceBackend final : public HostBackend {
   int64_t WorkspaceBytes(const CrossEntropy&) const override { return 0; }
   int64_t WorkspaceBytes(const SumOfSquares&) const override { return 0; }
   int64_t WorkspaceBytes(const LambNorms&) const override { return 0; }
+  int64_t WorkspaceBytes(const ConvForward&) const override { return 0; }
+  int64_t WorkspaceBytes(const ConvBackwardInput&) const override { return 0; }
+  int64_t WorkspaceBytes(const ConvBackwardWeight&) const override { return 0; }
+  int64_t WorkspaceBytes(const BatchNormForward&) const override { return 0; }
+  int64_t WorkspaceBytes(const BatchNormBackwardInput&) const override { return 0; }
 };
 
 }  // namespace atl

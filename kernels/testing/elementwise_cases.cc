@@ -159,7 +159,6 @@ OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place, float smoo
 OpCase SmoothedCrossEntropyCase(int64_t n, int64_t classes) {
   OpCase c = CrossEntropyCase(n, classes, false, 0.1f);
   c.name += " smoothed";
-  c.needs = {Capability::kImages};
   return c;
 }
 

@@ -176,7 +176,6 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
 
   std::string Name() const override { return name_; }
   bool Supports(DType compute) const override { return arithmetic_->Supports(compute); }
-  bool Has(Capability capability) const override { return arithmetic_->Has(capability); }
   bool memory_on_host() const override { return false; }
 
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override {
@@ -306,6 +305,19 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   ATOLL_FAKE_OPERATION(QuantizeDelta)
   ATOLL_FAKE_OPERATION(DequantizeDelta)
   ATOLL_FAKE_OPERATION(NesterovStep)
+  ATOLL_FAKE_OPERATION(PixelsForward)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(ConvForward)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(ConvBackwardInput)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(ConvBackwardWeight)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(BatchNormForward)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(BatchNormBackwardInput)
+  ATOLL_FAKE_OPERATION(BatchNormBackwardWeight)
+  ATOLL_FAKE_OPERATION(RunningMean)
+  ATOLL_FAKE_OPERATION(PoolForward)
+  ATOLL_FAKE_OPERATION(PoolBackward)
+  ATOLL_FAKE_OPERATION(ChannelGateForward)
+  ATOLL_FAKE_OPERATION(ChannelGateBackward)
+  ATOLL_FAKE_OPERATION(CountHits)
 #undef ATOLL_FAKE_OPERATION
 #undef ATOLL_FAKE_OPERATION_WITH_WORKSPACE
 

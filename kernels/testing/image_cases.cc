@@ -26,7 +26,6 @@ std::string NameOf(const WindowShape& s) {
 OpCase PixelsCase(int64_t pixels, int64_t channels) {
   OpCase c;
   c.name = absl::StrCat("pixels ", pixels, "x", channels);
-  c.needs = {Capability::kImages};
   c.args = {Flat("pixels", Role::kInput, 1, pixels * channels, Type::kInt32, "",
                  [](int64_t i) { return static_cast<double>(i * 31 % 256); }),
             Flat("y", Role::kOutput, pixels, channels), Flat("dy", Role::kInput, pixels, channels)};
@@ -44,7 +43,6 @@ OpCase ConvCase(const ConvShape& shape) {
   OpCase c;
   c.name = absl::StrCat("conv ", NameOf(s), " channels ", shape.in_channels, "->",
                         shape.out_channels, " groups ", shape.groups);
-  c.needs = {Capability::kImages};
   const int64_t cols = shape.weight_cols();
   c.args = {Flat("x", Role::kInput, s.in_rows(), shape.in_channels),
             Flat("w", Role::kInput, shape.out_channels, cols),
@@ -65,7 +63,6 @@ OpCase ConvCase(const ConvShape& shape) {
 OpCase BatchNormCase(int64_t n, int64_t channels, Activation activation, bool add) {
   OpCase c;
   c.name = absl::StrCat("batch_norm ", n, "x", channels, Name(activation), add ? " add" : "");
-  c.needs = {Capability::kImages};
   // Far from where a slope changes: channels are all above it, or all below.
   const bool relu = activation == Activation::kRelu;
   const auto shift = [=](int64_t i) { return (relu ? 12.0 : 0.5) * (i % 2 == 0 ? 1 : -1); };
@@ -125,7 +122,6 @@ OpCase BatchNormCase(int64_t n, int64_t channels, Activation activation, bool ad
 OpCase RunningNormCase(int64_t n, int64_t channels) {
   OpCase c;
   c.name = absl::StrCat("running norm ", n, "x", channels);
-  c.needs = {Capability::kImages};
   const auto variance = [](int64_t i) { return i == 0 ? -0.5 : 0.3 + 0.1 * (i % 7); };
   c.args = {Flat("x", Role::kInput, n, channels),
             Flat("w", Role::kInput, 1, channels),
@@ -153,7 +149,6 @@ OpCase PoolCase(PoolKind kind, const WindowShape& shape, int64_t channels, bool 
   OpCase c;
   c.name = absl::StrCat(kind == PoolKind::kMax ? "max" : "average", " pool ", NameOf(shape), "x",
                         channels, add ? " add" : "");
-  c.needs = {Capability::kImages};
   const int64_t in = shape.in_rows(), out = shape.out_rows();
   c.args = {Flat("x", Role::kInput, in, channels, kAct, "", Apart),
             Flat("y", Role::kOutput, out, channels), Flat("dy", Role::kInput, out, channels),
@@ -171,7 +166,6 @@ OpCase PoolCase(PoolKind kind, const WindowShape& shape, int64_t channels, bool 
 OpCase ChannelGateCase(int64_t batch, int64_t rows, int64_t channels) {
   OpCase c;
   c.name = absl::StrCat("channel gate ", batch, "x", rows, "x", channels);
-  c.needs = {Capability::kImages};
   const int64_t n = batch * rows;
   c.args = {
       Flat("x", Role::kInput, n, channels),     Flat("gate", Role::kInput, batch, channels),
@@ -189,7 +183,6 @@ OpCase ChannelGateCase(int64_t batch, int64_t rows, int64_t channels) {
 OpCase CountHitsCase(int64_t n, int64_t classes) {
   OpCase c;
   c.name = absl::StrCat("hits ", n, "x", classes);
-  c.needs = {Capability::kImages};
   c.args = {Flat("logits", Role::kInput, n, classes),
             Flat("targets", Role::kInput, 1, n, Type::kInt32, "",
                  [=](int64_t i) { return i % 5 == 3 ? -100.0 : static_cast<double>(i % classes); }),
@@ -211,17 +204,22 @@ std::vector<OpCase> ImageTestCases() {
       ConvCase({{5, 6, 6, 3, 1, 1}, 16, 16, 16}),
       ConvCase({{2, 7, 7, 5, 2, 2}, 24, 24, 24}),
       ConvCase({{3, 6, 6, 3, 1, 1}, 8, 12, 4}),
+      // More columns than the CUDA backend makes at a time.
+      ConvCase({{3, 64, 64, 3, 1, 1}, 64, 1}),
       BatchNormCase(40, 16, none, false),
       BatchNormCase(1200, 37, silu, false),
       BatchNormCase(70, 24, relu, true),
       BatchNormCase(33, 8, relu, false),
       BatchNormCase(33, 8, none, true),
+      BatchNormCase(1, 9, none, false),
       RunningNormCase(40, 24),
       PoolCase(PoolKind::kMax, {2, 7, 7, 3, 2, 1}, 5, false),
+      PoolCase(PoolKind::kMax, {2, 5, 5, 3, 1, 1}, 8, false),
       PoolCase(PoolKind::kMax, {3, 6, 6, 2, 2, 0}, 16, true),
       PoolCase(PoolKind::kAverage, {3, 5, 5, 5, 5, 0}, 24, true),
       PoolCase(PoolKind::kAverage, {2, 7, 6, 3, 2, 0}, 5, false),
       ChannelGateCase(3, 25, 24),
+      ChannelGateCase(2, 9, 5),
       CountHitsCase(40, 3),
       SmoothedCrossEntropyCase(11, 23),
   };

@@ -167,7 +167,6 @@ OpCase TypedEmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, in
   const int64_t types = 3;
   OpCase c = EmbeddingCase(batch, seq_len, vocabulary, channels, true, 0);
   c.name = absl::StrCat("typed ", c.name);
-  c.needs = {Capability::kTokenTypes};
   c.args[0].value = [=](int64_t i) {
     return TokensBelow(vocabulary)(i) + static_cast<double>(i * 5 % types << kTypeShift);
   };
@@ -331,7 +330,6 @@ OpCase MaskedAttentionCase(AttentionShape shape, bool padded) {
                    shape.head_dim, shape.causal ? "" : " both directions", padded ? " padded" : "");
   if (shape.window > 0) absl::StrAppend(&c.name, " window ", shape.window);
   if (shape.softcap > 0) absl::StrAppend(&c.name, " cap ", shape.softcap);
-  if (padded || !shape.plain()) c.needs = {Capability::kMaskedAttention};
   c.args = {{"q", Role::kInput, n, q},
             {"k", Role::kInput, n, kv},
             {"v", Role::kInput, n, kv},

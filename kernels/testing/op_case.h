@@ -57,7 +57,6 @@ struct OpCase {
   // What the benchmark divides by: of forward, and of backward.
   double forward_flops = 0, backward_flops = 0;  // products only; 0: memory counts
   double forward_bytes = 0, backward_bytes = 0;  // each argument's bytes once per read or write
-  std::vector<Capability> needs = {};            // of the backend
   double tolerance = 2e-5;  // against the reference: relative to a tensor's largest element
 };
 

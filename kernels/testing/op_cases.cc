@@ -8,6 +8,33 @@ namespace {
 constexpr auto kF32 = Type::kF32;
 constexpr auto kTanh = Activation::kGeluTanh, kErf = Activation::kGeluErf;
 
+std::vector<OpCase> AttentionCases() {
+  return {
+      AttentionCase(1, 1, 1, 1, 4),
+      AttentionCase(2, 19, 2, 2, 8),
+      AttentionCase(1, 67, 4, 2, 16),
+      AttentionCase(1, 130, 6, 1, 20),
+      AttentionCase(2, 64, 2, 2, 48),
+      AttentionCase(1, 66, 2, 1, 72),
+      AttentionCase(1, 257, 4, 2, 64),
+      AttentionCase(1, 384, 2, 1, 128),
+      AttentionCase(1, 40, 2, 2, 160),
+      MaskedAttentionCase({2, 33, 2, 1, 8, 0, true, 5}),
+      MaskedAttentionCase({1, 150, 2, 2, 20, 0, true, 64, 3.0f}),
+      MaskedAttentionCase({1, 70, 2, 1, 16, 0, true, 2}),
+      MaskedAttentionCase({2, 67, 4, 2, 16, 0, true, 0, 2.0f}),
+      MaskedAttentionCase({2, 69, 2, 1, 16, 0, false}),
+      MaskedAttentionCase({3, 40, 2, 2, 8, 0, false}, true),
+      MaskedAttentionCase({2, 70, 2, 1, 24, 0, true, 0, 1.5f}, true),
+      // Over several tiles of every kernel: some that a window hides whole, some that it cuts.
+      MaskedAttentionCase({1, 200, 2, 1, 64, 0, true, 70}),
+      MaskedAttentionCase({1, 140, 1, 1, 128, 0, true, 9, 4.0f}),
+      MaskedAttentionCase({2, 130, 1, 1, 128, 0, false}, true),
+      MaskedAttentionCase({1, 40, 2, 1, 160, 0, true, 13, 2.0f}),
+      MaskedAttentionCase({2, 30, 2, 2, 8, 0, true, 64}),
+  };
+}
+
 std::vector<OpCase> OptimizerCases() {
   return {
       AdamWCase(1000, 1, false, false),
@@ -51,21 +78,6 @@ std::vector<OpCase> TestCases() {
       LayerNormCase(150, 37, true),
       RopeCase(2, 5, 3, 4, 0),
       RopeCase(1, 9, 2, 40, 3),
-      AttentionCase(1, 1, 1, 1, 4),
-      AttentionCase(2, 19, 2, 2, 8),
-      AttentionCase(1, 67, 4, 2, 16),
-      AttentionCase(1, 130, 6, 1, 20),
-      AttentionCase(2, 64, 2, 2, 48),
-      AttentionCase(1, 66, 2, 1, 72),
-      AttentionCase(1, 257, 4, 2, 64),
-      AttentionCase(1, 384, 2, 1, 128),
-      AttentionCase(1, 40, 2, 2, 160),
-      MaskedAttentionCase({2, 33, 2, 1, 8, 0, true, 5}),
-      MaskedAttentionCase({1, 150, 2, 2, 20, 0, true, 64, 3.0f}),
-      MaskedAttentionCase({1, 70, 2, 1, 16, 0, true, 2}),
-      MaskedAttentionCase({2, 67, 4, 2, 16, 0, true, 0, 2.0f}),
-      MaskedAttentionCase({2, 69, 2, 1, 16, 0, false}),
-      MaskedAttentionCase({3, 40, 2, 2, 8, 0, false}, true),
       TypedEmbeddingCase(3, 5, 6, 70),
       GatedCase(7, 33),
       GatedCase(7, 33, kTanh),
@@ -93,7 +105,9 @@ std::vector<OpCase> TestCases() {
       NesterovCase(1003, Type::kBf16),
   };
   cases.insert(cases.end(), others.begin(), others.end());
-  for (OpCase& image : ImageTestCases()) cases.push_back(std::move(image));
+  for (auto& made : {AttentionCases(), ImageTestCases()}) {
+    cases.insert(cases.end(), made.begin(), made.end());
+  }
   return cases;
 }
 

@@ -47,7 +47,6 @@ class Exec {
   static Exec Measuring(Backend& backend) { return Exec(backend); }
 
   bool measuring() const { return stream_ == nullptr; }
-  bool Has(Capability capability) const { return backend_.Has(capability); }
 
   template <typename Op>
   void Run(const Op& op) {

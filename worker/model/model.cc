@@ -62,30 +62,6 @@ absl::Status Model::InitConstants(Backend& backend, Stream& stream, const Tensor
   return backend.Synchronize(stream);
 }
 
-absl::Status Model::CheckBackend(const Backend& backend, int64_t seq_len) const {
-  const auto lacks = [&](absl::string_view what) {
-    return absl::UnimplementedError(
-        absl::StrCat("backend ", backend.Name(), " has no ", what, ", which ",
-                     FamilyOf(config_.family).model_type,
-                     " models need; train this model on CPUs (--backend cpu)"));
-  };
-  bool windowed = false;
-  for (int64_t block = 0; block < config_.layers; ++block) {
-    windowed |= config_.WindowOfBlock(block, seq_len) > 0;
-  }
-  if (!backend.Has(Capability::kMaskedAttention)) {
-    if (windowed) {
-      return lacks(absl::StrCat("attention to a window (", config_.window.tokens,
-                                " tokens in sequences of ", seq_len, ")"));
-    }
-    if (arch_.attention_softcap > 0) return lacks("attention with capped scores");
-    if (!arch_.causal) return lacks("attention in both directions");
-  }
-  if (config_.is_images() && !backend.Has(Capability::kImages)) return lacks("convolutions");
-  if (arch_.token_types > 0 && !backend.Has(Capability::kTokenTypes)) return lacks("token types");
-  return absl::OkStatus();
-}
-
 namespace {
 
 // Targets are smoothed where gradients come of it: what validation reports is the plain loss.

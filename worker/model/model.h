@@ -129,9 +129,6 @@ class Model {
   // Logits as they are sampled from, in place of the head's output.
   void FinishLogits(Backend& backend, Stream& stream, const Tensor& logits) const;
 
-  // UNIMPLEMENTED names what the backend lacks for this model.
-  absl::Status CheckBackend(const Backend& backend, int64_t seq_len) const;
-
   // Loss of the head's output, and its gradient. `loss` is given without max and sums: a group
   // shares the maximum and the sum of each row, never its logits, and all ranks find the same
   // totals (count one rank's).

@@ -20,7 +20,6 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
                                                    " tokens; the model has positions for 1 to ",
                                                    model.config().max_positions));
   }
-  ATOLL_RETURN_IF_ERROR(model.CheckBackend(backend, options.seq_len));
   std::unique_ptr<ModelRunner> runner(new ModelRunner(backend, model, options));
   ATOLL_RETURN_IF_ERROR(runner->Allocate());
   return runner;

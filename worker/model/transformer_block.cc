@@ -203,9 +203,7 @@ class TransformerBlock final : public LayerBase {
     if (arch_.rotary()) exec.Run(Rope{QueriesAndKeys(s.qkv), a.constants, a.shape.seq_len});
     AttentionShape attention = Attention(a.shape);
     // A pass may be shorter than the window, and have a cache of earlier ones before it.
-    if (exec.Has(Capability::kMaskedAttention)) {
-      attention.window = config_.WindowOfBlock(index_, std::numeric_limits<int64_t>::max());
-    }
+    attention.window = config_.WindowOfBlock(index_, std::numeric_limits<int64_t>::max());
     exec.Run(AttentionForward{attention, Q(s.qkv), K(s.qkv), V(s.qkv), s.out, s.lse});
     End(exec, a, s.attention, s.out, Weight(a, Param::kOut, d_, q_),
         Weight(a, Param::kOutBias, 1, d_), a.input, s.middle);

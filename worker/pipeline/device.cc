@@ -310,7 +310,6 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
   Idle();
   role_ = role;
   ATOLL_ASSIGN_OR_RETURN(model_, Model::Create(job.model, job.compute, part));
-  ATOLL_RETURN_IF_ERROR(Annotate(model_->CheckBackend(compute(), job.sequence_length), name_));
   ATOLL_RETURN_IF_ERROR(TakeLayers(job, tensor_shares));
   MakeStages(job);
   const int64_t run_bytes = CarveRun(job, nullptr, commit_slots);
