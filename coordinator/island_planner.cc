@@ -65,7 +65,7 @@ void IslandPlanner::Want(Instant, const MakePlan& ask) {
     for (const PlanWorker& worker : ask.workers) joined.insert(worker.member.worker);
     for (const IslandMember& member : ask.current->members) joined.erase(member.worker);
   }
-  // Without a plan in force the island stands still until it has one.
+  // Without a plan in force the island is idle until it has one.
   book_.Want({ask.job, ask.island, ask.request}, std::move(request), ask.busy, joined);
 }
 

@@ -44,7 +44,7 @@ class IslandPlanner {
 
   // `post` gets PlanMade and WorkersGrouped. `answer` makes plans, on threads of the pool.
   explicit IslandPlanner(std::function<void(CoordinatorEvent)> post, Answer answer = AnswerPlan);
-  ~IslandPlanner();  // the plan being made is given up
+  ~IslandPlanner();  // the plan being made is abandoned
 
   void OnWorkerMessage(Instant now, const FromWorker& from) { book_.OnMessage(now, from); }
   // A worker that the core knew before.
@@ -91,7 +91,7 @@ class IslandPlanner {
     ProfileBook::PlanKey key;
     bool superseded = false;  // it is not wanted any more
   };
-  // The core may keep an earlier plan, and people may ask for it long after.
+  // The core may keep an earlier plan, and clients may request it long after.
   static constexpr size_t kKeptOfIsland = 4;
   static constexpr size_t kKept = 256;
 

@@ -227,7 +227,7 @@ TEST_CASE("Of many requests for one island the newest is answered, each at most 
   }
 }
 
-// Plans of the job "slow" last until it is told to go on.
+// Plans of the job "slow" last until the test lets them go on.
 struct SlowPlans {
   std::mutex mutex;
   std::condition_variable changed;

@@ -39,7 +39,7 @@ struct EtcdValue {
   bool whole = false;  // all parts are there, and fit the checksum
 };
 
-// Puts parts together again: of keys in their order, whoever wrote them.
+// Puts parts together again: of keys in their order, by any writer.
 class ValueParts {
  public:
   // Calls `on_value` for every value. It outlives this.

@@ -109,7 +109,7 @@ void ProfileBook::OnMeasured(Instant now, const NodeId& worker, const LinksMeasu
     });
     if (ended == 0) continue;
     turns_changed_ = true;
-    // Nobody else is to wait for them.
+    // No other worker is to wait for them.
     for (const LinkFailure& failure : measured.unmeasured) {
       Busy(now, failure.to, waiting, failure.reason);
     }

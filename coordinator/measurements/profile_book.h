@@ -8,8 +8,8 @@
 // use, do not overlap, so that measurements do not disturb each other; all others run at the same
 // time. A worker that does not answer in time is busy: for a while its links are not measured, and
 // plans are made without them. Workers of an island that runs
-// are asked for their lines to who has joined it, alone, and time them beside training: it is never
-// held up. What their own steps, sums and messages show (WorkerHeartbeat) corrects older
+// measure their links to a worker that has joined it, alone, beside training, which does not wait.
+// What their own steps, sums and messages show (WorkerHeartbeat) corrects older
 // measurements, and makes up for those that could not be made (corrections.h). What was found so is
 // stored, and known again after a restart of the coordinator, with its age; what was measured is
 // said again by workers that connect again (LinksMeasured of request 0), which counts as old. Who

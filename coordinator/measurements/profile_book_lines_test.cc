@@ -194,7 +194,7 @@ TEST_CASE("the line of two sites is measured once each way, and at a site each w
     const MeasureLinks turn = story.AnswersTurn([](const NodeId& from, const NodeId& to) {
       return LinkProfile{from, to, 1'000'000, from == "a3" ? 1e6 : from == "b1" ? 2e6 : 1e8};
     });
-    CHECK(turn.members.size() == turn.to.size() + 1);  // nobody else is asked
+    CHECK(turn.members.size() == turn.to.size() + 1);  // no other worker takes part
     for (const NodeId& other : turn.to) measured.emplace(turn.measurer, other);
   }
   CHECK(measured.size() == 6 + 2);

@@ -21,7 +21,7 @@ constexpr int kManyEntities = 256;
 constexpr size_t kComparedWith = 16;
 constexpr double kHopeless = 1.25;
 constexpr double kHopelessOfMany = 1.1;  // of more than kManyEntities
-// Nor are its sites tried in other orders where in the one with the fastest wires its estimate is
+// Nor are its sites tried in other orders where in the one with the fastest links its estimate is
 // so many times as long.
 constexpr double kHopelessOrder = 1.1;
 

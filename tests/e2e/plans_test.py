@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Plans that people see are plans that run: `atoll plan JOB` prints one of the running job's devices,
+"""Plans that are printed are plans that run: `atoll plan JOB` prints one of the running job's devices,
 `atoll plan FILE --live` that of a job not submitted yet, and a job that pins what was printed runs
 just that."""
 import json

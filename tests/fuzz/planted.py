@@ -172,8 +172,8 @@ PLANTED = {
         "        __builtin_trap();\n      } else {"),
     "trust_registry": (
         "coordinator/trust/registry.cc",
-        "    if (member.revoked_unix_s() != 0) {\n      return {v1::TRUST_DENIAL_REVOKED,",
-        "    if (member.revoked_unix_s() > now_unix_s) {\n      return {v1::TRUST_DENIAL_REVOKED,"),
+        "  if (member->revoked_unix_s() != 0) {\n    return {v1::TRUST_DENIAL_REVOKED,",
+        "  if (member->revoked_unix_s() > now_unix_s) {\n    return {v1::TRUST_DENIAL_REVOKED,"),
     "etcd_values": (
         "coordinator/etcd/values.cc",
         "} else if (!value_ || value_->key != key.substr(0, end)) {",
