@@ -248,7 +248,11 @@ void ResendOrder(State& s, Job& job, IslandId id) {
   auto it = job.orders.find(id);
   // Not sent yet: RefreshOrders will at the end of this Step.
   if (it == job.orders.end() || s.now - it->second.sent_at < kRetryInterval) return;
-  SendOrder(s, job, job.islands.at(id), it->second);
+  const IslandRecord& island = job.islands.at(id);
+  const IslandPlan* plan = PlanInForce(job, island);
+  // Another plan is being made. An order without one would be refused as old, and its number used.
+  if ((plan == nullptr ? 0 : plan->number) != it->second.key.plan_number) return;
+  SendOrder(s, job, island, it->second);
 }
 
 void ResendMemberOrder(State& s, Job& job, const NodeId& name) {

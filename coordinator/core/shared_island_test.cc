@@ -84,6 +84,22 @@ TEST_CASE("A follower that dies: the same generation, a new plan without it, tol
   CHECK(Says(world.Do("worker a pushes"), "PushGrant"));
 }
 
+TEST_CASE("an_order_that_was_lost_is_not_sent_again_without_the_plan_that_is_being_made") {
+  World world;
+  StartShared(world);
+  const IslandOrder order = world.Order("a");
+  world.Tell({"planner waits", "worker b dies", "wait 3"});
+  IslandProgress progress;
+  progress.job = order.job;
+  progress.island = order.island;
+  progress.generation = order.generation;
+  progress.seen_sequence = order.sequence - 1;
+  WorkerHeartbeat beat;
+  beat.progress = progress;
+  world.Happens(FromWorker{"a", 1, beat});
+  CHECK(world.Order("a").plan.number == order.plan.number);
+}
+
 TEST_CASE("A contribution of which some is lost is withdrawn: the island begins anew") {
   World world;
   StartShared(world);

@@ -367,6 +367,10 @@ void Cluster::Refill(ServerNode& node, int tries, size_t refilled) {
     }
     if (removing_) return;
     if (tries >= 40 && world_.checker.refilled() == refilled) {
+      // It had no shards when it lost its disk, and has some now: the other folder lacks them.
+      if (world_.checker.Holds(node.name()) && coordinator.HasWhole(node.name())) {
+        return Found(node);
+      }
       world_.Trace(absl::StrCat(node.name(), " finds its disk again"));
       disk_lost_ = false;
       if (node.alive()) node.Crash();

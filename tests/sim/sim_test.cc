@@ -16,7 +16,8 @@ constexpr double kSlowestStepSeconds = 0.1 * 2.5 * 1.2;  // see WorkerNode: slow
 
 // What the histories must contain, or they prove nothing about it: words of the job's log.
 const char* const kWanted[] = {"goes on from the state saved at inner step",
-                               ", from disks",
+                               ", from a save",
+                               ", further than its save",
                                ", from copies",
                                "is not whole any more",
                                "its disk is lost",

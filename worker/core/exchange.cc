@@ -118,7 +118,7 @@ void WorkerCore::Impl::On(const PushShardDone& done) {
         break;
       case PushStatus::kRefused:
         push.state = InFlight::Shard::kRefused;
-        Log(absl::StrCat("push of shard ", part.shard, " was refused: ", done.reason));
+        LogOnce(absl::StrCat("push of shard ", part.shard, " was refused: ", done.reason));
         break;
       case PushStatus::kFailed:
         push.state = InFlight::Shard::kWanted;

@@ -199,9 +199,11 @@ absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
   const int64_t save = moves.kept && replay_ ? replay_->save : 0;
   StateName state = moves.state;
   state.optimizer_step = moves.optimizer_step;
-  // What is lost must not look like what was before, nor what is half way back.
-  if (!moves.kept || save != 0) state.moments_since = NewStamp();
-  if (!moves.kept || save != 0 || state.any_parameters) state.parameters_since = NewStamp();
+  // What is lost must not look like what was before, nor what is half way back, nor what a leader
+  // that was cut off makes of the same step.
+  const bool is_new = !moves.kept || save != 0 || beyond_;
+  if (is_new) state.moments_since = NewStamp();
+  if (is_new || state.any_parameters) state.parameters_since = NewStamp();
   ATOLL_RETURN_IF_ERROR(FetchAll(moves, save, state));
   std::string outer_lost;
   ATOLL_RETURN_IF_ERROR(MoveOuter(&outer_lost));
