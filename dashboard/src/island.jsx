@@ -108,8 +108,8 @@ export function Island({ id, number, onLive }) {
       <div class="tiles">
         <Tile label="training loss" value={loss(p?.train_loss)} />
         <Tile label="tokens/s" value={count(p?.tokens_per_s)} />
-        <Tile label="step time, idle link" value={num(p?.step_seconds_quiet) > 0 ? seconds(p.step_seconds_quiet) : '–'} detail={plan ? `predicted ${milliseconds(plan.step_ns)}` : ''} />
-        <Tile label="step time, with transfers" value={num(p?.step_seconds_overlap) > 0 ? seconds(p.step_seconds_overlap) : '–'} />
+        <Tile label="step time (idle link)" value={num(p?.step_seconds_quiet) > 0 ? seconds(p.step_seconds_quiet) : '–'} detail={plan ? `predicted ${milliseconds(plan.step_ns)}` : ''} />
+        <Tile label="step time (with transfers)" value={num(p?.step_seconds_overlap) > 0 ? seconds(p.step_seconds_overlap) : '–'} />
         <Tile label="steps a round" value={num(island.steps_this_round)} />
         <Tile label="since the last step" value={ended(job.summary.state) || !island.attached ? '–' : seconds(island.since_step_s)} />
       </div>

@@ -87,7 +87,7 @@ const islandColumns = (summary) => [
   { title: 'state', cell: (i) => <Badge state={islandState(i, summary)} title={i.stalled || i.reason} />, sort: (i) => i.attached },
   { title: 'loss', number: true, cell: (i) => loss(i.progress?.train_loss), sort: (i) => num(i.progress?.train_loss) },
   { title: 'tokens/s', number: true, cell: (i) => count(i.progress?.tokens_per_s), sort: (i) => num(i.progress?.tokens_per_s) },
-  { title: 'step, idle link', number: true, cell: (i) => (num(i.progress?.step_seconds_quiet) > 0 ? seconds(i.progress.step_seconds_quiet) : '–'), sort: (i) => num(i.progress?.step_seconds_quiet) },
+  { title: 'step time (idle link)', number: true, cell: (i) => (num(i.progress?.step_seconds_quiet) > 0 ? seconds(i.progress.step_seconds_quiet) : '–'), sort: (i) => num(i.progress?.step_seconds_quiet) },
   { title: 'with transfers', number: true, cell: (i) => (num(i.progress?.step_seconds_overlap) > 0 ? seconds(i.progress.step_seconds_overlap) : '–') },
   { title: 'accepted', number: true, cell: (i) => num(i.rounds_accepted), sort: (i) => num(i.rounds_accepted) },
   { title: 'rejected', number: true, cell: (i) => num(i.rounds_rejected), sort: (i) => num(i.rounds_rejected) },

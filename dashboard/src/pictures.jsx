@@ -29,6 +29,15 @@ export function Rounds({ rounds, islands }) {
   const end = Math.max(...known.map((r) => num(r.committed_ms) || num(r.decided_ms)));
   const left = 78, row = 22, top = 18, rows = islands.length, bottom = top + rows * row;
   const x = (ms) => left + ((ms - begin) / Math.max(1, end - begin)) * (width - left - 16);
+  const nameOf = (r) => (num(r.version) < 0 ? 'void' : String(num(r.version)));
+  const labelled = new Set();  // those whose number has room behind the one before
+  let free = 0;
+  for (const r of [...known].sort((a, b) => num(a.decided_ms) - num(b.decided_ms))) {
+    const half = 4 * nameOf(r).length;
+    if (x(num(r.decided_ms)) - half < free) continue;
+    labelled.add(r);
+    free = x(num(r.decided_ms)) + half + 4;
+  }
   return (
     <figure class="picture" ref={holder} tabIndex="0">
       <svg width={width} height={bottom + 26} role="img" aria-label="the newest rounds">
@@ -52,7 +61,7 @@ export function Rounds({ rounds, islands }) {
             <line x1={x(num(r.decided_ms))} x2={x(num(r.decided_ms))} y1={top - 4} y2={bottom} stroke="var(--ink)" stroke-width="1">
               <title>{`round ${r.round} decided: ${r.closed_because}`}</title></line>
             {num(r.committed_ms) > 0 && <line x1={x(num(r.committed_ms))} x2={x(num(r.committed_ms))} y1={top - 4} y2={bottom} stroke="var(--good)" stroke-width="1.5" stroke-dasharray="3 3" />}
-            {known.length <= 24 && <text x={x(num(r.decided_ms))} y="10" text-anchor="middle" class="muted">{num(r.version) < 0 ? 'void' : num(r.version)}</text>}
+            {labelled.has(r) && <text x={x(num(r.decided_ms))} y="10" text-anchor="middle" class="muted">{nameOf(r)}</text>}
           </g>))}
       </svg>
       <Key entries={[['push, from its grant to the decision', 'var(--accent)'], ['from an older version', 'var(--warn)'],
