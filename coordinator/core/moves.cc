@@ -393,7 +393,8 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   DropHolder(s, job, server);  // what others hold is not lost
   if (!HoldsShards(job.record, server)) return absl::OkStatus();
   if (const NodeId twin = AwayTwin(s, job, server); !twin.empty()) {
-    return refuse("server ", twin, " has copies of its shards, and is away: start it; if they are ",
+    return refuse("server ", twin,
+                  " has copies of its shards, and is unavailable: start it; if they are ",
                   "lost, too, start it with an empty folder");
   }
   if (job.decided_version() != job.progress.version) {

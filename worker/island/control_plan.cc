@@ -237,7 +237,7 @@ absl::StatusOr<PlanTaken> IslandControl::MoveState(const Holdings& holdings) {
     moves.optimizer_step = replayed.optimizer_step;
     state.parameters_since = parameters_since_;
     absl::StrAppend(&taken.reason, ", from copies of step ", saved,
-                    "; steps made again: ", taken.replayed);
+                    "; replayed steps: ", taken.replayed);
   }
   if (std::exchange(base_is_in_, false)) ATOLL_RETURN_IF_ERROR(FetchTables());
   if (!outer_lost.empty()) {
