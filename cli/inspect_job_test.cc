@@ -105,11 +105,5 @@ TEST_CASE("unknown_field_of_a_config_is_refused_by_name") {
   CHECK_THAT(fixture.Refusal(), Contains("n_experts"));
 }
 
-TEST_CASE("data_that_lack_a_sequence_are_refused") {
-  Fixture fixture;
-  fixture.Write("text.txt", "abc");
-  CHECK_FALSE(InspectJob(fixture.spec).ok());
-}
-
 }  // namespace
 }  // namespace atl::cli
