@@ -211,7 +211,6 @@ std::vector<OpCase> ImageTestCases() {
       BatchNormCase(70, 24, relu, true),
       BatchNormCase(33, 8, relu, false),
       BatchNormCase(33, 8, none, true),
-      BatchNormCase(1, 9, none, false),
       RunningNormCase(40, 24),
       PoolCase(PoolKind::kMax, {2, 7, 7, 3, 2, 1}, 5, false),
       PoolCase(PoolKind::kMax, {2, 5, 5, 3, 1, 1}, 8, false),
