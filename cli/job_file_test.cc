@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "common/protocol/wire.h"
 #include "proto/job.pb.h"
 
 namespace atl::cli {
@@ -114,6 +115,11 @@ TEST_CASE(
 [[data.validation]]
 name = "law"
 path = "law.txt"
+[[data.validation]]
+name = "talk"
+path = "talk.jsonl"
+format = "jsonl"
+field = "said"
 [[data.sources]]
 path = "a.txt"
 weight = 3
@@ -121,7 +127,12 @@ weight = 3
 path = "s3://bucket/b.txt"
 )");
   REQUIRE(mixture.status().message() == "");
-  CHECK(mixture->data.validation == std::vector<ValidationSet>{{"law", "/jobs/law.txt"}});
+  CHECK(mixture->data.validation ==
+        std::vector<ValidationSet>{{"law", "/jobs/law.txt"},
+                                   {"talk", "/jobs/talk.jsonl", DataFormat::kJsonl, "said"}});
+  v1::JobSpec message;
+  Encode(*mixture, &message);
+  CHECK(Decode(&message)->data == mixture->data);
   CHECK(mixture->data.sources ==
         std::vector<DataSource>{{"/jobs/a.txt", 3}, {"s3://bucket/b.txt", 1}});
   const auto sites = with(R"(

@@ -14,9 +14,7 @@
 #include "cli/render.h"
 #include "common/bytes_text.h"
 #include "common/end_signals.h"
-#include "common/model/job_model.h"
 #include "worker/data/inputs.h"
-#include "worker/data/token_stream.h"
 #include "worker/data/tokenize.h"
 
 namespace atl::cli {
@@ -113,18 +111,6 @@ absl::StatusOr<ShardIndex> Run(const TokenizeFlags& flags) {
   return index;
 }
 
-// The line for what is there, or that it is not on this machine; the error otherwise.
-absl::Status AddLine(const char* field, const absl::StatusOr<std::string>& found,
-                     std::string* text) {
-  if (absl::IsNotFound(found.status())) {
-    absl::StrAppend(text, field, ": not looked into: ", found.status().message(), "\n");
-    return absl::OkStatus();
-  }
-  ATOLL_RETURN_IF_ERROR(found.status());
-  absl::StrAppend(text, field, ": ", *found, "\n");
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 int TokenizeCommand(const Global& global, const TokenizeFlags& flags) {
@@ -148,20 +134,6 @@ int TokenizeCommand(const Global& global, const TokenizeFlags& flags) {
                                  index->shards.size(), index->token_bits);
   }
   return 0;
-}
-
-absl::StatusOr<std::string> InspectJob(const JobSpec& spec) {
-  std::string text;
-  const absl::StatusOr<ModelConfig> config = ModelConfigOfJob(spec);
-  int64_t vocabulary = spec.model.vocabulary;
-  if (config.ok()) {
-    vocabulary = config->vocab;
-  } else {
-    ATOLL_RETURN_IF_ERROR(AddLine("model", config.status(), &text));
-    vocabulary = int64_t{1} << 31;  // unknown here
-  }
-  ATOLL_RETURN_IF_ERROR(AddLine("data", InspectData(spec.data, vocabulary), &text));
-  return text;
 }
 
 }  // namespace atl::cli

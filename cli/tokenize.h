@@ -1,4 +1,4 @@
-// `atoll tokenize`, and what `atoll validate` says of a job's tokenizer and data.
+// `atoll tokenize`.
 
 #ifndef ATOLL_CLI_TOKENIZE_H_
 #define ATOLL_CLI_TOKENIZE_H_
@@ -41,10 +41,6 @@ void AddTokenizeFlags(App& app, TokenizeFlags* flags) {
 }
 
 int TokenizeCommand(const Global& global, const TokenizeFlags& flags);
-
-// What a worker would say of the job's model file, tokenizer and data, a line each; what is not on
-// this machine is named as not looked into.
-absl::StatusOr<std::string> InspectJob(const JobSpec& spec);
 
 }  // namespace atl::cli
 

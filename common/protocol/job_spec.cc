@@ -150,6 +150,12 @@ absl::Status ValidateOrigin(const DataSpec& d) {
   for (const ValidationSet& set : d.validation) {
     ATOLL_RETURN_IF_ERROR(ValidateName("data.validation.name", set.name));
     ATOLL_RETURN_IF_ERROR(Required("data.validation.path", set.path));
+    if (IsImages(set.format.value_or(d.format)) != IsImages(d.format)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data.validation.format of \"", set.name,
+          "\": images and texts cannot be evaluated together: give it data of the kind of "
+          "data.format"));
+    }
     if (names.insert(set.name).second) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("data.validation.name = \"", set.name, "\": two sets have this name"));
@@ -164,6 +170,24 @@ absl::Status ValidateOrigin(const DataSpec& d) {
                    d.sites.empty() ? "data.sources" : "data.sites", ": give one of the two"));
 }
 
+// Texts and tokens of one job are of one tokenizer.
+absl::Status ValidateTokenizer(const DataSpec& d) {
+  const bool set_of_text =
+      std::any_of(d.validation.begin(), d.validation.end(),
+                  [&](const ValidationSet& set) { return IsText(set.format.value_or(d.format)); });
+  if (!d.tokenizer_path.empty() && !IsText(d.format) && !set_of_text) {
+    return absl::InvalidArgumentError(
+        "data.tokenizer_path is given, but data.format already holds tokens: leave it out, or set "
+        "data.format to \"text\", \"jsonl\" or \"chat\"");
+  }
+  if (d.tokenizer_path.empty() && !IsText(d.format) && set_of_text) {
+    return absl::InvalidArgumentError(
+        "data.tokenizer_path is missing: data.format holds tokens, and a set of data.validation is "
+        "text; name the tokenizer that made the tokens");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateData(const DataSpec& d) {
   ATOLL_RETURN_IF_ERROR(ValidateOrigin(d));
   ATOLL_RETURN_IF_ERROR(InRange("data.validation_fraction", d.validation_fraction, 0, 1));
@@ -173,13 +197,7 @@ absl::Status ValidateData(const DataSpec& d) {
   if (d.validation_path.empty() && d.validation_fraction == 0 && !sites_have_theirs) {
     return Bad("data.validation_fraction", 0, "above 0, or data.validation_path given");
   }
-  const bool is_text = d.format == DataFormat::kText || d.format == DataFormat::kJsonl ||
-                       d.format == DataFormat::kChat;
-  if (!d.tokenizer_path.empty() && !is_text) {
-    return absl::InvalidArgumentError(
-        "data.tokenizer_path is given, but data.format already holds tokens: leave it out, or set "
-        "data.format to \"text\", \"jsonl\" or \"chat\"");
-  }
+  ATOLL_RETURN_IF_ERROR(ValidateTokenizer(d));
   if (d.format == DataFormat::kJsonl) ATOLL_RETURN_IF_ERROR(Required("data.field", d.field));
   ATOLL_RETURN_IF_ERROR(ValidateImages(d));
   return IntInRange("data.sequence_length", d.sequence_length, 1, 1 << 20);
@@ -381,6 +399,13 @@ absl::Status CheckTensorShares(const std::vector<int64_t>& shares, int64_t heads
       "layout.tensor_shares = [", absl::StrJoin(shares, ", "), "]: the model's ", heads,
       " key-value heads cannot be cut so; give each device a whole number of them, at least 1, ",
       heads, " in all"));
+}
+
+DataSpec DataSpec::ForSet(const ValidationSet& set) const {
+  DataSpec spec = *this;
+  spec.format = set.format.value_or(format);
+  if (!set.field.empty()) spec.field = set.field;
+  return spec;
 }
 
 absl::Status Validate(const JobSpec& spec) {

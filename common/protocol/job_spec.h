@@ -7,6 +7,7 @@
 #define ATOLL_COMMON_PROTOCOL_JOB_SPEC_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,12 +69,18 @@ constexpr bool IsImages(DataFormat format) {
          format == DataFormat::kIdx || format == DataFormat::kImageFolder;
 }
 
+constexpr bool IsText(DataFormat format) {
+  return format == DataFormat::kText || format == DataFormat::kJsonl || format == DataFormat::kChat;
+}
+
 inline constexpr int64_t kImageSideMax = 4096;  // pixels
 
 // Data to evaluate on beside what is held out.
 struct ValidationSet {
   std::string name;
   std::string path;
+  std::optional<DataFormat> format = {};  // none: the job's
+  std::string field = {};                 // empty: the job's
 
   bool operator==(const ValidationSet&) const = default;
 };
@@ -115,6 +122,9 @@ struct DataSpec {
   // Instead of `path`: a mixture, or sites that hold different data.
   std::vector<DataSource> sources = {};
   std::vector<SiteData> sites = {};
+
+  // What says how a set's files are read.
+  DataSpec ForSet(const ValidationSet& set) const;
 
   bool operator==(const DataSpec&) const = default;
 };

@@ -129,6 +129,24 @@ TEST_CASE("an image folder needs the size of its squares, and other data none") 
   CHECK(after(DataFormat::kText, 64).find("data.image_size") == 0);
 }
 
+TEST_CASE("validation_set_has_its_own_format_of_the_kind_of_the_jobs_data") {
+  const auto after = [](DataFormat of_job, DataFormat of_set, const std::string& tokenizer) {
+    return MessageAfter([&](JobSpec& s) {
+      s.data.format = of_job;
+      s.data.sequence_length = IsImages(of_job) ? 1 : 256;
+      s.data.tokenizer_path = tokenizer;
+      s.data.validation = {{"set", "/data/set", of_set}};
+    });
+  };
+  CHECK(after(DataFormat::kChat, DataFormat::kText, "t") == "");
+  CHECK(after(DataFormat::kText, DataFormat::kTokens16, "") == "");
+  CHECK(after(DataFormat::kShards, DataFormat::kJsonl, "t") == "");
+  CHECK(after(DataFormat::kShards, DataFormat::kJsonl, "").find("data.tokenizer_path") == 0);
+  CHECK(after(DataFormat::kShards, DataFormat::kTokens32, "t").find("data.tokenizer_path") == 0);
+  CHECK(after(DataFormat::kText, DataFormat::kIdx, "").find("data.validation.format") == 0);
+  CHECK(after(DataFormat::kIdx, DataFormat::kText, "").find("data.validation.format") == 0);
+}
+
 TEST_CASE("not-a-number and infinity are never in range") {
   REQUIRE(!MessageAfter([](JobSpec& s) { s.inner.learning_rate = std::nan(""); }).empty());
   REQUIRE(!MessageAfter([](JobSpec& s) { s.inner.clip_norm = 1.0 / 0.0; }).empty());

@@ -33,6 +33,14 @@ template <class V>
 void Fields(V& v, Plain<V, ValidationSet>& s, v1::ValidationSet& m) {
   ATOLL_WIRE_OPTIONAL(name);
   ATOLL_WIRE_OPTIONAL(path);
+  if constexpr (!V::kEncodes) {
+    if (m.format() != 0) s.format.emplace();
+  }
+  if (s.format.has_value()) {
+    v.Enum("format", *s.format, m.format(), v1::DataFormat_IsValid,
+           [&](auto value) { m.set_format(value); });
+  }
+  ATOLL_WIRE_OPTIONAL(field);
 }
 
 template <class V>

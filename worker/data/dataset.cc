@@ -136,12 +136,12 @@ absl::Status Dataset::SplitSource(const DataSpec& spec, size_t file, Set* held_o
 }
 
 absl::Status Dataset::AddSets(const DataSpec& spec, const DataOptions& options) {
-  std::vector<std::string> paths;
-  if (!spec.validation_path.empty()) paths.push_back(spec.validation_path);
-  for (const ValidationSet& set : spec.validation) paths.push_back(set.path);
-  for (const std::string& path : paths) {
+  std::vector<std::pair<DataSpec, std::string>> sets;
+  if (!spec.validation_path.empty()) sets.emplace_back(spec, spec.validation_path);
+  for (const ValidationSet& set : spec.validation) sets.emplace_back(spec.ForSet(set), set.path);
+  for (const auto& [how, path] : sets) {
     const size_t file = files_.size() + images_.size();
-    ATOLL_RETURN_IF_ERROR(AddFile(spec, path, options));
+    ATOLL_RETURN_IF_ERROR(AddFile(how, path, options));
     const int64_t sequences = SequencesOf(UnitsOf(file));
     if (sequences < 1) {
       return TooSmall(PathOf(file), "validation", UnitsOf(file), !images_.empty(),

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "worker/data/dataset.h"
+#include "worker/data/token_stream.h"
 
 namespace atl {
 namespace {
@@ -142,6 +143,24 @@ TEST_CASE("held_out_part_of_a_mixture_is_that_of_all_sources_and_named_sets_foll
   CHECK(data->validation_sequences() == 73 + 10 + 20);
   // Any first ones of the held-out part have both.
   CHECK(LettersOf(*data, 0, 12).size() == 2);
+}
+
+TEST_CASE("validation_set_of_another_format_is_read_in_its_own") {
+  const Folder folder;
+  DataSpec spec = TwoSources(folder);
+  const std::string path = folder.Write('j', 0);
+  std::ofstream(path) << "{\"said\": \"eeeeeeeee\", \"text\": \"x\"}\n";
+  spec.validation = {{"plain", folder.Write('c', 41)}, {"talk", path, DataFormat::kJsonl, "said"}};
+  const auto data = Dataset::Open(spec, 256);
+  INFO(data.status().message());
+  REQUIRE(data.ok());
+  CHECK(LettersOf(*data, 1, 0) == std::map<char, int>{{'c', 10}});
+  CHECK(LettersOf(*data, 2, 0) == std::map<char, int>{{'e', 2}});
+  const auto found = InspectData(spec, 256);
+  INFO(found.status().message());
+  CHECK(found.ok());
+  spec.validation[1].field = "nothing";
+  CHECK(absl::IsInvalidArgument(Dataset::Open(spec, 256).status()));
 }
 
 TEST_CASE("a_validation_set_or_source_without_a_sequence_is_refused_by_its_path") {

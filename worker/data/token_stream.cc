@@ -32,10 +32,6 @@ struct TextInput {
   std::optional<int32_t> end_of_text;
 };
 
-bool IsText(DataFormat format) {
-  return format == DataFormat::kText || format == DataFormat::kJsonl || format == DataFormat::kChat;
-}
-
 absl::Status CheckVocabulary(int64_t model, int64_t tokens, const std::string& path) {
   if (tokens <= model) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("model.vocabulary = ", model, ": the tokens of ",
@@ -325,7 +321,8 @@ absl::StatusOr<uint64_t> TokenStream::Digest(int64_t vocabulary, const DataOptio
 }
 
 absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary) {
-  const auto inspect = [&](const std::string& path) -> absl::StatusOr<std::string> {
+  const auto inspect = [&](const DataSpec& spec,
+                           const std::string& path) -> absl::StatusOr<std::string> {
     if (IsText(spec.format)) return InspectText(spec, path, vocabulary);
     if (spec.format == DataFormat::kImageFolder) return InspectFolder(spec, path, vocabulary);
     if (IsImages(spec.format)) {
@@ -344,30 +341,34 @@ absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary
     ATOLL_RETURN_IF_ERROR(stream.Read(0, vocabulary, head));
     return absl::StrCat(stream.tokens(), " tokens");
   };
-  std::vector<std::pair<std::string, std::string>> named;
-  for (const DataSource& source : spec.sources) named.emplace_back(source.path, source.path);
+  struct Named {
+    std::string name, path;
+    DataSpec spec;
+  };
+  std::vector<Named> named;
+  for (const DataSource& source : spec.sources) named.push_back({source.path, source.path, spec});
   for (const SiteData& site : spec.sites) {
-    named.emplace_back(site.site, site.path);
+    named.push_back({site.site, site.path, spec});
     if (!site.validation_path.empty()) {
-      named.emplace_back(site.site + "'s validation", site.validation_path);
+      named.push_back({site.site + "'s validation", site.validation_path, spec});
     }
   }
   for (const ValidationSet& set : spec.validation) {
-    named.emplace_back(absl::StrCat("validation set ", set.name), set.path);
+    named.push_back({absl::StrCat("validation set ", set.name), set.path, spec.ForSet(set)});
   }
   std::string text;
   if (!spec.path.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(text, inspect(spec.path));
+    ATOLL_ASSIGN_OR_RETURN(text, inspect(spec, spec.path));
   }
-  for (const auto& [name, path] : named) {
-    const auto found = inspect(path);
+  for (const auto& [name, path, how] : named) {
+    const auto found = inspect(how, path);
     if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
     absl::StrAppend(
         &text, text.empty() ? "" : "; ", name, ": ",
         found.ok() ? *found : absl::StrCat("not looked into: ", found.status().message()));
   }
   if (!spec.validation_path.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(const std::string validation, inspect(spec.validation_path));
+    ATOLL_ASSIGN_OR_RETURN(const std::string validation, inspect(spec, spec.validation_path));
     absl::StrAppend(&text, "; validation: ", validation);
   }
   return text;

@@ -83,8 +83,10 @@ absl::StatusOr<std::vector<std::string>> ShardFiles(const std::string& dir) {
       return absl::InvalidArgumentError(absl::StrCat(
           dir, ": has ", pickle, " but no ", kSingleFile,
           "; Atoll does not read PyTorch's pickles, which may run any code. Convert it where you "
-          "trust it: python3 -c \"from transformers import AutoModel as M; M.from_pretrained('",
-          dir, "').save_pretrained('", dir, "', safe_serialization=True)\""));
+          "trust it: python3 -c \"import transformers as t; d = '",
+          dir,
+          "'; M = getattr(t, t.AutoConfig.from_pretrained(d).architectures[0]); "
+          "M.from_pretrained(d).save_pretrained(d, safe_serialization=True)\""));
     }
   }
   if (std::filesystem::exists(single) || !std::filesystem::exists(index_path)) {

@@ -66,7 +66,7 @@ template <typename Check>
 void OnEveryDevice(const Check& check) {
   for (const BackendUnderTest& under_test : testing::BackendsUnderTest()) {
     if (under_test.compute == DType::kFloat64) continue;  // no device's type
-    for (const std::string& name : parity::kDeviceDecoders) {
+    for (const std::string& name : parity::kDeviceModels) {
       auto backend = under_test.make();
       if (backend.ok()) {
         check(under_test, *std::move(backend), name);

@@ -1,0 +1,67 @@
+#include "cli/inspect_job.h"
+
+#include <filesystem>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/model/job_model.h"
+#include "common/model/layout.h"
+#include "common/status.h"
+#include "worker/data/token_stream.h"
+#include "worker/model/weights.h"
+
+namespace atl::cli {
+namespace {
+
+// The line for what is there, or that it is not on this machine; the error otherwise.
+absl::Status AddLine(const char* field, const absl::StatusOr<std::string>& found,
+                     std::string* text) {
+  if (absl::IsNotFound(found.status())) {
+    absl::StrAppend(text, field, ": not looked into: ", found.status().message(), "\n");
+    return absl::OkStatus();
+  }
+  ATOLL_RETURN_IF_ERROR(found.status());
+  absl::StrAppend(text, field, ": ", *found, "\n");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> InspectWeights(const std::string& folder, const ModelConfig& config) {
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error)) {
+    return absl::NotFoundError(absl::StrCat(folder, ": there is no such folder"));
+  }
+  const std::vector<LayerLayout> layouts = MakeLayouts(config);
+  const absl::Status status = CheckWeights(folder, layouts);
+  // The folder is here: what it lacks is an error.
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.initial_weights_path: ", status.message()));
+  }
+  int64_t tensors = 0, numbers = 0;
+  for (const LayerLayout& layout : layouts) {
+    tensors += std::ssize(layout.params);
+    numbers += layout.size;
+  }
+  return absl::StrCat(tensors, " tensors of ", numbers, " numbers");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> InspectJob(const JobSpec& spec) {
+  std::string text;
+  const absl::StatusOr<ModelConfig> config = ModelConfigOfJob(spec);
+  int64_t vocabulary = spec.model.vocabulary;
+  if (config.ok()) {
+    vocabulary = config->vocab;
+    if (const std::string& weights = spec.model.initial_weights_path; !weights.empty()) {
+      ATOLL_RETURN_IF_ERROR(AddLine("weights", InspectWeights(weights, *config), &text));
+    }
+  } else {
+    ATOLL_RETURN_IF_ERROR(AddLine("model", config.status(), &text));
+    vocabulary = int64_t{1} << 31;  // unknown here
+  }
+  ATOLL_RETURN_IF_ERROR(AddLine("data", InspectData(spec.data, vocabulary), &text));
+  return text;
+}
+
+}  // namespace atl::cli

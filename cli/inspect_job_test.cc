@@ -1,0 +1,115 @@
+#include "cli/inspect_job.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "worker/model/weights.h"
+
+namespace atl::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+constexpr char kConfig[] =
+    R"({"model_type": "gpt2", "vocab_size": 256, "n_embd": 8, "n_head": 2, "n_layer": 1,)"
+    R"( "n_positions": 16, "tie_word_embeddings": true})";
+
+// A job with data and the weights of a tiny model.
+class Fixture {
+ public:
+  Fixture() {
+    std::string name = (fs::temp_directory_path() / "atoll_inspect_test_XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+    Write("base/config.json", kConfig);
+    Write("text.txt", std::string(400, 'a'));
+    const auto config = ReadModelConfig(at("base"));
+    INFO(config.status().message());
+    REQUIRE(config.ok());
+    std::vector<LayerLayout> layouts = MakeLayouts(*config);
+    std::vector<float> values;
+    REQUIRE(WriteModelFolder(at("base"), *config, layouts,
+                             [&](int layer) -> absl::StatusOr<std::span<const float>> {
+                               values.assign(static_cast<size_t>(layouts[layer].size), 0.5f);
+                               return std::span<const float>(values);
+                             })
+                .ok());
+    spec.model.initial_weights_path = at("base");
+    spec.data.path = at("text.txt");
+    spec.data.sequence_length = 8;
+  }
+  ~Fixture() { fs::remove_all(path_); }
+
+  std::string at(const std::string& name) const { return (path_ / name).string(); }
+  void Write(const std::string& name, const std::string& text) const {
+    fs::create_directories(fs::path(at(name)).parent_path());
+    std::ofstream(at(name)) << text;
+  }
+  std::string Found() const {
+    const auto found = InspectJob(spec);
+    INFO(found.status().message());
+    REQUIRE(found.ok());
+    return *found;
+  }
+  std::string Refusal() const {
+    const auto found = InspectJob(spec);
+    REQUIRE_FALSE(found.ok());
+    return std::string(found.status().message());
+  }
+
+  JobSpec spec;
+
+ private:
+  fs::path path_;
+};
+
+TEST_CASE("weights_and_data_that_are_here_are_described") {
+  Fixture fixture;
+  CHECK_THAT(fixture.Found(), StartsWith("weights: 16 tensors of ") && Contains("\ndata: "));
+}
+
+TEST_CASE("weights_that_do_not_fit_the_config_are_refused") {
+  Fixture fixture;
+  std::string wider = kConfig;
+  wider.replace(wider.find("\"n_layer\": 1"), 12, "\"n_layer\": 2");
+  fixture.Write("base/config.json", wider);
+  CHECK_THAT(fixture.Refusal(),
+             StartsWith("model.initial_weights_path: ") && Contains("are missing: "));
+}
+
+TEST_CASE("folder_without_safetensors_is_refused_with_the_conversion_of_pickles") {
+  Fixture fixture;
+  fs::remove(fixture.at("base/model.safetensors"));
+  CHECK_THAT(fixture.Refusal(), Contains("model.safetensors"));
+  fixture.Write("base/pytorch_model.bin", "x");
+  CHECK_THAT(fixture.Refusal(), Contains("pytorch_model.bin") && Contains("architectures[0]"));
+}
+
+TEST_CASE("weights_of_another_machine_are_named_as_not_looked_into") {
+  Fixture fixture;
+  fixture.Write("config.json", kConfig);
+  fixture.spec.model.config_path = fixture.at("config.json");
+  fixture.spec.model.initial_weights_path = fixture.at("elsewhere");
+  CHECK_THAT(fixture.Found(), StartsWith("weights: not looked into: "));
+}
+
+TEST_CASE("unknown_field_of_a_config_is_refused_by_name") {
+  Fixture fixture;
+  std::string odd = kConfig;
+  odd.replace(odd.find("\"n_layer\""), 0, "\"n_experts\": 8, ");
+  fixture.Write("base/config.json", odd);
+  CHECK_THAT(fixture.Refusal(), Contains("n_experts"));
+}
+
+TEST_CASE("data_that_lack_a_sequence_are_refused") {
+  Fixture fixture;
+  fixture.Write("text.txt", "abc");
+  CHECK_FALSE(InspectJob(fixture.spec).ok());
+}
+
+}  // namespace
+}  // namespace atl::cli
