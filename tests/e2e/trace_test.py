@@ -102,7 +102,7 @@ def a_pipeline(story):
     """A step of a pipeline of three workers: every operation once, predicted beside measured, with
     the messages between them"""
     story.starts(workers=3, servers=1)
-    job = trains(story, layout__stages=3)
+    job = trains(story, layout__stages=3, layout__schedule="1f1b")
     base = os.path.join(story.folder, "step")
     reply = story.json("trace", job, "--out", base + ".json", "--svg", base + ".svg")
     check((reply["job"], reply["island"]) == (job, 0), f"whose step: {reply['job']}")
