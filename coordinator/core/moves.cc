@@ -398,8 +398,10 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
                   "lost, too, start it with an empty folder");
   }
   if (job.decided_version() != job.progress.version) {
-    return refuse("version ", job.decided_version(), " is decided, and only server ", server,
-                  " had what its shards of that version are made of: bring its folder back");
+    return refuse(
+        "version ", job.decided_version(), " is decided, and only server ", server,
+        " had what its shards of that version are made of: bring its folder back; if it is "
+        "lost, atoll recover writes the newest whole version of what is left");
   }
   const std::set<ShardId> moved = MovedShards(s, job);
   const std::vector<ShardPlacement> lost = LostShards(job, server, moved);

@@ -241,8 +241,9 @@ class Cluster:
                 raise ClusterError(f"{daemon.name} ended with code {daemon.process.returncode}; "
                                    f"the end of its log:\n{daemon.log()[-1500:]}")
 
-    def wait_until(self, what, condition, timeout_s=60, every_s=0.2):
-        """Waits for condition() to be true; returns its value."""
+    def wait_until(self, what, condition, timeout_s=60, every_s=0.2, slowest_s=0):
+        """Waits for condition() to be true; returns its value. It polls less and less often, down to once in
+        slowest_s."""
         limit = time.monotonic() + timeout_s
         while True:
             try:
@@ -256,3 +257,4 @@ class Cluster:
             if time.monotonic() > limit:
                 raise ClusterError(f"no {what} within {timeout_s} s; logs: {self.folder}")
             time.sleep(every_s)
+            every_s = max(every_s, min(1.25 * every_s, slowest_s))

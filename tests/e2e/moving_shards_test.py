@@ -6,7 +6,7 @@ import shutil
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from story import LIMIT_S, case, check, main  # noqa: E402
+from story import LIMIT_S, Again, case, check, main  # noqa: E402
 
 STEP_MS = 20
 
@@ -34,6 +34,33 @@ def a_server_is_drained_and_one_is_added(story):
     story.finishes(job, before["decisions"])
 
 
+def refilled(story, job, server, harm, problem):
+    """Harms a server's folder while it is down, waits until the job names the problem, and refills: the version
+    from which it goes on. Where the server died between a decision and its commit, only its folder has what that
+    version is made of: it gets the folder back and dies again later."""
+    folder, kept = os.path.join(story.folder, server), os.path.join(story.folder, "kept")
+    for _ in range(6):
+        story.daemons[server].kill()
+        shutil.copytree(folder, kept)
+        harm(folder)
+        story.daemons[server].start()
+        waiting = story.wait_until("the job to wait", lambda: (
+            lambda said: said if problem in said else None)(story.job(job)["summary"]["waiting_for"]), LIMIT_S)
+        check("atoll refill" in waiting, waiting)
+        version = story.version(job)
+        code, _, error = story.atoll("refill", job, server, check=False)
+        if code == 0:
+            shutil.rmtree(kept)
+            return version
+        check(f"is decided, and only server {server}" in error, f"{code}: {error}")
+        story.daemons[server].kill()
+        shutil.rmtree(folder)
+        os.rename(kept, folder)
+        story.daemons[server].start()
+        story.reaches(job, version + 2)
+    raise Again("at each death a version was decided and not committed")
+
+
 @case
 def a_servers_folder_is_deleted(story):
     """A parameter server's folder is deleted: the job waits and names the remedy; after atoll refill it
@@ -43,15 +70,7 @@ def a_servers_folder_is_deleted(story):
     before = story.reaches(job, 4)
     code, _, error = story.atoll("refill", job, "ps1", check=False)
     check(code == 1 and "nothing is lost" in error, f"{code}: {error}")
-    story.daemons["ps1"].kill()
-    shutil.rmtree(os.path.join(story.folder, "ps1"))
-    story.daemons["ps1"].start()
-    waiting = story.wait_until("the job to wait", lambda: (
-        lambda said: said if "came back without the job" in said else None)(
-            story.job(job)["summary"]["waiting_for"]), LIMIT_S)
-    check("atoll refill" in waiting, waiting)
-    version = story.version(job)
-    story.atoll("refill", job, "ps1")
+    version = refilled(story, job, "ps1", shutil.rmtree, "came back without the job")
     after = story.reaches(job, version + 2)
     check("outer momentum began at zero" in after["moves"], f"{after['moves']}")
     story.finishes(job, before["decisions"])
@@ -64,18 +83,17 @@ def a_servers_folder_is_damaged(story):
     story.starts(workers=2, servers=2, step_ms=STEP_MS)
     job = story.submits(schedule__train_tokens=400_000)
     before = story.reaches(job, 4)
-    story.daemons["ps1"].kill()
-    folder = os.path.join(story.folder, "ps1", "jobs", job)
-    for name in os.listdir(folder):
-        with open(os.path.join(folder, name), "r+b") as file:
-            file.seek(40)
-            byte = file.read(1)
-            file.seek(40)
-            file.write(bytes([byte[0] ^ 1]))
-    story.daemons["ps1"].start()
-    story.wait_until("the job to wait", lambda: "damaged" in story.job(job)["summary"]["waiting_for"], LIMIT_S)
-    version = story.version(job)
-    story.atoll("refill", job, "ps1")
+
+    def damage(folder):
+        part = os.path.join(folder, "jobs", job)
+        for name in os.listdir(part):
+            with open(os.path.join(part, name), "r+b") as file:
+                file.seek(40)
+                byte = file.read(1)
+                file.seek(40)
+                file.write(bytes([byte[0] ^ 1]))
+
+    version = refilled(story, job, "ps1", damage, "damaged")
     after = story.reaches(job, version + 2)
     check("outer momentum began at zero" in after["moves"], f"{after['moves']}")
     check(os.path.exists(os.path.join(story.folder, "ps1", "damaged", job + "-1")), "nothing is kept")

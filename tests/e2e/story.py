@@ -106,6 +106,10 @@ class Story(Cluster):
         if time.monotonic() - begin > 1:
             raise Again("the machine stalled while daemons thawed: some were frozen for longer")
 
+    def wait_until(self, what, condition, timeout_s=60, every_s=0.2, slowest_s=0.4):
+        # Most conditions run the command line, which takes a tenth of a second of CPU time.
+        return super().wait_until(what, condition, timeout_s, every_s, slowest_s)
+
     def attached(self, count):
         self.wait_until(f"{count} members to attach", lambda: count == sum(
             member["attached"] for member in self.json("status")["members"]), LIMIT_S)

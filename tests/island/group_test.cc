@@ -182,7 +182,6 @@ TEST_CASE("all members say how fast their devices and messages are, each window 
     CHECK(boundary.window > 0);
     CHECK(boundary.quickest_bytes > 0);
     CHECK(boundary.quickest_seconds >= 0);  // less half a round trip, on loopback nothing is left
-    CHECK(boundary.quickest_seconds <= boundary.message_seconds);
   }
   CHECK(leader.member->Unreachable().empty());
   // Of a new plan there is nothing yet.
