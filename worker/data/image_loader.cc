@@ -1,5 +1,8 @@
 #include "worker/data/image_loader.h"
 
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -16,6 +19,14 @@ namespace {
 constexpr int kThreads = 8;
 constexpr int64_t kStridesMax = 1024;  // in reads; a longer one is a jump to another lease
 constexpr std::chrono::milliseconds kCancelPoll(100);
+constexpr int kNice = 10;
+
+// Steps have priority where they compute on the same processors: a step that waits for an image
+// leaves its processor to these threads. The name is what tools show.
+void BecomeBackground() {
+  pthread_setname_np(pthread_self(), "images");
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);  // of this thread alone, on Linux
+}
 
 }  // namespace
 
@@ -59,6 +70,7 @@ int64_t ImageLoader::Next() {
 }
 
 void ImageLoader::Work(const std::stop_token& stop) {
+  BecomeBackground();
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
     const int64_t image = Next();
