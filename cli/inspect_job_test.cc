@@ -105,5 +105,11 @@ TEST_CASE("unknown_field_of_a_config_is_refused_by_name") {
   CHECK_THAT(fixture.Refusal(), Contains("n_experts"));
 }
 
+TEST_CASE("data_that_lack_a_sequence_are_refused") {
+  Fixture fixture;
+  fixture.Write("text.txt", "eight by");
+  CHECK_THAT(fixture.Refusal(), Contains("8 tokens are less than one sequence"));
+}
+
 }  // namespace
 }  // namespace atl::cli

@@ -168,11 +168,19 @@ absl::Status InspectHead(const DataSpec& spec, const TextInput& input, const std
   return absl::OkStatus();
 }
 
+absl::Status CheckTokens(const DataSpec& spec, const std::string& path, int64_t tokens) {
+  if (tokens > spec.sequence_length) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("data path ", path, ": ", tokens, " tokens are less than one ",
+                   "sequence of data.sequence_length = ", spec.sequence_length));
+}
+
 absl::StatusOr<std::string> InspectText(const DataSpec& spec, const std::string& path,
                                         int64_t vocabulary) {
   ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary, {}));
   int64_t bytes = 0;
   Head head;
+  bool whole = input.files.size() <= kHeadFiles;
   for (size_t i = 0; i < input.files.size(); ++i) {
     ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(input.files[i]));
     bytes += reader->file_bytes();
@@ -181,12 +189,14 @@ absl::StatusOr<std::string> InspectText(const DataSpec& spec, const std::string&
     while (static_cast<int64_t>(text.size()) < kHeadBytes && !reader->ended()) {
       ATOLL_RETURN_IF_ERROR(reader->Read(kHeadBytes, &text));
     }
+    whole = whole && reader->ended();
     ATOLL_RETURN_IF_ERROR(
         InspectHead(spec, input, input.files[i], std::move(text), reader->ended(), &head));
   }
   if (head.tokens == 0) {
     return absl::InvalidArgumentError(absl::StrCat("data path ", path, ": there is no text in it"));
   }
+  if (whole) ATOLL_RETURN_IF_ERROR(CheckTokens(spec, path, head.tokens));
   const auto tokens = static_cast<double>(head.tokens);
   std::string said = absl::StrFormat("%d files of %s, %.2f bytes a token", input.files.size(),
                                      BytesText(bytes), static_cast<double>(head.bytes) / tokens);
@@ -335,11 +345,7 @@ absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary
                           " with ", shape.channels, shape.channels == 1 ? " channel" : " channels");
     }
     ATOLL_ASSIGN_OR_RETURN(const TokenStream stream, TokenStream::Open(spec, path, vocabulary));
-    if (stream.tokens() <= spec.sequence_length) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("data path ", path, ": ", stream.tokens(), " tokens are less than one ",
-                       "sequence of data.sequence_length = ", spec.sequence_length));
-    }
+    ATOLL_RETURN_IF_ERROR(CheckTokens(spec, path, stream.tokens()));
     std::vector<int32_t> head(static_cast<size_t>(std::min(stream.tokens(), kHeadBytes)));
     ATOLL_RETURN_IF_ERROR(stream.Read(0, vocabulary, head));
     return absl::StrCat(stream.tokens(), " tokens");
