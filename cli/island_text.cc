@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/render.h"
+#include "common/protocol/tensor_groups.h"
 
 namespace atl::cli {
 namespace {
@@ -136,9 +137,11 @@ class StagesOf {
     if (to < 0 || to >= replica.stages_size()) return;
     const v1::Stage& a = replica.stages(from);
     const v1::Stage& b = replica.stages(to);
-    for (int rank = 0; rank < std::min(a.devices_size(), b.devices_size()); ++rank) {
-      if (a.devices(rank) == b.devices(rank)) continue;
-      joined_[{a.devices(rank), b.devices(rank)}].push_back(absl::StrCat(from, " > ", to));
+    for (const auto& [sends, receives] : MessagePairs(a.devices_size(), b.devices_size())) {
+      const std::string& sender = a.devices(static_cast<int>(sends));
+      const std::string& receiver = b.devices(static_cast<int>(receives));
+      if (sender == receiver) continue;
+      joined_[{sender, receiver}].push_back(absl::StrCat(from, " > ", to));
     }
   }
 

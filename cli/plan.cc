@@ -37,6 +37,7 @@ struct Task {
   plan::Model model;
   plan::Job job;
   plan::ProfileTable table;  // measured times
+  plan::MemoryTable memory;  // and memory by tensor-parallel degree
   plan::CostOptions costs;
   std::string model_digest;  // of a job's model; empty: not known
   plan::IslandOptions islands;
@@ -131,6 +132,7 @@ absl::Status ReadProfile(const Global& global, const PlanFlags& flags, Task* tas
   }
   task->cluster = std::move(profiled->cluster);
   task->table = std::move(profiled->table);
+  task->memory = std::move(profiled->memory);
   return absl::OkStatus();
 }
 
@@ -158,7 +160,9 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   return task;
 }
 
-plan::Costs CostsOf(const Task& task) { return plan::Costs(task.model, task.table, task.costs); }
+plan::Costs CostsOf(const Task& task) {
+  return plan::Costs(task.model, task.table, task.costs, task.memory);
+}
 
 absl::Status WritePictures(const PlanFlags& flags, const std::vector<PlanToDraw>& plans) {
   if (!flags.trace.empty()) ATOLL_RETURN_IF_ERROR(WriteFile(flags.trace, RenderTrace(plans)));

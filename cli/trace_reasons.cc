@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/trace_text.h"
 #include "common/protocol/island_plan.h"
+#include "common/protocol/tensor_groups.h"
 
 namespace atl::cli {
 namespace {
@@ -172,7 +173,7 @@ class Comparison {
     }
   }
 
-  // The device whose message it is: the same rank of the neighbouring stage.
+  // The device whose message it is.
   std::string Sender(const std::string& device, const Source& source) const {
     for (const TraceStage& stage : measured_.stages) {
       const auto rank = std::find(stage.devices.begin(), stage.devices.end(), device);
@@ -182,8 +183,9 @@ class Comparison {
             other.stage != stage.stage + (source.second ? 1 : -1)) {
           continue;
         }
+        if (other.devices.empty()) continue;
         const auto index = static_cast<size_t>(rank - stage.devices.begin());
-        if (index < other.devices.size()) return other.devices[index];
+        return other.devices[SendingRank(index, other.devices.size())];
       }
     }
     return "";

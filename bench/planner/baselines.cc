@@ -45,7 +45,7 @@ void CutEvenly(int layers, Layout& layout) {
 
 bool CutBySpeed(const Cluster& cluster, const Costs& costs, Layout& layout) {
   for (Replica& replica : layout.replicas) {
-    if (!CutReplica(cluster, costs, layout.tensor_parallel, layout.micro_batch, replica).ok()) {
+    if (!CutReplica(cluster, costs, layout.micro_batch, replica).ok()) {
       return false;
     }
   }
@@ -66,7 +66,7 @@ bool CutBySlowest(const Cluster& cluster, const Costs& costs, Layout& layout) {
     }
   }
   const size_t stages = slowest.stages.size();
-  if (!CutReplica(cluster, costs, layout.tensor_parallel, layout.micro_batch, slowest).ok() ||
+  if (!CutReplica(cluster, costs, layout.micro_batch, slowest).ok() ||
       slowest.stages.size() != stages) {
     return false;
   }

@@ -101,8 +101,11 @@ class Completion {
 }  // namespace
 
 int IslandPlan::tensor_parallel() const {
-  if (replicas.empty() || replicas[0].stages.empty()) return 1;
-  return static_cast<int>(replicas[0].stages[0].devices.size());
+  size_t most = 1;
+  for (const PlanReplica& replica : replicas) {
+    for (const PlanStage& stage : replica.stages) most = std::max(most, stage.devices.size());
+  }
+  return static_cast<int>(most);
 }
 
 Duration StepLimit(const IslandPlan& plan, Duration least) {

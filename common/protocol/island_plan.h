@@ -3,9 +3,10 @@
 //
 // A device is named "worker/index": device `index` of that worker ("w1/0"). A stage is consecutive
 // layers of the job (embedding 0, blocks, head last) held by a tensor-parallel group of devices, in
-// rank order; all stages of an island have groups of one size. A replica is one whole copy of the
-// model; replicas may be cut differently and take different numbers of sequences. One device may
-// hold several stages of one replica (interleaved, V-shaped), never of two.
+// rank order; groups may differ in size, but a layer's are of one size in all replicas
+// (tensor_groups.h). A replica is one whole copy of the model; replicas may be cut differently and
+// take different numbers of sequences. One device may hold several stages of one replica
+// (interleaved, V-shaped), never of two.
 //
 // Sequences of a step are distributed in order: replica 0's micro-batches first, each of
 // micro_batch_sequences; a short last step leaves the last ones empty.
@@ -27,10 +28,12 @@ enum class PlanOpKind : uint8_t {
   kForward,         // F
   kInputGradient,   // B
   kWeightGradient,  // W
-  kSend,            // activation to the next stage, or (gradient) to the one before
-  kReceive,         // activation from the stage before, or (gradient) from the next
-  kSync,            // all-reduce of a layer's gradient among the replicas that hold it
-  kOptimizer,       // of all the device's layers; last
+  // Activation to the next stage, or (gradient) to the one before: to all ranks that get it from
+  // this one, and those may be none.
+  kSend,
+  kReceive,    // activation from the stage before, or (gradient) from the next
+  kSync,       // all-reduce of a layer's gradient among the replicas that hold it
+  kOptimizer,  // of all the device's layers; last
 };
 
 struct PlanOp {
@@ -126,7 +129,7 @@ struct IslandPlan {
   std::string schedule;         // family, human-readable
   std::string reason;           // why this layout, human-readable
 
-  int tensor_parallel() const;  // size of every stage's group; 1 without stages
+  int tensor_parallel() const;  // size of the largest group; 1 without stages
   bool operator==(const IslandPlan&) const = default;
 };
 
@@ -179,14 +182,14 @@ PlanProgram CompleteProgram(const IslandPlan& plan, const std::string& device,
 
 // Everything that would make the plan impossible to run on a job with so many layers and sequences
 // a step: gaps or overlaps of layers, a device that no member owns or that two replicas share,
-// groups of different size, micro-batches that do not hold a step's sequences (or leave one without
-// any), a program that misses or repeats an operation of its stages, that orders W before its B or
-// before an earlier micro-batch's W, that synchronises layers in an order other than descending
-// (one global order is what keeps all-reduces of asymmetric replicas from waiting for each other in
-// a circle), that does not end in its optimizer step, or programs that would wait for each other.
-// Between two stages on one device there are no messages; with one replica there is no sync. A
-// link's order has messages between workers, each in one order and once, and all micro-batches of a
-// stage link. The error names device, stage and operation.
+// a layer shared by unlike numbers of devices, micro-batches that do not hold a step's sequences
+// (or leave one without any), a program that misses or repeats an operation of its stages, that
+// orders W before its B or before an earlier micro-batch's W, that synchronises layers in an order
+// other than descending (one global order is what keeps all-reduces of asymmetric replicas from
+// waiting for each other in a circle), that does not end in its optimizer step, or programs that
+// would wait for each other. Between two stages on one device there are no messages; with one
+// replica there is no sync. A link's order has messages between workers, each in one order and
+// once, and all micro-batches of a stage link. The error names device, stage and operation.
 absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequences);
 
 }  // namespace atl

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "common/protocol/island_plan.h"
+#include "common/protocol/tensor_groups.h"
 #include "common/status.h"
 
 namespace atl {
@@ -19,10 +20,11 @@ absl::Status Refused(const Pieces&... pieces) {
   return absl::InvalidArgumentError(absl::StrCat("plan: ", pieces...));
 }
 
-// Where a device is: one replica, one rank, one or more stages.
+// Where a device is: one replica, one rank of groups of one size, one or more stages.
 struct Place {
   int32_t replica = 0;
   int32_t rank = 0;
+  size_t ranks = 1;
   std::vector<int32_t> stages;  // ascending
 
   bool Holds(int32_t stage) const {
@@ -79,16 +81,13 @@ absl::Status CheckStages(const IslandPlan& plan, int32_t r, int32_t layers,
                      " comes next");
     }
     next += stage.layers;
-    if (static_cast<int>(stage.devices.size()) != plan.tensor_parallel() || stage.devices.empty()) {
-      return Refused(where, ": ", stage.devices.size(), " devices, but stage 0 of replica 0 has ",
-                     plan.tensor_parallel());
-    }
+    if (stage.devices.empty()) return Refused(where, ": it has no devices");
     ATOLL_RETURN_IF_ERROR(CheckRecomputed(stage, where));
     for (size_t rank = 0; rank < stage.devices.size(); ++rank) {
       const std::string& device = stage.devices[rank];
       ATOLL_RETURN_IF_ERROR(CheckDevice(device, members, where));
-      const auto [it, is_new] =
-          places->try_emplace(device, Place{r, static_cast<int32_t>(rank), {}});
+      const auto [it, is_new] = places->try_emplace(
+          device, Place{r, static_cast<int32_t>(rank), stage.devices.size(), {}});
       Place& place = it->second;
       if (place.replica != r) {
         return Refused(where, ": ", device, " already works in replica ", place.replica);
@@ -100,11 +99,36 @@ absl::Status CheckStages(const IslandPlan& plan, int32_t r, int32_t layers,
         return Refused(where, ": ", device, " has rank ", rank, ", but rank ", place.rank,
                        " in stage ", place.stages.front());
       }
+      if (place.ranks != stage.devices.size()) {
+        return Refused(where, ": ", device, " is one of ", stage.devices.size(),
+                       " devices, but of ", place.ranks, " in stage ", place.stages.front());
+      }
       place.stages.push_back(static_cast<int32_t>(s));
     }
   }
   if (next != layers) {
     return Refused("replica ", r, ": its stages hold ", next, " layers, the job has ", layers);
+  }
+  return absl::OkStatus();
+}
+
+// A layer's gradients are added up rank by rank. REQUIRES: all replicas hold all layers.
+absl::Status CheckDegrees(const IslandPlan& plan) {
+  for (size_t r = 0; r < plan.replicas.size(); ++r) {
+    for (size_t s = 0; s < plan.replicas[r].stages.size(); ++s) {
+      const PlanStage& stage = plan.replicas[r].stages[s];
+      const auto ranks = static_cast<int>(stage.devices.size());
+      for (int32_t l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
+        if (TensorDegree(plan, l) == ranks) continue;
+        return Refused("replica ", r, ", stage ", s, ": ", ranks, " devices share layer ", l,
+                       ", but ", TensorDegree(plan, l), " in replica 0");
+      }
+      if (plan.tensor_shares.empty() || static_cast<int>(plan.tensor_shares.size()) == ranks) {
+        continue;
+      }
+      return Refused("tensor_shares: ", plan.tensor_shares.size(), " of them, but replica ", r,
+                     ", stage ", s, " has ", ranks, ranks == 1 ? " device" : " devices");
+    }
   }
   return absl::OkStatus();
 }
@@ -124,11 +148,6 @@ absl::Status CheckShares(const IslandPlan& plan, int64_t batch_sequences) {
   const int64_t last = plan.replicas.back().micro_batch_sequences;
   if (capacity < batch_sequences || capacity - last >= batch_sequences) {
     return Refused("its micro-batches take ", capacity, " sequences, a step has ", batch_sequences);
-  }
-  if (!plan.tensor_shares.empty() &&
-      static_cast<int>(plan.tensor_shares.size()) != plan.tensor_parallel()) {
-    return Refused("tensor_shares: ", plan.tensor_shares.size(), " of them for groups of ",
-                   plan.tensor_parallel());
   }
   for (const int32_t share : plan.tensor_shares) {
     if (share < 1) return Refused("tensor_shares: ", share, " must be at least 1");
@@ -314,7 +333,7 @@ class Rehearsal {
     size_t next = 0;
     const PlanOp& op() const { return program->ops[next]; }
   };
-  // replica, rank, stage that receives, micro-batch, gradient
+  // replica, rank that sends, stage that receives, micro-batch, gradient
   using Message = std::tuple<int32_t, int32_t, int32_t, int32_t, bool>;
 
   bool Do(Device& device) {
@@ -326,7 +345,8 @@ class Rehearsal {
                       op.gradient);
         break;
       case PlanOpKind::kReceive:
-        if (!sent_.contains({place.replica, place.rank, op.stage, op.micro_batch, op.gradient})) {
+        if (!sent_.contains(
+                {place.replica, Sender(place, op), op.stage, op.micro_batch, op.gradient})) {
           return false;
         }
         break;
@@ -338,6 +358,11 @@ class Rehearsal {
     }
     ++device.next;
     return true;
+  }
+
+  int32_t Sender(const Place& place, const PlanOp& op) const {
+    const PlanStage& from = plan_.replicas[place.replica].stages[op.stage + (op.gradient ? 1 : -1)];
+    return static_cast<int32_t>(SendingRank(place.rank, from.devices.size()));
   }
 
   bool DoTogether(const PlanOp op, const std::vector<std::string>& group) {
@@ -434,6 +459,7 @@ absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequ
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     ATOLL_RETURN_IF_ERROR(CheckStages(plan, static_cast<int32_t>(r), layers, members, &places));
   }
+  ATOLL_RETURN_IF_ERROR(CheckDegrees(plan));
   ATOLL_RETURN_IF_ERROR(CheckShares(plan, batch_sequences));
   ATOLL_RETURN_IF_ERROR(CheckLinkOrders(plan));
   return CheckPrograms(plan, places);

@@ -4,6 +4,11 @@
 #include <catch2/catch.hpp>
 #include <functional>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/protocol/tensor_groups.h"
 
 namespace atl {
 namespace {
@@ -112,13 +117,48 @@ TEST_CASE("a device has one place") {
   REQUIRE(renamed("w1/1") == "plan: replica 1, stage 0: w1/1 already works in replica 0");
   REQUIRE(MessageAfter([](Plan p) {
             p.replicas[1].stages[0].devices = {"w2/0", "w2/1"};
-          }) == "plan: replica 1, stage 0: 2 devices, but stage 0 of replica 0 has 1");
+          }) == "plan: replica 1, stage 0: 2 devices share layer 0, but 1 in replica 0");
   IslandPlan plan = Good();
   plan.replicas[0].stages[0].devices = plan.replicas[1].stages[0].devices = {"w2/0", "w2/0"};
   REQUIRE(Check(plan) == "plan: replica 0, stage 0: w2/0 is there twice");
   plan.replicas[0].stages[0].devices = {"w1/0", "w1/1"};
   plan.replicas[0].stages[1].devices = {"w1/1", "w1/0"};
   REQUIRE(Check(plan) == "plan: replica 0, stage 1: w1/1 has rank 0, but rank 1 in stage 0");
+}
+
+// Two stages of 2 and 1 devices, and of 1 and 3; programs for all.
+IslandPlan ByStage(int first, int second) {
+  IslandPlan plan;
+  plan.number = 1;
+  plan.members = {{.worker = "w1"}, {.worker = "w2"}};
+  plan.replicas = {{{{0, 4, {}, {}}, {4, 2, {}, {}}}, 3, 3}};
+  for (int i = 0; i < first; ++i) {
+    plan.replicas[0].stages[0].devices.push_back("w1/" + std::to_string(i));
+  }
+  for (int i = 0; i < second; ++i) {
+    plan.replicas[0].stages[1].devices.push_back("w2/" + std::to_string(i));
+  }
+  for (int s = 0; s < 2; ++s) {
+    for (const std::string& device : plan.replicas[0].stages[s].devices) {
+      plan.programs.push_back(CompleteProgram(plan, device, FillAndDrain({s}, 3)));
+    }
+  }
+  return plan;
+}
+
+TEST_CASE("groups_of_stages_may_be_of_unlike_size_but_not_those_of_a_layer") {
+  REQUIRE(Check(ByStage(2, 1)) == "");
+  REQUIRE(Check(ByStage(1, 3)) == "");
+  REQUIRE(ByStage(1, 3).tensor_parallel() == 3);
+  REQUIRE(TensorDegree(ByStage(1, 3), 3) == 1);
+  REQUIRE(TensorDegree(ByStage(1, 3), 4) == 3);
+  REQUIRE(TensorSharesOf(ByStage(1, 3), 5) == std::vector<int32_t>{1, 1, 1});
+  using Pairs = std::vector<std::pair<size_t, size_t>>;
+  REQUIRE(MessagePairs(2, 3) == Pairs{{0, 0}, {1, 1}, {0, 2}});
+  REQUIRE(MessagePairs(3, 1) == Pairs{{0, 0}});
+  IslandPlan plan = ByStage(2, 1);
+  plan.replicas[0].stages[1].devices = {"w1/0"};
+  REQUIRE(Check(plan) == "plan: replica 0, stage 1: w1/0 is one of 1 devices, but of 2 in stage 0");
 }
 
 TEST_CASE("micro-batches hold exactly a step's sequences") {
@@ -134,7 +174,7 @@ TEST_CASE("micro-batches hold exactly a step's sequences") {
 TEST_CASE("tensor shares are one per rank") {
   REQUIRE(MessageAfter([](Plan p) {
             p.tensor_shares = {1, 1};
-          }) == "plan: tensor_shares: 2 of them for groups of 1");
+          }) == "plan: tensor_shares: 2 of them, but replica 0, stage 0 has 1 device");
   REQUIRE(MessageAfter([](Plan p) { p.tensor_shares = {0}; }) ==
           "plan: tensor_shares: 0 must be at least 1");
 }

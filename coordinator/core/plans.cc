@@ -212,8 +212,13 @@ std::string Describe(const IslandPlan& plan) {
       absl::StrCat("plan ", plan.number, " by ", Names(WithPart(plan)), ": ", plan.replicas.size(),
                    plan.replicas.size() == 1 ? " replica" : " replicas", " of ", stages,
                    stages == 1 ? " stage" : " stages");
-  if (plan.tensor_parallel() > 1) {
-    absl::StrAppend(&text, " on ", plan.tensor_parallel(), " devices each");
+  if (const int most = plan.tensor_parallel(); most > 1) {
+    size_t least = static_cast<size_t>(most);
+    for (const PlanReplica& replica : plan.replicas) {
+      for (const PlanStage& stage : replica.stages) least = std::min(least, stage.devices.size());
+    }
+    absl::StrAppend(&text, " on ", static_cast<int>(least) < most ? absl::StrCat(least, " to ") : "",
+                    most, " devices each");
   }
   if (!plan.schedule.empty()) absl::StrAppend(&text, ", ", plan.schedule);
   if (plan.step_ns > 0) {

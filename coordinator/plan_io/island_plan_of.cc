@@ -161,7 +161,7 @@ absl::StatusOr<plan::Layout> LayoutOf(const plan::Cluster& cluster, const plan::
         s.devices.push_back(found->second);
       }
       if (!layout.tensor_shares.empty()) continue;  // their order says who has which
-      plan::SlowestFirst(cluster, costs, layout.tensor_parallel, layout.micro_batch, s.devices);
+      plan::SlowestFirst(cluster, costs, layout.micro_batch, s.devices);
     }
     if (const plan::Shape shape = ShapeOf(added); shape != plan::Shape::kPlain) {
       layout.shape = shape;

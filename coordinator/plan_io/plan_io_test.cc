@@ -188,7 +188,7 @@ TEST_CASE("A V of two stages per device is shown once per device") {
   plan.layout.replicas.resize(1);
   plan.layout.replicas[0].micro_batches = 8;
   for (int d = 0; d < 4; ++d) plan.layout.replicas[0].stages.push_back({{d}, 0, 0});
-  REQUIRE(plan::CutReplica(cluster, costs, 1, 1, plan.layout.replicas[0]).ok());
+  REQUIRE(plan::CutReplica(cluster, costs, 1, plan.layout.replicas[0]).ok());
   REQUIRE(plan::Reshape(cluster, costs, plan::Shape::kVShaped, plan.layout));
   auto outcome = plan::EvaluateLayout(cluster, costs, job, plan.layout, {});
   REQUIRE(outcome.ok());
@@ -231,7 +231,7 @@ TEST_CASE("A plan that runs says which layout it came from") {
       plan::Replica& replica = plan.layout.replicas[r];
       replica.micro_batches = 4 + r;
       for (int e = 0; e < 2; ++e) replica.stages.push_back({{4 * r + 2 * e, 4 * r + 2 * e + 1}});
-      REQUIRE(plan::CutReplica(cluster, costs, 2, 2, replica).ok());
+      REQUIRE(plan::CutReplica(cluster, costs, 2, replica).ok());
     }
     if (shape != plan::Shape::kPlain) {
       REQUIRE(plan::Reshape(cluster, costs, shape, plan.layout));

@@ -11,6 +11,7 @@
 
 #include "absl/strings/escaping.h"
 #include "common/check.h"
+#include "common/protocol/tensor_groups.h"
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_of.h"
 
@@ -37,14 +38,15 @@ v1::OperationKind KindOf(PlanOpKind kind) {
   return v1::OPERATION_KIND_UNSPECIFIED;
 }
 
-// The device at the other end of a send or receive: the same rank of the neighbouring stage.
+// The device at the other end of a send or receive; the first one of several; empty: none.
 std::string PeerOf(const PlanReplica& replica, const PlanOp& op, const std::string& device) {
   const std::vector<std::string>& here = replica.stages[op.stage].devices;
   const bool towards_next = (op.kind == PlanOpKind::kSend) != op.gradient;
   const std::vector<std::string>& there =
       replica.stages[op.stage + (towards_next ? 1 : -1)].devices;
-  const auto rank = std::find(here.begin(), here.end(), device) - here.begin();
-  return there[static_cast<size_t>(rank) % there.size()];
+  const auto rank = static_cast<size_t>(std::find(here.begin(), here.end(), device) - here.begin());
+  if (op.kind == PlanOpKind::kReceive) return there[SendingRank(rank, there.size())];
+  return rank < there.size() ? there[rank] : "";
 }
 
 void AddProgram(const PlanProgram& program, const PlanReplica& replica, v1::PlannedIsland& island) {
@@ -84,14 +86,16 @@ void AddRings(const plan::Cluster& cluster, const plan::Layout& layout, int laye
   if (layout.replicas.size() < 2) return;
   for (int l = 0; l < layers; ++l) {
     for (int rank = 0; rank < layout.tensor_parallel; ++rank) {
-      v1::SyncRing* ring = island.add_rings();
-      ring->set_layer(l);
+      v1::SyncRing ring;
+      ring.set_layer(l);
       for (const plan::Replica& replica : layout.replicas) {
         for (const plan::Stage& stage : replica.stages) {
           if (l < stage.first_layer || l >= stage.last_layer) continue;
-          ring->add_devices(cluster.devices[stage.devices[rank]].id);
+          if (rank >= std::ssize(stage.devices)) continue;
+          ring.add_devices(cluster.devices[stage.devices[rank]].id);
         }
       }
+      if (!ring.devices().empty()) *island.add_rings() = std::move(ring);
     }
   }
 }
@@ -238,8 +242,7 @@ std::string ToJson(const v1::Plan& message) {
 
 namespace {
 
-absl::Status CheckStage(const v1::Stage& stage, int next_layer, int layers,
-                        size_t tensor_parallel) {
+absl::Status CheckStage(const v1::Stage& stage, int next_layer, int layers) {
   if (stage.first_layer() != next_layer || stage.layers() < 1 ||
       stage.layers() > layers - next_layer) {
     return absl::InvalidArgumentError(
@@ -247,16 +250,11 @@ absl::Status CheckStage(const v1::Stage& stage, int next_layer, int layers,
                      " more: a replica's stages hold the model's ", layers,
                      " layers one after the other, and at least one each"));
   }
-  if (static_cast<size_t>(stage.devices_size()) != tensor_parallel) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(stage.devices_size(), " devices: every stage has as many as the first one, ",
-                     tensor_parallel));
-  }
+  if (stage.devices().empty()) return absl::InvalidArgumentError("a stage has no devices");
   return absl::OkStatus();
 }
 
 absl::StatusOr<plan::Replica> ReadReplica(const v1::Replica& replica, int layers,
-                                          size_t tensor_parallel,
                                           const std::map<std::string, int>& index,
                                           std::map<std::string, int>& used, int number) {
   if (replica.micro_batches() < 1 || replica.micro_batches() > 1 << 20 ||
@@ -267,7 +265,7 @@ absl::StatusOr<plan::Replica> ReadReplica(const v1::Replica& replica, int layers
   made.micro_batches = replica.micro_batches();
   int next_layer = 0;
   for (const v1::Stage& stage : replica.stages()) {
-    ATOLL_RETURN_IF_ERROR(CheckStage(stage, next_layer, layers, tensor_parallel));
+    ATOLL_RETURN_IF_ERROR(CheckStage(stage, next_layer, layers));
     plan::Stage& added = made.stages.emplace_back();
     added.first_layer = next_layer;
     added.last_layer = next_layer += stage.layers();
@@ -353,11 +351,13 @@ absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::strin
   }
   plan::Layout layout;
   layout.micro_batch = island.replicas(0).micro_batch_sequences();
-  const size_t size =
-      island.replicas(0).stages().empty() ? 0 : island.replicas(0).stages(0).devices().size();
-  layout.tensor_parallel = static_cast<int>(size);
+  int size = 0;
+  for (const v1::Replica& replica : island.replicas()) {
+    for (const v1::Stage& stage : replica.stages()) size = std::max(size, stage.devices_size());
+  }
+  layout.tensor_parallel = size;
   layout.tensor_shares.assign(island.tensor_shares().begin(), island.tensor_shares().end());
-  const bool shares_fit = layout.tensor_shares.empty() || layout.tensor_shares.size() == size;
+  const bool shares_fit = layout.tensor_shares.empty() || std::ssize(layout.tensor_shares) == size;
   if (size == 0 || !shares_fit || layout.micro_batch < 1 || layout.micro_batch > 1 << 20 ||
       std::any_of(layout.tensor_shares.begin(), layout.tensor_shares.end(),
                   [](int share) { return share < 1; })) {
@@ -373,14 +373,18 @@ absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::strin
           absl::StrCat(where, ": micro_batch_sequences differs from replica 0's"));
     }
     auto replica = ReadReplica(island.replicas(r), static_cast<int>(costs.model().layers.size()),
-                               size, index, used, r);
+                               index, used, r);
     if (!replica.ok()) return Annotate(replica.status(), where);
     if (const plan::Shape shape = ShapeOf(*replica); shape != plan::Shape::kPlain) {
       layout.shape = shape;
     }
     layout.replicas.push_back(*std::move(replica));
   }
-  return layout;
+  if (plan::DegreesAgree(costs.model(), layout)) return layout;
+  return absl::InvalidArgumentError(absl::StrCat(
+      std::string(name),
+      ": a layer is shared by as many devices in all replicas, and a head that has the embedding's "
+      "table by as many as the embedding"));
 }
 
 }  // namespace atl

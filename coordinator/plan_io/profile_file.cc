@@ -105,8 +105,37 @@ absl::Status CheckMemory(const v1::LayerMemory& memory, int layers) {
                    "micro_batch_sequences must be at least 1, bytes 0 to ", kLayerBytesMax));
 }
 
+// Of each layer and degree, what was measured of the largest micro-batch that has been measured
+// alone, too.
+plan::MemoryTable SharesOf(const v1::ClusterProfile& profile, size_t layers) {
+  using Key = std::tuple<int, int, int>;  // degree, layer, micro-batch
+  std::map<Key, const v1::LayerMemory*> rows;
+  for (const v1::LayerMemory& memory : profile.memory()) {
+    rows[{memory.tensor_parallel(), memory.layer(), memory.micro_batch_sequences()}] = &memory;
+  }
+  const auto share = [](int64_t part, int64_t whole, double even) {
+    return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : even;
+  };
+  const auto stash = [](const v1::LayerMemory& m) { return m.stash_bytes() + m.output_bytes(); };
+  plan::MemoryTable table;
+  for (const auto& [key, memory] : rows) {  // micro-batches ascend
+    const auto& [degree, layer, micro_batch] = key;
+    plan::DegreeMemory& of_degree = table[degree];
+    const double even = 1.0 / degree;
+    if (of_degree.layers.empty()) of_degree.layers.assign(layers, {even, even});
+    of_degree.workspace_bytes = std::max(
+        of_degree.workspace_bytes, static_cast<double>(memory->workspace_bytes()) / micro_batch);
+    const auto alone = rows.find({1, layer, micro_batch});
+    if (alone == rows.end()) continue;
+    of_degree.layers[static_cast<size_t>(layer)] = {
+        share(memory->parameter_bytes(), alone->second->parameter_bytes(), even),
+        share(stash(*memory), stash(*alone->second), even)};
+  }
+  return table;
+}
+
 absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
-                        plan::CostOptions* options) {
+                        plan::CostOptions* options, plan::MemoryTable* table) {
   double parameters = 0;
   double bytes = 0;
   std::map<int, int64_t> rows_of_layer;
@@ -133,6 +162,7 @@ absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
     options->weight_share = 1;  // the runtime keeps all until W is done
     options->fixed_slots = true;
   }
+  *table = SharesOf(profile, model->layers.size());
   return absl::OkStatus();
 }
 
@@ -253,7 +283,7 @@ absl::StatusOr<Profiled> ToProfiled(const v1::ClusterProfile& profile, plan::Mod
   ATOLL_RETURN_IF_ERROR(ReadLinks(profile.cluster(), index, &profiled.cluster));
   ATOLL_RETURN_IF_ERROR(plan::Validate(profiled.cluster));
   SetSpeeds(profiled.table, &profiled.cluster);
-  ATOLL_RETURN_IF_ERROR(ReadMemory(profile, model, options));
+  ATOLL_RETURN_IF_ERROR(ReadMemory(profile, model, options, &profiled.memory));
   return profiled;
 }
 
@@ -265,7 +295,7 @@ absl::StatusOr<Profiled> ToProfiled(const v1::ClusterSpec& described,
   ATOLL_ASSIGN_OR_RETURN(profiled.cluster,
                          ToCluster(described, {profile.cluster(), profiled.table}));
   SetSpeeds(profiled.table, &profiled.cluster);
-  ATOLL_RETURN_IF_ERROR(ReadMemory(profile, model, options));
+  ATOLL_RETURN_IF_ERROR(ReadMemory(profile, model, options, &profiled.memory));
   return profiled;
 }
 

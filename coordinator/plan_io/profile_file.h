@@ -19,6 +19,7 @@ namespace atl {
 struct Profiled {
   plan::Cluster cluster;
   plan::ProfileTable table;  // empty: no layer was timed
+  plan::MemoryTable memory;  // of tensor-parallel degrees that were measured
 };
 
 // `name` (of the file) begins every error.
@@ -31,7 +32,8 @@ absl::StatusOr<v1::ClusterProfile> ParseProfileJson(absl::string_view text, absl
 // devices alone. Pairs of nodes without a link get 10 Gbit/s within a site, 1 Gbit/s and 10 ms
 // between sites. `model`, of the job to plan, gets the measured activations; its layers are as many
 // as were timed, or the error says that the profile is of another model. `options` gets the
-// measured state.
+// measured state. Memory of tensor-parallel degrees above 1 counts where the same layers were
+// measured alone.
 absl::StatusOr<Profiled> ToProfiled(const v1::ClusterProfile& profile, plan::Model* model,
                                     plan::CostOptions* options);
 

@@ -1,6 +1,9 @@
 #include "coordinator/plan_io/profile_file.h"
 
 #include <catch2/catch.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 
 namespace atl {
 namespace {
@@ -125,6 +128,43 @@ TEST_CASE("hostile_sizes_of_memory_are_refused_before_they_are_added_up") {
     INFO(row);
     CHECK(Read(WithMemory(row)).code() == absl::StatusCode::kInvalidArgument);
   }
+}
+
+std::string MemoryRow(int layer, int degree, int rows, int64_t parameters, int64_t stash,
+                      int64_t workspace) {
+  return absl::StrCat("{\"layer\": ", layer, ", \"tensor_parallel\": ", degree,
+                      ", \"micro_batch_sequences\": ", rows, ", \"parameter_bytes\": \"",
+                      parameters, "\", \"stash_bytes\": \"", stash, "\", \"workspace_bytes\": \"",
+                      workspace, "\"}");
+}
+
+// Layer 0 was measured on one device and on each of two, which keep more than half of it.
+TEST_CASE("memory_of_tensor_parallel_devices_is_what_was_measured_of_them") {
+  const std::string rows =
+      absl::StrCat(MemoryRow(0, 1, 1, 1000, 400, 0), ",", MemoryRow(0, 1, 2, 1000, 800, 0), ",",
+                   MemoryRow(0, 2, 2, 600, 480, 0), ",", MemoryRow(1, 1, 2, 2000, 100, 16), ",",
+                   MemoryRow(0, 2, 4, 1, 1, 0));  // no row of one device has this size
+  const auto profile = ParseProfileJson(WithMemory(rows), "p.json");
+  REQUIRE(profile.ok());
+  plan::Model model = TwoLayers();
+  model.layers[0].parameters = 100;
+  model.layers[1].parameters = 200;
+  plan::CostOptions options;
+  const auto profiled = ToProfiled(*profile, &model, &options);
+  INFO(profiled.status());
+  REQUIRE(profiled.ok());
+  CHECK(options.state_bytes_per_parameter == Approx(10));
+  const plan::Costs costs(model, profiled->table, options, profiled->memory);
+  const plan::DeviceType& type = profiled->cluster.types[0];
+  const plan::StageCosts one = costs.For(type, 1, 1), two = costs.For(type, 2, 1),
+                         four = costs.For(type, 4, 1);
+  CHECK(one.StateBytes(0, 1) == 1000 + 8);  // with the workspace of one sequence
+  CHECK(one.StashBytes(0, 1) == 400);
+  CHECK(two.StateBytes(0, 1) == 600);
+  CHECK(two.StashBytes(0, 1) == 240);
+  CHECK(two.StateBytes(1, 2) == 1000);  // not measured: half
+  CHECK(four.StateBytes(0, 1) == 300);  // half of what each of two has
+  CHECK(four.StashBytes(0, 1) == 120);
 }
 
 TEST_CASE("trunks_and_edges_of_a_profile_reach_the_planner") {

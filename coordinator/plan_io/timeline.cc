@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/protocol/tensor_groups.h"
+
 namespace atl {
 namespace {
 
@@ -86,9 +88,9 @@ void AddReplica(const plan::Replica& replica, int index, const sim::Problem& pro
     message.ready_ns = sent.ready_ns;
     message.start_ns = sent.start_ns;
     message.arrive_ns = sent.arrive_ns;
-    for (size_t rank = 0; rank < std::min(from.size(), to.size()); ++rank) {
-      message.from = from[rank];
-      message.to = to[rank];
+    for (const auto& [sends, receives] : MessagePairs(from.size(), to.size())) {
+      message.from = from[sends];
+      message.to = to[receives];
       trace->messages.push_back(message);
     }
   }

@@ -162,7 +162,7 @@ std::vector<std::vector<std::string>> SiteOrders(const Cluster& cluster,
 // they can; within a group sites in the given order, weak devices first.
 std::vector<Replica> MapToNodes(const std::vector<EntityPool>& pools,
                                 const std::vector<Composition>& groups,
-                                const std::vector<std::string>& sites) {
+                                const std::vector<std::string>& sites, bool ends_alike) {
   std::vector<size_t> order(pools.size());
   std::iota(order.begin(), order.end(), 0);
   const auto rank = [&](size_t t) {
@@ -185,6 +185,9 @@ std::vector<Replica> MapToNodes(const std::vector<EntityPool>& pools,
       if (!any) break;
     }
   }
+  for (Replica& replica : replicas) {
+    if (ends_alike && replica.stages.size() > 1) MakeEndsAlike(replica.stages);
+  }
   return replicas;
 }
 
@@ -192,9 +195,8 @@ double BottleneckSeconds(const Cluster& cluster, const Costs& costs, const Layou
                          const Replica& replica) {
   double slowest = 0;
   for (const Stage& stage : replica.stages) {
-    const DeviceType& type = cluster.types[cluster.devices[stage.devices[0]].type];
     slowest =
-        std::max(slowest, costs.For(type, layout.tensor_parallel, layout.micro_batch)
+        std::max(slowest, GroupCosts(cluster, costs, layout.micro_batch, stage.devices, {})
                               .TotalSeconds(stage.first_layer, stage.last_layer, stage.saving));
   }
   return slowest;
@@ -237,6 +239,7 @@ absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, bool 
       std::vector<int> types;
       for (const Stage& stage : replica.stages) {
         types.push_back(cluster.devices[stage.devices[0]].type);
+        types.push_back(static_cast<int>(stage.devices.size()));
       }
       const auto cut = known.find({types, shares[r]});
       if (cut != known.end() && cut->second.size() == replica.stages.size()) {
@@ -246,8 +249,8 @@ absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, bool 
           replica.stages[s].saving = cut->second[s].saving;
         }
       } else {
-        ATOLL_RETURN_IF_ERROR(CutReplica(cluster, costs, layout.tensor_parallel, layout.micro_batch,
-                                         replica, {.every_stage = every_stage}));
+        ATOLL_RETURN_IF_ERROR(
+            CutReplica(cluster, costs, layout.micro_batch, replica, {.every_stage = every_stage}));
         known[{types, shares[r]}] = replica.stages;
       }
       layout.replicas[r] = std::move(replica);
@@ -274,65 +277,6 @@ void ShareMicroBatches(const Cluster& cluster, const Costs& costs, int total, La
   for (size_t r = 0; r < shares.size(); ++r) layout.replicas[r].micro_batches = shares[r];
 }
 
-std::vector<int> TensorParallelSizes(const Job& job) {
-  return job.tensor_parallel.empty() ? std::vector{1, 2, 4, 8} : job.tensor_parallel;
-}
-
-std::vector<int> MicroBatchSizes(const Job& job) {
-  return job.micro_batches.empty() ? std::vector{1, 2, 4, 8} : job.micro_batches;
-}
-
-std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                                int micro_batch) {
-  std::map<std::pair<std::string, int>, EntityPool> pools;
-  const auto add = [&](std::vector<int> entity) {
-    const Device& device = cluster.devices[entity[0]];
-    EntityPool& pool = pools[{device.site, device.type}];
-    pool.type = device.type;
-    pool.site = device.site;
-    pool.entities.push_back(std::move(entity));
-  };
-  std::map<std::pair<std::string, std::string>, std::vector<int>> left_over;  // by site, node
-  for (const std::vector<int>& group : cluster.DevicesByNode()) {
-    const auto even = static_cast<std::ptrdiff_t>(group.size() - group.size() % tensor_parallel);
-    for (std::ptrdiff_t i = 0; i < even; i += tensor_parallel) {
-      add({group.begin() + i, group.begin() + i + tensor_parallel});
-    }
-    const Device& device = cluster.devices[group[0]];
-    std::vector<int>& left = left_over[{device.site, device.node}];
-    left.insert(left.end(), group.begin() + even, group.end());
-  }
-  for (auto& [node, left] : left_over) {
-    if (left.size() < static_cast<size_t>(tensor_parallel)) continue;
-    SlowestFirst(cluster, costs, tensor_parallel, micro_batch, left);
-    // From the fastest on, so that the slowest are left over.
-    for (size_t end = left.size(); end >= static_cast<size_t>(tensor_parallel);
-         end -= tensor_parallel) {
-      std::vector<int> entity(left.begin() + static_cast<std::ptrdiff_t>(end) - tensor_parallel,
-                              left.begin() + static_cast<std::ptrdiff_t>(end));
-      const auto bytes = [&](int d) { return cluster.types[cluster.devices[d].type].memory_bytes; };
-      const bool fits = std::all_of(entity.begin(), entity.end(),
-                                    [&](int d) { return bytes(entity[0]) <= bytes(d); });
-      if (fits) add(std::move(entity));
-    }
-  }
-  std::vector<EntityPool> result;
-  for (auto& [key, pool] : pools) {
-    const DeviceType& type = cluster.types[pool.type];
-    const StageCosts all = costs.For(type, tensor_parallel, micro_batch);
-    pool.power = micro_batch / all.TotalSeconds(0, all.layers());
-    pool.price_per_hour = type.price_per_hour * tensor_parallel;
-    pool.memory_bytes = costs.UsableBytes(type) * tensor_parallel;
-    // Of devices that are alike the leader's are taken first.
-    std::stable_partition(pool.entities.begin(), pool.entities.end(),
-                          [&](const std::vector<int>& entity) {
-                            return cluster.devices[entity[0]].node == cluster.leader;
-                          });
-    result.push_back(std::move(pool));
-  }
-  return result;
-}
-
 namespace {
 
 // Enumerates for one tensor-parallel size and micro-batch after the other.
@@ -343,9 +287,14 @@ class Enumerator {
       : cluster_(cluster), costs_(costs), job_(job), stop_(stop), ranking_(cluster, costs, job) {}
 
   void Run() {
-    for (const int tp : TensorParallelSizes(job_)) {
+    std::vector<EntitySizes> all;
+    for (const int tp : TensorParallelSizes(job_)) all.push_back(EvenSizes(cluster_, tp));
+    // Those of unlike size last: they are known to be hopeless by then, if they are.
+    even_ = all.size();
+    for (EntitySizes& sizes : UnlikeSizes(cluster_, job_)) all.push_back(std::move(sizes));
+    for (size_t i = 0; i < all.size(); ++i) {
       for (const int micro_batch : MicroBatchSizes(job_)) {
-        if (micro_batch <= job_.global_batch) OfSize(tp, micro_batch);
+        if (micro_batch <= job_.global_batch) OfSize(all[i], i < even_, micro_batch);
       }
     }
     std::stable_sort(candidates_.begin(), candidates_.end(),
@@ -358,11 +307,13 @@ class Enumerator {
  private:
   bool Stopped() const { return !candidates_.empty() && stop_ && stop_(); }
 
-  void OfSize(int tp, int micro_batch) {
-    tp_ = tp;
+  void OfSize(const EntitySizes& sizes, bool even, int micro_batch) {
+    sizes_ = sizes;
     micro_batch_ = micro_batch;
-    pools_ = PoolsOf(cluster_, costs_, tp, micro_batch);
+    pools_ = PoolsOf(cluster_, costs_, sizes, micro_batch);
     if (pools_.empty()) return;
+    tp_ = 1;
+    for (const EntityPool& pool : pools_) tp_ = std::max(tp_, pool.size);
     total_ = (job_.global_batch + micro_batch - 1) / micro_batch;
     orders_ = SiteOrders(cluster_, pools_);
     const Composition all = AllOf(pools_);
@@ -374,9 +325,16 @@ class Enumerator {
       grouper_.Forget();
       for (const Scope& scope : scopes) {
         if (Stopped()) return;
-        OfScope(scope, d);
+        even ? OfScope(scope, d) : OfUnlikeSizes(scope, d);
       }
     }
+  }
+
+  // Replicas hold each layer by entities of one size, so they are alike.
+  void OfUnlikeSizes(const Scope& scope, int d) {
+    if (Hopeless(ranking_.Rank(PriceOf(scope.counts), EvenSeconds(scope, d)))) return;
+    scope_ = scope.name;
+    Offer("equal shares", scope, EqualShares(scope, d));
   }
 
   void OfScope(const Scope& scope, int d) {
@@ -444,10 +402,12 @@ class Enumerator {
     for (size_t o = 0; o < std::min(most, orders_.size()); ++o) {
       const std::vector<std::string>& order = orders_[o];
       if (!spans && o > 0) break;  // whose site comes first does not matter
-      Candidate candidate{.layout = {tp_, micro_batch_, "best", MapToNodes(pools_, groups, order)},
+      Candidate candidate{.layout = {tp_, micro_batch_, "best",
+                                     MapToNodes(pools_, groups, order, costs_.model().tied_head)},
                           .how = how,
                           .scope = scope_,
-                          .fitted = every_stage};
+                          .fitted = every_stage,
+                          .sizes = sizes_};
       absl::Status fits = CutAll(cluster_, costs_, total_, every_stage, candidate.layout);
       if (fits.ok() && !UsesLeader(cluster_, candidate.layout)) {
         fits = BringInLeader(cluster_, costs_, job_, pools_, candidate);
@@ -459,6 +419,7 @@ class Enumerator {
         why_not_ = fits;
         continue;
       }
+      if (!DegreesAgree(costs_.model(), candidate.layout)) continue;
       candidate.rank = ranking_.Rank(candidate.layout, candidate.estimate_s);
       const bool last = IsAbove(kHopelessOrder, candidate.rank);
       if (every_stage || job_.fixed.stages == 0) {
@@ -474,6 +435,8 @@ class Enumerator {
   const Costs& costs_;
   const Job& job_;
   const std::function<bool()>& stop_;
+  EntitySizes sizes_;
+  size_t even_ = 0;
   int tp_ = 1, micro_batch_ = 1, total_ = 1, entities_ = 0;
   const Ranking ranking_;
   std::multiset<double> best_;  // the best ranks so far

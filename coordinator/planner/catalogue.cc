@@ -236,6 +236,7 @@ absl::StatusOr<Model> MakeTransformer(const TransformerShape& shape) {
     layer.out_bytes = 2 * s * h;
     model.layers.push_back(layer);
   }
+  model.tied_head = shape.tied_head;
   // A tied head costs its own memory on the last stage all the same, but is counted once.
   model.layers.push_back({"head", (shape.tied_head ? 0 : embedding) + h * (shape.gated ? 1 : 2),
                           2.0 * tokens * static_cast<double>(embedding),

@@ -56,6 +56,7 @@ struct Layer {
 struct Model {
   std::string name;
   std::vector<Layer> layers;
+  bool tied_head = false;  // the last layer has a table of the first one's
 
   int64_t parameters() const;
 };

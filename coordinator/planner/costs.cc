@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 namespace atl::plan {
@@ -63,7 +64,7 @@ double StageCosts::MostSeconds() const {
 int64_t StageCosts::StateBytes(int first, int last, const Saving& asked) const {
   if (first == last) return 0;
   const Saving saving = Effective(asked, first, last);
-  double bytes = At(last).state_bytes - At(first).state_bytes;
+  double bytes = At(last).state_bytes - At(first).state_bytes + workspace_bytes_;
   if (saving.whole_backward) bytes += once_bytes_;
   if (saving.recomputed > 0) bytes += again_once_bytes_;
   return static_cast<int64_t>(bytes);
@@ -95,14 +96,17 @@ std::optional<Saving> StageCosts::LeastSaving(int first, int last, int64_t memor
 }
 
 void StageCosts::Add(const Layer& layer, const LayerTimes& times, const CostOptions& options,
-                     int tp, int micro_batch) {
+                     const LayerShares& shares, int micro_batch) {
   Sum sum = sums_->back();
   sum.times.forward_s += times.forward_s;
   sum.times.backward_s += times.backward_s;
   sum.times.weight_s += times.weight_s;
   sum.times.optimizer_s += times.optimizer_s;
-  const auto each = [&](int64_t bytes) { return static_cast<double>(bytes) * micro_batch / tp; };
-  sum.state_bytes += static_cast<double>(layer.parameters) * options.state_bytes_per_parameter / tp;
+  const auto each = [&](int64_t bytes) {
+    return static_cast<double>(bytes) * micro_batch * shares.stash;
+  };
+  sum.state_bytes +=
+      static_cast<double>(layer.parameters) * options.state_bytes_per_parameter * shares.state;
   sum.stash_bytes += each(layer.stash_bytes);
   sum.backward_bytes += each(layer.backward_bytes);
   // A backward pass has up to three gradients at stage links, of which one counts with its layer.
@@ -116,13 +120,28 @@ void StageCosts::Add(const Layer& layer, const LayerTimes& times, const CostOpti
   sums_->push_back(sum);
 }
 
+DegreeMemory Costs::MemoryOf(int tensor_parallel) const {
+  DegreeMemory memory;
+  const auto above = memory_.upper_bound(tensor_parallel);
+  const int measured = above == memory_.begin() ? 1 : std::prev(above)->first;
+  if (above != memory_.begin()) memory = std::prev(above)->second;
+  memory.layers.resize(model_.layers.size());
+  for (LayerShares& shares : memory.layers) {
+    shares.state = shares.state * measured / tensor_parallel;
+    shares.stash = shares.stash * measured / tensor_parallel;
+  }
+  return memory;
+}
+
 StageCosts Costs::Sums(std::vector<LayerTimes> times, int tensor_parallel, int micro_batch) const {
   StageCosts costs;
   costs.recompute_ = options_.recompute;
   costs.sums_ = std::make_shared<std::vector<StageCosts::Sum>>(1);
+  const DegreeMemory memory = MemoryOf(tensor_parallel);
+  costs.workspace_bytes_ = memory.workspace_bytes * micro_batch;
   for (size_t l = 0; l < model_.layers.size(); ++l) {
     if (!options_.split_backward) times[l].backward_s += std::exchange(times[l].weight_s, 0);
-    costs.Add(model_.layers[l], times[l], options_, tensor_parallel, micro_batch);
+    costs.Add(model_.layers[l], times[l], options_, memory.layers[l], micro_batch);
   }
   return costs;
 }

@@ -79,6 +79,19 @@ struct CostOptions {
 // Measured times: (type, tensor parallel size, micro-batch) -> one entry per layer.
 using ProfileTable = std::map<std::tuple<std::string, int, int>, std::vector<LayerTimes>>;
 
+// Measured memory of one layer on each device of a tensor-parallel group, relative to that of one
+// device that has all of it: more than an even part, since some of a layer is on all of them.
+struct LayerShares {
+  double state = 1;
+  double stash = 1;
+};
+// What was measured of one tensor-parallel degree.
+struct DegreeMemory {
+  std::vector<LayerShares> layers;
+  double workspace_bytes = 0;  // of the operation that needs most, for one sample
+};
+using MemoryTable = std::map<int, DegreeMemory>;  // by degree
+
 // All layers of a model for one type, TP size and micro-batch, with running sums. With kAlways the
 // saving is what it is, whatever callers say.
 class StageCosts {
@@ -88,7 +101,7 @@ class StageCosts {
   // F + B + W of one micro-batch.
   double TotalSeconds(int first, int last, const Saving& saving = {}) const;
   // Weights, gradients and optimizer state on each device of the group, and what one micro-batch at
-  // a time needs on top of its stash.
+  // a time needs on top of its stash: the workspace of operations, where it was measured, included.
   int64_t StateBytes(int first, int last, const Saving& saving = {}) const;
   // One micro-batch's stash on each device of the group.
   int64_t StashBytes(int first, int last, const Saving& saving = {}) const;
@@ -120,13 +133,13 @@ class StageCosts {
   Saving Effective(const Saving& saving, int first, int last) const;
   // Where the first so many layers that can be recomputed end.
   int EndOfRecomputed(int first, int last, int recomputed) const;
-  void Add(const Layer& layer, const LayerTimes& times, const CostOptions& options, int tp,
-           int micro_batch);
+  void Add(const Layer& layer, const LayerTimes& times, const CostOptions& options,
+           const LayerShares& shares, int micro_batch);
 
   const Sum& At(int layer) const { return (*sums_)[layer]; }
 
   std::shared_ptr<std::vector<Sum>> sums_;  // of the layers before; complete, they do not change
-  double once_bytes_ = 0, again_once_bytes_ = 0;
+  double once_bytes_ = 0, again_once_bytes_ = 0, workspace_bytes_ = 0;
   Recomputation recompute_ = Recomputation::kNever;
   Source source_ = Source::kRoofline;
 };
@@ -134,8 +147,16 @@ class StageCosts {
 // Caches its results: not for several threads at once.
 class Costs {
  public:
-  Costs(const Model& model, ProfileTable profile, const CostOptions& options)
-      : model_(model), profile_(std::move(profile)), options_(options) {}
+  // Of degrees that `memory` does not have, a device has an even part of what it has with the next
+  // smaller one there, or alone.
+  Costs(const Model& model, ProfileTable profile, const CostOptions& options,
+        MemoryTable memory = {})
+      : model_(model),
+        profile_(std::move(profile)),
+        options_(options),
+        memory_(std::move(memory)) {}
+  // The same measurements with other options.
+  Costs With(const CostOptions& options) const { return {model_, profile_, options, memory_}; }
 
   // Tensor parallelism adds two all-reduces of the activation to F and to B, over the type's link.
   // Interpolation: linear in the micro-batch between the two nearest measured ones (beyond the
@@ -164,11 +185,13 @@ class Costs {
   std::vector<LayerTimes> RankTimes(const std::vector<DeviceType>& types, size_t rank, double share,
                                     int micro_batch, Source* source) const;
   StageCosts Sums(std::vector<LayerTimes> times, int tensor_parallel, int micro_batch) const;
+  DegreeMemory MemoryOf(int tensor_parallel) const;
   std::vector<LayerTimes> Roofline(const DeviceType& type, int tp, int micro_batch) const;
 
   Model model_;
   ProfileTable profile_;
   CostOptions options_;
+  MemoryTable memory_;
   // By what counts of a type, degree, micro-batch.
   using Asked = std::tuple<std::string, double, double, double, int, int>;
   mutable std::map<Asked, StageCosts> known_;

@@ -47,6 +47,7 @@ struct Holder {
   int site = 0;
   int node = 0;
   int entity = 0;
+  double ranks = 1;
 };
 
 // From one replica's holder to the next one's.
@@ -83,7 +84,7 @@ class Synchroniser {
              sites.try_emplace(device.site, static_cast<int>(sites.size())).first->second,
              nodes.try_emplace({device.site, device.node}, static_cast<int>(nodes.size()))
                  .first->second,
-             entities + places[s]});
+             entities + places[s], static_cast<double>(replica.stages[s].devices.size())});
         cuts_.push_back(replica.stages[s].first_layer);
       }
       entities += 1 + *std::max_element(places.begin(), places.end());
@@ -135,10 +136,10 @@ class Synchroniser {
   const Stage& StageOf(size_t replica, const std::vector<size_t>& holder) const {
     return layout_.replicas[replica].stages[holder[replica]];
   }
-  // Of a layer, on one device.
-  double LargestShare() const {
+  // Of a layer, on one of the devices that hold it.
+  double LargestShare(const Holder& holder) const {
     const std::vector<int>& shares = layout_.tensor_shares;
-    if (shares.empty()) return 1.0 / layout_.tensor_parallel;
+    if (shares.empty()) return 1.0 / holder.ranks;
     return *std::max_element(shares.begin(), shares.end()) /
            std::accumulate(shares.begin(), shares.end(), 0.0);
   }
@@ -167,7 +168,7 @@ class Synchroniser {
               double ready_s) {
     const size_t n = holder.size();
     const double sent = RingShare(n) * bytes;
-    const double own = sent * LargestShare();
+    const double own = sent * LargestShare(At(0, holder));
     double latency_s = 0;
     for (size_t r = 0; r < n; ++r) {
       const Hop& hop = hops[r];
@@ -218,7 +219,7 @@ class Synchroniser {
         const Hop& hop = at.hops[i];
         near_s = std::max(near_s, hop.latency_s);
         resources_->Need(At(at.replicas[i], holder).entity,
-                         sent * LargestShare() / hop.bytes_per_s);
+                         sent * LargestShare(At(at.replicas[i], holder)) / hop.bytes_per_s);
         if (hop.shared >= 0) resources_->Need(hop.shared, sent / hop.shared_bytes_per_s);
       }
       for (const auto& [other, there] : at_site_) {
@@ -262,7 +263,7 @@ class Synchroniser {
         if (members.size() < 2) continue;
         const Wire wire = cluster_.WireBetween(first, StageOf(members[1], holder).devices[0]);
         const double node_s =
-            RingShare(members.size()) * bytes / layout_.tensor_parallel / wire.bytes_per_s;
+            RingShare(members.size()) * bytes / At(members[0], holder).ranks / wire.bytes_per_s;
         within_node_s = std::max(within_node_s, node_s);
         for (const size_t r : members) resources_->Need(At(r, holder).entity, node_s);
       }

@@ -10,9 +10,10 @@
 namespace atl::plan {
 namespace {
 
-// Stages [first, last) of a replica on devices of one type in one site.
+// Stages [first, last) of a replica on entities of one type and size in one site.
 struct Run {
   int type = 0;
+  int size = 1;
   std::string site;
   int first = 0;
   int last = 0;
@@ -23,10 +24,12 @@ std::vector<Run> RunsOf(const Cluster& cluster, const Replica& replica) {
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const Device& device = cluster.devices[replica.stages[s].devices[0]];
     const int at = static_cast<int>(s);
-    if (!runs.empty() && runs.back().type == device.type && runs.back().site == device.site) {
+    const int size = static_cast<int>(replica.stages[s].devices.size());
+    if (!runs.empty() && runs.back().type == device.type && runs.back().size == size &&
+        runs.back().site == device.site) {
       runs.back().last = at + 1;
     } else {
-      runs.push_back({device.type, device.site, at, at + 1});
+      runs.push_back({device.type, size, device.site, at, at + 1});
     }
   }
   return runs;
@@ -34,7 +37,9 @@ std::vector<Run> RunsOf(const Cluster& cluster, const Replica& replica) {
 
 std::string KeyOf(const std::vector<Run>& runs, int micro_batches) {
   std::string key = absl::StrCat(micro_batches);
-  for (const Run& run : runs) absl::StrAppend(&key, "|", run.site, ",", run.type, ",", run.last);
+  for (const Run& run : runs) {
+    absl::StrAppend(&key, "|", run.site, ",", run.type, ",", run.size, ",", run.last);
+  }
   return key;
 }
 
@@ -57,11 +62,11 @@ std::optional<GroupOrder> OrderRuns(const Cluster& cluster, const Costs& costs,
                                     const Layout& layout, const Replica& replica,
                                     const std::vector<Run>& runs, double exact_work,
                                     std::string* how) {
-  std::map<int, StageCosts> by_type;
+  std::map<std::pair<int, int>, StageCosts> alike;  // by type and size
   for (const Run& run : runs) {
-    if (by_type.count(run.type) > 0) continue;
-    by_type.emplace(run.type,
-                    costs.For(cluster.types[run.type], layout.tensor_parallel, layout.micro_batch));
+    if (alike.count({run.type, run.size}) > 0) continue;
+    alike.emplace(std::pair(run.type, run.size),
+                  costs.For(cluster.types[run.type], run.size, layout.micro_batch));
   }
   OrderProblem problem;
   problem.micro_batches = replica.micro_batches;
@@ -69,7 +74,7 @@ std::optional<GroupOrder> OrderRuns(const Cluster& cluster, const Costs& costs,
     problem.out_bytes.push_back(static_cast<double>(layer.out_bytes) * layout.micro_batch);
   }
   for (const Run& from : runs) {
-    problem.groups.push_back({from.last - from.first, &by_type.at(from.type),
+    problem.groups.push_back({from.last - from.first, &alike.at({from.type, from.size}),
                               costs.UsableBytes(cluster.types[from.type])});
     problem.wires.emplace_back();
     for (const Run& to : runs) {
@@ -91,8 +96,7 @@ std::vector<Stage> StagesOf(const Cluster& cluster, const Costs& costs, const La
   std::vector<Stage> stages;
   for (size_t g = 0; g < order.groups.size(); ++g) {
     const Run& run = runs[order.groups[g]];
-    const StageCosts stage_costs =
-        costs.For(cluster.types[run.type], layout.tensor_parallel, layout.micro_batch);
+    const StageCosts stage_costs = costs.For(cluster.types[run.type], run.size, layout.micro_batch);
     const std::vector<int> cuts =
         SplitEvenly(stage_costs, order.cuts[g], order.cuts[g + 1], run.last - run.first);
     for (int s = run.first; s < run.last; ++s) {
@@ -137,7 +141,7 @@ bool SwapStages(const Cluster& cluster, const Costs& costs, const Outcome& outco
   for (const int r : kind.replicas) {
     Replica& replica = layout.replicas[r];
     std::swap(replica.stages[first].devices, replica.stages[first + 1].devices);
-    if (!CutReplica(cluster, costs, layout.tensor_parallel, layout.micro_batch, replica).ok()) {
+    if (!CutReplica(cluster, costs, layout.micro_batch, replica).ok()) {
       return false;
     }
   }

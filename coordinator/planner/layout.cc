@@ -272,14 +272,15 @@ std::vector<int> PlacesOf(const Replica& replica) {
   return places;
 }
 
-void SlowestFirst(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
+void SlowestFirst(const Cluster& cluster, const Costs& costs, int micro_batch,
                   std::vector<int>& devices) {
   if (devices.size() < 2) return;
   std::map<int, double> seconds;  // by type, of the whole model
   for (const int d : devices) {
     const auto [known, added] = seconds.try_emplace(cluster.devices[d].type, 0);
     if (!added) continue;
-    const StageCosts all = costs.For(cluster.types[known->first], tensor_parallel, micro_batch);
+    const StageCosts all =
+        costs.For(cluster.types[known->first], static_cast<int>(devices.size()), micro_batch);
     known->second = all.TotalSeconds(0, all.layers());
   }
   std::stable_sort(devices.begin(), devices.end(), [&](int a, int b) {
@@ -294,11 +295,12 @@ const ReplicaOutcome& SlowestKind(const Outcome& outcome) {
                            });
 }
 
-StageCosts GroupCosts(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                      int micro_batch, const std::vector<int>& devices,
-                      const std::vector<int>& tensor_shares) {
+StageCosts GroupCosts(const Cluster& cluster, const Costs& costs, int micro_batch,
+                      const std::vector<int>& devices, const std::vector<int>& tensor_shares) {
   const auto type_of = [&](int d) { return cluster.types[cluster.devices[d].type]; };
-  if (tensor_shares.empty()) return costs.For(type_of(devices[0]), tensor_parallel, micro_batch);
+  if (tensor_shares.empty()) {
+    return costs.For(type_of(devices[0]), static_cast<int>(devices.size()), micro_batch);
+  }
   std::vector<DeviceType> types;
   for (const int d : devices) types.push_back(type_of(d));
   return costs.ForShares(types, tensor_shares, micro_batch);
@@ -320,6 +322,28 @@ int64_t GroupBytes(const Cluster& cluster, const Costs& costs, const std::vector
   return static_cast<int64_t>(least);
 }
 
+bool IsOfOneDegree(const Layout& layout) {
+  const auto size = static_cast<size_t>(layout.tensor_parallel);
+  return std::all_of(layout.replicas.begin(), layout.replicas.end(), [&](const Replica& replica) {
+    return std::all_of(replica.stages.begin(), replica.stages.end(),
+                       [&](const Stage& stage) { return stage.devices.size() == size; });
+  });
+}
+
+bool DegreesAgree(const Model& model, const Layout& layout) {
+  if (IsOfOneDegree(layout)) return true;
+  std::vector<size_t> degrees(model.layers.size(), 0);
+  for (const Replica& replica : layout.replicas) {
+    for (const Stage& stage : replica.stages) {
+      for (int l = stage.first_layer; l < stage.last_layer; ++l) {
+        if (degrees[l] == 0) degrees[l] = stage.devices.size();
+        if (degrees[l] != stage.devices.size()) return false;
+      }
+    }
+  }
+  return !model.tied_head || degrees.front() == degrees.back();
+}
+
 bool SavesMemory(const Layout& layout) {
   for (const Replica& replica : layout.replicas) {
     for (const Stage& stage : replica.stages) {
@@ -332,7 +356,7 @@ bool SavesMemory(const Layout& layout) {
 double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
                        const Layout& layout) {
   const WireSharing sharing = SharingOf(cluster, layout);
-  std::map<int, StageCosts> by_type;
+  std::map<std::pair<int, size_t>, StageCosts> alike;  // by type and number of devices
   std::set<std::string> seen;
   double slowest = 0;
   for (const Replica& replica : layout.replicas) {
@@ -346,13 +370,14 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
     double beat = 0;
     for (size_t s = 0; s < replica.stages.size(); ++s) {
       const Stage& stage = replica.stages[s];
-      const int type = cluster.devices[stage.devices[0]].type;
-      if (by_type.find(type) == by_type.end()) {
-        by_type.emplace(type,
-                        costs.For(cluster.types[type], layout.tensor_parallel, layout.micro_batch));
+      const std::pair key(cluster.devices[stage.devices[0]].type, stage.devices.size());
+      auto own = alike.find(key);
+      if (own == alike.end()) {
+        const int size = static_cast<int>(key.second);
+        own =
+            alike.emplace(key, costs.For(cluster.types[key.first], size, layout.micro_batch)).first;
       }
-      const LayerTimes times =
-          by_type.at(type).Of(stage.first_layer, stage.last_layer, stage.saving);
+      const LayerTimes times = own->second.Of(stage.first_layer, stage.last_layer, stage.saving);
       work[places[s]] += times.forward_s + times.backward_s + times.weight_s;
       beat = std::max(beat, work[places[s]]);
       if (s + 1 == replica.stages.size()) break;
@@ -398,8 +423,7 @@ absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& cost
   for (const int in_flight : {1, (most + 1) / 2, most}) {
     std::vector<Saving>& savings = tried.emplace_back();
     for (Replica& replica : saving.replicas) {
-      SaveMemory(cluster, costs, layout.tensor_parallel, layout.micro_batch, in_flight, replica,
-                 layout.tensor_shares);
+      SaveMemory(cluster, costs, layout.micro_batch, in_flight, replica, layout.tensor_shares);
       for (const Stage& stage : replica.stages) savings.push_back(stage.saving);
     }
     if (std::count(tried.begin(), tried.end(), savings) > 1) continue;

@@ -1,7 +1,8 @@
 // One way to lay a job out over a cluster, and what it costs.
 //
-// A layout is built from entities: sets of `tensor_parallel` devices of one type in one node that
-// act as one. An entity holds one stage of its replica, or several (interleaved, V-shaped).
+// A layout is built from entities: tensor-parallel sets of devices of one type in one node that act
+// as one. An entity holds one stage of its replica, or several (interleaved, V-shaped). Entities
+// may differ in size, but for those that hold a layer in the other replicas (DegreesAgree).
 // Replicas may be cut differently and take different numbers of micro-batches.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_LAYOUT_H_
@@ -84,7 +85,7 @@ std::vector<int> PlacesOf(const Replica& replica);
 enum class Shape { kPlain, kInterleaved, kVShaped };
 
 struct Layout {
-  int tensor_parallel = 1;
+  int tensor_parallel = 1;        // size of its largest entity
   int micro_batch = 1;            // samples
   std::string schedule = "best";  // a family of the simulator
   std::vector<Replica> replicas;
@@ -135,22 +136,21 @@ struct Evaluation {
 
 // Orders a stage's devices by their time for the whole model; their types, but for the first one's,
 // do not matter.
-void SlowestFirst(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
+void SlowestFirst(const Cluster& cluster, const Costs& costs, int micro_batch,
                   std::vector<int>& devices);
 
 // Of a group of devices that share layers: what a stage on it takes, and the memory of each of them
 // as if their shares were even.
-StageCosts GroupCosts(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                      int micro_batch, const std::vector<int>& devices,
-                      const std::vector<int>& tensor_shares);
+StageCosts GroupCosts(const Cluster& cluster, const Costs& costs, int micro_batch,
+                      const std::vector<int>& devices, const std::vector<int>& tensor_shares);
 int64_t GroupBytes(const Cluster& cluster, const Costs& costs, const std::vector<int>& devices,
                    const std::vector<int>& tensor_shares);
 
 // Gives the stages the least savings with which their devices hold as many micro-batches of them as
 // 1F1B has in flight, at most `in_flight`; where none is enough, half as many, and so on down to
 // one. None at all unless costs say kWhereNeeded.
-void SaveMemory(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
-                int in_flight, Replica& replica, const std::vector<int>& tensor_shares = {});
+void SaveMemory(const Cluster& cluster, const Costs& costs, int micro_batch, int in_flight,
+                Replica& replica, const std::vector<int>& tensor_shares = {});
 
 // Cuts that balance the layers for this order of stages, one per entity, under memory: with 1F1B's
 // activations where they fit, else with half as many, and so on down to one micro-batch; and
@@ -159,8 +159,8 @@ struct CutOptions {
   std::vector<int> tensor_shares = {};
   bool every_stage = false;  // gets a layer at least; otherwise stages without any are left out
 };
-absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                        int micro_batch, Replica& replica, const CutOptions& options = {});
+absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int micro_batch,
+                        Replica& replica, const CutOptions& options = {});
 
 // Gives every entity of a plainly placed layout two stages. False where there are too few layers or
 // too little memory for that.
@@ -172,6 +172,12 @@ absl::Status SetSchedule(const Cluster& cluster, const Costs& costs, const std::
                          Layout& layout);
 
 bool Obeys(const Constraints& fixed, const Layout& layout);
+
+// Gradients are summed rank by rank: all replicas hold a layer by entities of one size; and those
+// of a tied head and its embedding, which have one table, are of one size.
+bool DegreesAgree(const Model& model, const Layout& layout);
+// Whether all entities are of one size.
+bool IsOfOneDegree(const Layout& layout);
 
 // A quick estimate: slowest replica by the cost model (fill and drain, bottleneck stage or link per
 // micro-batch) plus synchronisation. Never simulates.

@@ -17,10 +17,10 @@ namespace {
 // Of a replica's stages; groups of devices that are alike are computed once.
 class CostsOfStages {
  public:
-  CostsOfStages(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
-                const Replica& replica, const std::vector<int>& tensor_shares = {}) {
+  CostsOfStages(const Cluster& cluster, const Costs& costs, int micro_batch, const Replica& replica,
+                const std::vector<int>& tensor_shares = {}) {
     for (const Stage& stage : replica.stages) {
-      std::vector<int> types;
+      std::vector<int> types = {static_cast<int>(stage.devices.size())};
       for (const int d : stage.devices) {
         types.push_back(cluster.devices[d].type);
         if (tensor_shares.empty()) break;
@@ -28,8 +28,8 @@ class CostsOfStages {
       auto known = alike_.find(types);
       if (known == alike_.end()) {
         known = alike_
-                    .emplace(types, GroupCosts(cluster, costs, tensor_parallel, micro_batch,
-                                               stage.devices, tensor_shares))
+                    .emplace(types,
+                             GroupCosts(cluster, costs, micro_batch, stage.devices, tensor_shares))
                     .first;
       }
       stages_.push_back(&known->second);
@@ -41,7 +41,7 @@ class CostsOfStages {
   int64_t usable_bytes(size_t stage) const { return bytes_[stage]; }
 
  private:
-  std::map<std::vector<int>, StageCosts> alike_;  // by types
+  std::map<std::vector<int>, StageCosts> alike_;  // by number of devices and types
   std::vector<const StageCosts*> stages_;
   std::vector<int64_t> bytes_;
 };
@@ -150,11 +150,11 @@ void SetLevel(int level, const CostsOfStages& costs, const std::vector<size_t>& 
 
 }  // namespace
 
-void SaveMemory(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
-                int in_flight, Replica& replica, const std::vector<int>& tensor_shares) {
+void SaveMemory(const Cluster& cluster, const Costs& costs, int micro_batch, int in_flight,
+                Replica& replica, const std::vector<int>& tensor_shares) {
   for (Stage& stage : replica.stages) stage.saving = {};
   if (costs.options().recompute != Recomputation::kWhereNeeded) return;
-  const CostsOfStages of(cluster, costs, tensor_parallel, micro_batch, replica, tensor_shares);
+  const CostsOfStages of(cluster, costs, micro_batch, replica, tensor_shares);
   std::map<int, std::vector<size_t>> entities;  // by place
   const std::vector<int> places = PlacesOf(replica);
   for (size_t s = 0; s < places.size(); ++s) entities[places[s]].push_back(s);
@@ -185,10 +185,10 @@ void SaveMemory(const Cluster& cluster, const Costs& costs, int tensor_parallel,
   }
 }
 
-absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                        int micro_batch, Replica& replica, const CutOptions& options) {
+absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int micro_batch,
+                        Replica& replica, const CutOptions& options) {
   const std::vector<int>& tensor_shares = options.tensor_shares;
-  const CostsOfStages of(cluster, costs, tensor_parallel, micro_batch, replica, tensor_shares);
+  const CostsOfStages of(cluster, costs, micro_batch, replica, tensor_shares);
   const int stages = static_cast<int>(replica.stages.size());
   int in_flight = std::min(replica.micro_batches, stages);
   const auto balance = [&] {
@@ -212,7 +212,7 @@ absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_p
     if (stage.first_layer < stage.last_layer) kept.push_back(std::move(stage));
   }
   replica.stages = std::move(kept);  // a stage without layers is an idle device
-  SaveMemory(cluster, costs, tensor_parallel, micro_batch, in_flight, replica, tensor_shares);
+  SaveMemory(cluster, costs, micro_batch, in_flight, replica, tensor_shares);
   return absl::OkStatus();
 }
 
@@ -257,6 +257,7 @@ bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& la
     std::vector<int> layers;  // of each entity
     for (const Stage& stage : replica.stages) {
       key.push_back(cluster.devices[stage.devices[0]].type);
+      key.push_back(static_cast<int>(stage.devices.size()));
       key.push_back(stage.last_layer);
       layers.push_back(stage.last_layer - stage.first_layer);
     }
@@ -280,7 +281,7 @@ bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& la
     }
     auto [cuts, added] = known.try_emplace({key, replica.micro_batches});
     if (added) {
-      const CostsOfStages of(cluster, costs, layout.tensor_parallel, layout.micro_batch, replica);
+      const CostsOfStages of(cluster, costs, layout.micro_batch, replica);
       const bool saves = costs.options().recompute == Recomputation::kWhereNeeded;
       if (!Evener(of, saves, 1, replica).Run()) return false;
       for (const Stage& stage : replica.stages) cuts->second.push_back(stage.last_layer);
@@ -289,7 +290,7 @@ bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& la
       replica.stages[s].first_layer = s == 0 ? 0 : cuts->second[s - 1];
       replica.stages[s].last_layer = cuts->second[s];
     }
-    SaveMemory(cluster, costs, layout.tensor_parallel, layout.micro_batch, 2 * entities, replica);
+    SaveMemory(cluster, costs, layout.micro_batch, 2 * entities, replica);
   }
   return true;
 }

@@ -71,8 +71,7 @@ absl::Status BringInLeader(const Cluster& cluster, const Costs& costs, const Job
       Replica& target = changed.layout.replicas[r];
       target.stages[s].devices = *own;
       const absl::Status cut =
-          CutReplica(cluster, costs, layout.tensor_parallel, layout.micro_batch, target,
-                     {.every_stage = candidate.fitted});
+          CutReplica(cluster, costs, layout.micro_batch, target, {.every_stage = candidate.fitted});
       if (!cut.ok() || !UsesLeader(cluster, changed.layout)) {
         why_not = cut.ok() ? absl::ResourceExhaustedError("it is too slow for a layer") : cut;
         continue;

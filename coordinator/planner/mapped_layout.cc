@@ -12,15 +12,15 @@ namespace {
 
 constexpr size_t kMostMembers = 255;  // of a group
 
-// Entities that no link distinguishes: of one type and site, and of one node or device where these
-// have links of their own.
-using Like = std::tuple<int, std::string, std::string, int>;
+// Entities that no link distinguishes: of one type, size and site, and of one node or device where
+// these have links of their own.
+using Like = std::tuple<int, size_t, std::string, std::string, int>;
 
 Like LikeOf(const Cluster& cluster, const Stage& stage) {
   const int first = stage.devices[0];
   const Device& device = cluster.devices[first];
-  return {device.type, device.site, cluster.node_to_node.empty() ? "" : device.node,
-          cluster.measured.empty() ? -1 : first};
+  return {device.type, stage.devices.size(), device.site,
+          cluster.node_to_node.empty() ? "" : device.node, cluster.measured.empty() ? -1 : first};
 }
 
 // One replica as a problem, and what its groups are.
@@ -57,8 +57,9 @@ class ReplicaMapping {
   std::string Key() const {
     std::string key = absl::StrCat(replica_.micro_batches);
     for (const std::vector<int>& members : members_) {
-      const auto [type, site, node, device] = LikeOf(cluster_, replica_.stages[members[0]]);
-      absl::StrAppend(&key, "|", type, ",", site, ",", node, ",", device, ",", members.size());
+      const auto [type, size, site, node, device] = LikeOf(cluster_, replica_.stages[members[0]]);
+      absl::StrAppend(&key, "|", type, ",", size, ",", site, ",", node, ",", device, ",",
+                      members.size());
     }
     return key;
   }
@@ -77,9 +78,8 @@ class ReplicaMapping {
  private:
   void AddGroups(const Costs& costs) {
     for (const std::vector<int>& members : members_) {
-      const int device = FirstOf(members[0]);
-      const DeviceType& type = cluster_.types[cluster_.devices[device].type];
-      costs_.push_back(costs.For(type, layout_.tensor_parallel, layout_.micro_batch));
+      const std::vector<int>& devices = replica_.stages[members[0]].devices;
+      costs_.push_back(GroupCosts(cluster_, costs, layout_.micro_batch, devices, {}));
     }
     for (size_t g = 0; g < members_.size(); ++g) {
       const DeviceType& type = cluster_.types[cluster_.devices[FirstOf(members_[g][0])].type];
@@ -153,8 +153,7 @@ std::optional<MappedLayout> Mapped(const Cluster& cluster, const Costs& costs, c
     const StageMapping& of = mapping->second;
     Replica& target = mapped.layout.replicas[r];
     target.stages = replica.StagesOf(of);
-    SaveMemory(cluster, costs, layout.tensor_parallel, layout.micro_batch, target.micro_batches,
-               target);
+    SaveMemory(cluster, costs, layout.micro_batch, target.micro_batches, target);
     mapped.seconds = std::max(mapped.seconds, of.seconds);
     mapped.bound_s = std::max(mapped.bound_s, of.bound_s);
   }

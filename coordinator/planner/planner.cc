@@ -194,7 +194,8 @@ class Contest {
     plan_.rank = rank;
   }
   bool IsAllowed(const Layout& layout) const {
-    return Obeys(job_.fixed, layout) && UsesLeader(cluster_, layout);
+    return Obeys(job_.fixed, layout) && UsesLeader(cluster_, layout) &&
+           DegreesAgree(costs_.model(), layout);
   }
 
   const Cluster& cluster_;
@@ -245,8 +246,8 @@ std::string Reason(const Plan& plan, absl::string_view compared) {
 void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Options& options,
                 std::vector<Candidate>& candidates) {
   if (candidates.empty()) return;
-  const Layout& best = candidates[0].layout;
-  if (!AreUnlike(PoolsOf(cluster, costs, best.tensor_parallel, best.micro_batch))) return;
+  const Candidate& best = candidates[0];
+  if (!AreUnlike(PoolsOf(cluster, costs, best.sizes, best.layout.micro_batch))) return;
   options.simulate *= 2;
   for (const bool fitted : {false, true}) {
     std::set<size_t> replicas;
@@ -294,7 +295,10 @@ void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options
   for (const Candidate* candidate : chosen) {
     if (options.stop && options.stop()) break;
     std::optional<MappedLayout> layout = Mapped(cluster, costs, job, candidate->layout, mapping);
-    if (!layout || !UsesLeader(cluster, layout->layout)) continue;
+    if (!layout || !UsesLeader(cluster, layout->layout) ||
+        !DegreesAgree(costs.model(), layout->layout)) {
+      continue;
+    }
     Candidate& added = mapped.emplace_back(*candidate);
     added.layout = std::move(layout->layout);
     absl::StrAppend(&added.how, ", ", kByBranchAndBound);
@@ -331,6 +335,22 @@ void Compete(const std::vector<Candidate>& candidates, const Options& options, C
 
 }  // namespace
 
+namespace {
+
+// "4", or "1 to 4".
+std::string DegreesText(const Layout& layout) {
+  size_t least = SIZE_MAX, most = 0;
+  for (const Replica& replica : layout.replicas) {
+    for (const Stage& stage : replica.stages) {
+      least = std::min(least, stage.devices.size());
+      most = std::max(most, stage.devices.size());
+    }
+  }
+  return least < most ? absl::StrCat(least, " to ", most) : absl::StrCat(layout.tensor_parallel);
+}
+
+}  // namespace
+
 std::string Describe(const Layout& layout) {
   size_t least = SIZE_MAX;
   size_t most = 0;
@@ -345,7 +365,7 @@ std::string Describe(const Layout& layout) {
                                                              : "";
   return absl::StrCat(layout.replicas.size(),
                       layout.replicas.size() == 1 ? " replica" : " replicas", " x ", stages,
-                      most == 1 ? " stage" : " stages", halves, ", TP ", layout.tensor_parallel,
+                      most == 1 ? " stage" : " stages", halves, ", TP ", DegreesText(layout),
                       ", micro-batch ", layout.micro_batch);
 }
 
@@ -386,9 +406,9 @@ std::string TimesFrom(const Cluster& cluster, const Costs& costs, const Layout& 
     for (const Stage& stage : replica.stages) {
       const int type = cluster.devices[stage.devices[0]].type;
       if (!types.insert(type).second) continue;
-      worst = std::max(worst, GroupCosts(cluster, costs, layout.tensor_parallel, layout.micro_batch,
-                                         stage.devices, layout.tensor_shares)
-                                  .source());
+      worst = std::max(
+          worst, GroupCosts(cluster, costs, layout.micro_batch, stage.devices, layout.tensor_shares)
+                     .source());
     }
   }
   if (worst == Source::kMeasured) return "measured";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <set>
 
 #include "common/rng.h"
@@ -40,7 +41,7 @@ void CheckPlan(const Cluster& cluster, const Costs& costs, const Job& job, const
       CHECK(stage.first_layer == next_layer);
       CHECK(stage.last_layer > stage.first_layer);
       next_layer = stage.last_layer;
-      CHECK(static_cast<int>(stage.devices.size()) == plan.layout.tensor_parallel);
+      CHECK(static_cast<int>(stage.devices.size()) <= plan.layout.tensor_parallel);
       const bool first_visit = std::find(places.begin(), places.end(), places[s]) ==
                                places.begin() + static_cast<std::ptrdiff_t>(s);
       for (const int d : stage.devices) {
@@ -51,6 +52,7 @@ void CheckPlan(const Cluster& cluster, const Costs& costs, const Job& job, const
     }
     CHECK(next_layer == static_cast<int>(costs.model().layers.size()));
   }
+  CHECK(DegreesAgree(costs.model(), plan.layout));
   CHECK(micro_batches * plan.layout.micro_batch >= job.global_batch);
   for (const ReplicaOutcome& kind : plan.outcome.kinds) {
     CHECK(kind.found.result.verdict == sim::Verdict::kFits);
@@ -82,6 +84,44 @@ TEST_CASE("Any mix of devices gets a valid plan, the same one every time") {
   const auto again = PlanJob(cluster, costs, job, kQuick);
   CHECK(again->outcome.step_s == plan->outcome.step_s);
   CHECK(again->reason == plan->reason);
+}
+
+std::set<size_t> DegreesOf(const Layout& layout) {
+  std::set<size_t> degrees;
+  for (const Replica& replica : layout.replicas) {
+    for (const Stage& stage : replica.stages) degrees.insert(stage.devices.size());
+  }
+  return degrees;
+}
+
+// Few micro-batches, so that few stages are better; and machines of one device.
+TEST_CASE("stages_of_machines_of_unlike_size_have_tensor_parallel_sets_of_unlike_size") {
+  Cluster cluster;
+  Add(cluster, "a100-80", 4, "a");
+  cluster.types.push_back(*FindDeviceType("h800"));
+  for (const char* node : {"b0", "b1"}) cluster.devices.push_back({node, node, "a", 1});
+  for (const bool tied : {false, true}) {
+    Model model = *FindModel("llama-7b");
+    model.tied_head = tied;
+    const Costs costs(model, {}, {});
+    Job job{.global_batch = 2, .micro_batches = {1}};
+    std::map<int, double> step_s;  // by degree
+    for (const int degree : {1, 4}) {
+      job.tensor_parallel = {degree};
+      const auto plan = PlanJob(cluster, costs, job, kQuick);
+      if (plan.ok()) step_s[degree] = plan->outcome.step_s;
+    }
+    job.tensor_parallel = {1, 2, 4};
+    const auto plan = PlanJob(cluster, costs, job, kQuick);
+    REQUIRE(plan.ok());
+    INFO(Describe(plan->layout));
+    CheckPlan(cluster, costs, job, *plan);
+    CHECK(DegreesOf(plan->layout) == std::set<size_t>{1, 4});
+    CHECK_THAT(Describe(plan->layout), Catch::Contains("TP 1 to 4"));
+    for (const auto& [degree, even_s] : step_s) CHECK(plan->outcome.step_s < 0.95 * even_s);
+    const std::vector<Stage>& stages = plan->layout.replicas[0].stages;
+    if (tied) CHECK(stages.front().devices.size() == stages.back().devices.size());
+  }
 }
 
 TEST_CASE("Slow links between sites: activations cross rather than gradients") {

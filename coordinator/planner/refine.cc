@@ -27,7 +27,7 @@ class Climber {
     const Layout& layout = candidate.layout;
     total_ = 0;
     for (const Replica& replica : layout.replicas) total_ += replica.micro_batches;
-    for (EntityPool& pool : PoolsOf(cluster, costs, layout.tensor_parallel, layout.micro_batch)) {
+    for (EntityPool& pool : PoolsOf(cluster, costs, candidate.sizes, layout.micro_batch)) {
       for (std::vector<int>& entity : pool.entities) entities_.push_back(std::move(entity));
     }
     FindIdle();
@@ -41,14 +41,10 @@ class Climber {
     std::set<size_t> changed;
     if (!Change(layout, changed)) return false;
     for (const size_t r : changed) {
-      if (!CutReplica(cluster_, costs_, layout.tensor_parallel, layout.micro_batch,
-                      layout.replicas[r])
-               .ok()) {
-        return false;
-      }
+      if (!CutReplica(cluster_, costs_, layout.micro_batch, layout.replicas[r]).ok()) return false;
     }
     if (best_.fitted && !Obeys(job_.fixed, layout)) return false;
-    if (!UsesLeader(cluster_, layout)) return false;
+    if (!UsesLeader(cluster_, layout) || !DegreesAgree(costs_.model(), layout)) return false;
     ShareMicroBatches(cluster_, costs_, total_, layout);
     const double estimate_s = EstimateSeconds(cluster_, costs_, job_, layout);
     const double rank = ranking_.Rank(layout, estimate_s);

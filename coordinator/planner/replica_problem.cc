@@ -118,8 +118,7 @@ absl::Status SetMemory(const Cluster& cluster, const Costs& costs, const Layout&
   for (size_t entity = 0; entity < stages.size(); ++entity) {
     const Stage& first = replica.stages[stages[entity][0]];
     const StageCosts stage_costs =
-        GroupCosts(cluster, costs, layout.tensor_parallel, layout.micro_batch, first.devices,
-                   layout.tensor_shares);
+        GroupCosts(cluster, costs, layout.micro_batch, first.devices, layout.tensor_shares);
     int64_t state = 0;
     int64_t activations = 0;
     std::string layers;
@@ -195,6 +194,11 @@ Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& 
   } else if (cluster.devices[from.devices[0]].node == cluster.devices[to.devices[0]].node) {
     Scale(static_cast<double>(std::min(from.devices.size(), to.devices.size())), wire);
   }
+  // Each of fewer senders sends to several ranks.
+  if (from.devices.size() < to.devices.size()) {
+    const size_t copies = (to.devices.size() + from.devices.size() - 1) / from.devices.size();
+    Scale(1.0 / static_cast<double>(copies), wire);
+  }
   return wire;
 }
 
@@ -205,14 +209,15 @@ int64_t BoundaryBytes(const Costs& costs, const Stage& stage, int micro_batch) {
 std::string KindOf(const Cluster& cluster, const Layout& layout, const WireSharing& sharing,
                    const Replica& replica) {
   std::string kind =
-      absl::StrCat(layout.tensor_parallel, ",", layout.micro_batch, ",", layout.schedule, ",",
+      absl::StrCat(layout.micro_batch, ",", layout.schedule, ",",
                    layout.split_backward ? "split" : "whole", ",", replica.micro_batches);
   const std::vector<int> places = PlacesOf(replica);
   std::map<std::pair<std::string, std::string>, size_t> lines;  // of the replica, numbered
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const Stage& stage = replica.stages[s];
-    AppendRaw(kind, places[s], cluster.devices[stage.devices[0]].type, stage.first_layer,
-              stage.last_layer, stage.saving.any() ? stage.saving.recomputed : -1);
+    AppendRaw(kind, places[s], cluster.devices[stage.devices[0]].type, stage.devices.size(),
+              stage.first_layer, stage.last_layer,
+              stage.saving.any() ? stage.saving.recomputed : -1);
     for (size_t rank = 0; rank < layout.tensor_shares.size(); ++rank) {
       AppendRaw(kind, layout.tensor_shares[rank], cluster.devices[stage.devices[rank]].type);
     }
@@ -243,8 +248,7 @@ absl::StatusOr<ReplicaOutcome> BuildReplica(const Cluster& cluster, const Costs&
   for (int s = 0; s < stages; ++s) {
     const Stage& stage = replica.stages[s];
     const StageCosts stage_costs =
-        GroupCosts(cluster, costs, layout.tensor_parallel, layout.micro_batch, stage.devices,
-                   layout.tensor_shares);
+        GroupCosts(cluster, costs, layout.micro_batch, stage.devices, layout.tensor_shares);
     const LayerTimes times = stage_costs.Of(stage.first_layer, stage.last_layer, stage.saving);
     sim::Chunk chunk;
     chunk.device = places[s];

@@ -27,17 +27,6 @@ std::vector<std::string> StrongSites(const std::vector<EntityPool>& pools) {
 
 }  // namespace
 
-bool AreUnlike(const std::vector<EntityPool>& pools) {
-  constexpr size_t kMostDevices = 160;
-  size_t devices = 0;
-  size_t sets = 0;
-  for (const EntityPool& pool : pools) {
-    sets += pool.entities.size();
-    for (const std::vector<int>& entity : pool.entities) devices += entity.size();
-  }
-  return devices <= kMostDevices && 2 * pools.size() > sets;
-}
-
 Composition AllOf(const std::vector<EntityPool>& pools) {
   Composition counts;
   for (const EntityPool& pool : pools) counts.push_back(static_cast<int>(pool.entities.size()));

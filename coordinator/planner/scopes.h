@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/planner/candidates.h"
+#include "coordinator/planner/entities.h"
+#include "coordinator/planner/grouping.h"
 
 namespace atl::plan {
 

@@ -10,6 +10,7 @@
 #include "common/protocol/host_copies.h"
 #include "common/protocol/nccl_joins.h"
 #include "common/protocol/program_slots.h"
+#include "common/protocol/tensor_groups.h"
 
 namespace atl {
 namespace {
@@ -96,17 +97,27 @@ int64_t SumBytes(const PlanRequest& request, const IslandPlan& plan, size_t own_
     }
   }
   workers.insert(WorkerOfDevice(device));
-  int64_t elements = 0;
+  int64_t elements = 0, ranks = 1;
   for (const PlanStage& stage : plan.replicas[own_replica].stages) {
     if (std::find(stage.devices.begin(), stage.devices.end(), device) == stage.devices.end()) {
       continue;
     }
+    ranks = std::ssize(stage.devices);
     for (int l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
       elements += request.facts.layers[static_cast<size_t>(l)].elements;
     }
   }
   const auto n = static_cast<int64_t>(workers.size());
-  return elements * int64_t{sizeof(float)} / plan.tensor_parallel() * (n - 1) / n;
+  return elements * int64_t{sizeof(float)} / ranks * (n - 1) / n;
+}
+
+// Ranks of a neighbouring group that a rank sends to or receives from.
+std::set<size_t> Partners(size_t rank, size_t own, size_t others) {
+  std::set<size_t> partners = {SendingRank(rank, others)};
+  for (const auto& [sends, receives] : MessagePairs(own, others)) {
+    if (sends == rank) partners.insert(receives);
+  }
+  return partners;
 }
 
 }  // namespace
@@ -133,8 +144,12 @@ BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
       for (const size_t before : {s - 1, s}) {
         if (before + 1 == 0 || before + 1 == replica.stages.size()) continue;
         const size_t other = before == s ? s + 1 : before;
-        AddBoundary(plan, replica, before, device, replica.stages[other].devices[rank], before == s,
-                    message, on_host, beside);
+        const std::vector<std::string>& others = replica.stages[other].devices;
+        for (const size_t partner :
+             Partners(static_cast<size_t>(rank), devices.size(), others.size())) {
+          AddBoundary(plan, replica, before, device, others[partner], before == s, message, on_host,
+                      beside);
+        }
       }
     }
     if (here) beside.host_bytes += SumBytes(request, plan, r, device, on_host);

@@ -14,6 +14,7 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
       FootprintsOf(config, WholePart(config), {1, sequence_length}, element);
   plan::Model model;
   model.name = name;
+  model.tied_head = config.tied_head;
   for (size_t l = 0; l < costs.size(); ++l) {
     const LayerFootprint& takes = footprints[l];
     const bool head = l + 1 == costs.size();

@@ -26,7 +26,8 @@ constexpr int64_t kProcessBytes = int64_t{64} << 20;
 struct Place {
   const PlanReplica* replica = nullptr;
   int replica_index = 0;
-  int rank = 0;  // in its tensor-parallel group
+  int rank = 0;  // in its tensor-parallel groups
+  int ranks = 1;
 };
 
 std::optional<Place> PlaceOf(const IslandPlan& plan, const std::string& device) {
@@ -35,7 +36,8 @@ std::optional<Place> PlaceOf(const IslandPlan& plan, const std::string& device) 
       const auto found = std::find(stage.devices.begin(), stage.devices.end(), device);
       if (found == stage.devices.end()) continue;
       return Place{&plan.replicas[r], static_cast<int>(r),
-                   static_cast<int>(found - stage.devices.begin())};
+                   static_cast<int>(found - stage.devices.begin()),
+                   static_cast<int>(stage.devices.size())};
     }
   }
   return std::nullopt;
@@ -164,9 +166,10 @@ const DeviceInfo* InfoOf(const PlanRequest& request, const std::string& device) 
   return nullptr;
 }
 
-absl::StatusOr<std::vector<TensorPart>> PartsOf(const ModelConfig& config, const IslandPlan& plan) {
-  if (plan.tensor_parallel() == 1) return std::vector<TensorPart>{WholePart(config)};
-  return CutModel(config, plan.tensor_parallel(), plan.tensor_shares);
+absl::StatusOr<std::vector<TensorPart>> PartsOf(const ModelConfig& config, const IslandPlan& plan,
+                                                int ranks) {
+  if (ranks == 1) return std::vector<TensorPart>{WholePart(config)};
+  return CutModel(config, ranks, plan.tensor_shares);
 }
 
 }  // namespace
@@ -189,14 +192,13 @@ std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& p
   const DeviceInfo* info = InfoOf(request, program.device);
   const auto config = ModelConfigFromSpec(request.facts.model, request.spec.data.sequence_length);
   if (!place || info == nullptr || !config.ok()) return std::nullopt;
-  const auto parts = PartsOf(*config, plan);
+  const auto parts = PartsOf(*config, plan, place->ranks);
   const auto rank = static_cast<size_t>(place->rank);
   if (!parts.ok() || rank >= parts->size()) return std::nullopt;
   const DeviceNeeds needs(request, *config, (*parts)[rank], OwnershipOf(plan), *place,
                           ElementBytesOf(request));
-  const int64_t workspace =
-      WorkspaceBytes(ProfileOf(request, program.device), plan.tensor_parallel(),
-                     place->replica->micro_batch_sequences);
+  const int64_t workspace = WorkspaceBytes(ProfileOf(request, program.device), place->ranks,
+                                           place->replica->micro_batch_sequences);
   const BesideMemory beside = BesideOf(request, plan, program.device);
   MemoryLack need{program.device, needs.Bytes(program) + workspace, beside.device_bytes, INT64_MAX,
                   program.memory_peak_bytes};

@@ -55,9 +55,7 @@ bool CutAgain(const PlanningInput& input, plan::Layout& layout) {
   for (plan::Replica& replica : layout.replicas) {
     const std::vector<int> places = plan::PlacesOf(replica);
     replica.stages.resize(1 + *std::max_element(places.begin(), places.end()));
-    if (!plan::CutReplica(input.cluster, input.costs, layout.tensor_parallel, layout.micro_batch,
-                          replica)
-             .ok()) {
+    if (!plan::CutReplica(input.cluster, input.costs, layout.micro_batch, replica).ok()) {
       return false;
     }
   }
@@ -89,7 +87,10 @@ void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed
     auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
                                         {.restarts = 96, .seed = seed}, layout);
     if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) continue;
-    if (!plan::Obeys(input.job.fixed, layout) || !Uses(input, layout, leader)) continue;
+    if (!plan::Obeys(input.job.fixed, layout) || !Uses(input, layout, leader) ||
+        !plan::DegreesAgree(input.costs.model(), layout)) {
+      continue;
+    }
     plan.layout = std::move(layout);
     plan.outcome = *std::move(outcome);
     is_better = true;

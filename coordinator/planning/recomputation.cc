@@ -37,9 +37,8 @@ int64_t SearchBytes(const PlanningInput& input, const plan::Layout& layout,
                     const IslandPlan& island, size_t r, size_t s) {
   const plan::Replica& replica = layout.replicas[r];
   const std::vector<int>& devices = replica.stages[s].devices;
-  const plan::StageCosts costs =
-      plan::GroupCosts(input.cluster, input.costs, layout.tensor_parallel, layout.micro_batch,
-                       devices, layout.tensor_shares);
+  const plan::StageCosts costs = plan::GroupCosts(input.cluster, input.costs, layout.micro_batch,
+                                                  devices, layout.tensor_shares);
   std::vector<int32_t> own;
   for (size_t other = 0; other < replica.stages.size(); ++other) {
     if (replica.stages[other].devices == devices) own.push_back(static_cast<int32_t>(other));
@@ -59,7 +58,7 @@ int64_t SearchBytes(const PlanningInput& input, const plan::Layout& layout,
 PlanningInput WithRecomputation(PlanningInput input) {
   plan::CostOptions options = input.costs.options();
   options.recompute = plan::Recomputation::kWhereNeeded;
-  input.costs = plan::Costs(plan::Model(input.costs.model()), input.table, options);
+  input.costs = input.costs.With(options);
   return input;
 }
 

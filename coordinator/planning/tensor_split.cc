@@ -103,8 +103,8 @@ absl::StatusOr<plan::Plan> WithShares(const PlanRequest& request, const Planning
     for (plan::Replica& replica : cut.replicas) {
       const size_t stages = replica.stages.size();
       all = all &&
-            plan::CutReplica(input.cluster, input.costs, cut.tensor_parallel, cut.micro_batch,
-                             replica, {.tensor_shares = shares})
+            plan::CutReplica(input.cluster, input.costs, cut.micro_batch, replica,
+                             {.tensor_shares = shares})
                 .ok() &&
             replica.stages.size() == stages;
     }
@@ -131,7 +131,9 @@ absl::StatusOr<plan::Plan> WithShares(const PlanRequest& request, const Planning
 
 absl::Status ShareUnevenly(const PlanRequest& request, const PlanningInput& input,
                            plan::Plan& plan) {
-  if (plan.layout.tensor_parallel < 2) return absl::OkStatus();
+  if (plan.layout.tensor_parallel < 2 || !plan::IsOfOneDegree(plan.layout)) {
+    return absl::OkStatus();
+  }
   const std::vector<int64_t>& asked = request.spec.layout.tensor_shares;
   if (!asked.empty()) {
     auto shared = WithShares(request, input, plan, {asked.begin(), asked.end()});

@@ -171,7 +171,7 @@ TEST_CASE("a layout that cannot be is refused by what is wrong with it") {
           "end with layer 12 of 14");
   refused("\"o1\"", "\"x1\"", "\"x1\" is not in the cluster");
   refused("\"micro_batches\": 16", "\"micro_batches\": 0", "micro-batches");
-  refused("[\"p1\"]", "[]", "every stage has as many");
+  refused("[\"p1\"]", "[]", "a stage has no devices");
 }
 
 TEST_CASE("a step is played with failures: what is redone, what waits, what is lost") {

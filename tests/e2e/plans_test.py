@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Plans that are printed are plans that run: `atoll plan JOB` prints one of the running job's devices,
-and a job that pins what it printed runs just that."""
+`atoll plan FILE --live` that of a job not submitted yet, and a job that pins what it printed runs
+just that."""
 import json
 import os
 import sys
@@ -38,6 +39,17 @@ def preview_and_pinned(story):
     check(len(layout_of(preview["islands"][0])[0]["stages"]) >= 2, f"preview: {preview['islands'][0]}")
     story.atoll("cancel", running)
     story.state(running, "cancelled")
+
+    # Workers have measured this model: what is printed now is what runs when the job is submitted.
+    soon = dict(TALE, layout__stages=2)
+    printed = story.json("plan", story.job_file("soon", **soon), "--live")["islands"][0]
+    submitted = story.submits("soon", **soon)
+    story.reaches(submitted, 1)
+    runs = story.job(submitted)["islands"][0]["plan"]
+    check(layout_of(runs) == layout_of(printed), f"runs {runs}, printed {layout_of(printed)}")
+    for field in ("step_ns", "bound_ns", "reason"):
+        check(runs[field] == printed[field], f"{field}: {runs[field]}, printed {printed[field]}")
+    story.finishes(submitted)
 
     # Moves one layer from the second stage to the first.
     stages = preview["islands"][0]["replicas"][0]["stages"]

@@ -145,6 +145,23 @@ std::vector<IslandLayout> TensorParallel() {
   return {two, three, pipeline, all};
 }
 
+std::vector<IslandLayout> TensorParallelByStage() {
+  IslandLayout wide = Pipeline("zb-h1", {2, 2, 2}, 4), narrow = Pipeline("1f1b", {2, 2, 2}, 4);
+  wide.name = "TP 1, 4 and 1, three workers, recomputation";
+  wide.replicas[0].stage_ranks = {1, 4, 1};
+  wide.recompute = 2;
+  wide.workers = 3;
+  narrow.name = "TP 4, 2 and 4";
+  narrow.replicas[0].stage_ranks = {4, 2, 4};
+  IslandLayout all;
+  all.name = "TP 2, 3 and 2, replicas cut unlike, one copy, four workers";
+  all.schedule = "compact-zb";
+  all.replicas = {{{2, 1, 3}, 2, 3, {2, 3, 2}}, {{1, 1, 1, 2, 1}, 3, 2, {2, 2, 3, 2, 2}}};
+  all.optimizer_copies = 1;
+  all.workers = 4;
+  return {wide, narrow, all};
+}
+
 std::vector<IslandLayout> Owners() {
   IslandLayout three, four, five, tensor;
   three.name = "three replicas, one copy, two workers";

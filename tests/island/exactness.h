@@ -34,6 +34,8 @@ IslandLayout With(IslandLayout spec, const std::string& name, void (*change)(Isl
 // Layouts of a model of 4 blocks. Micro-batches of 3, 2 and 1 sequences; cut in 2, 1 and 3 stages.
 std::vector<IslandLayout> Replicas();
 std::vector<IslandLayout> TensorParallel();
+// Stages with groups of unlike size; those of a tied head and its embedding are alike.
+std::vector<IslandLayout> TensorParallelByStage();
 // Three to five replicas, cut unlike, that own the optimizer's state once or twice.
 std::vector<IslandLayout> Owners();
 

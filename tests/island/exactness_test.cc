@@ -3,7 +3,9 @@
 
 #include "tests/island/exactness.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 
 #include "common/model/optimizer_state.h"
 
@@ -45,6 +47,36 @@ TEST_CASE("tensor-parallel layouts train as one device does") {
   for (const IslandLayout& spec : TensorParallel()) {
     for (const Kind kind : kFamilies) CheckExact(kind, spec);
   }
+}
+
+TEST_CASE("stages_with_tensor_parallel_groups_of_unlike_size_train_as_one_device_does") {
+  for (const IslandLayout& spec : TensorParallelByStage()) {
+    for (const Kind kind : kFamilies) {
+      CheckExact(kind, spec);
+      CheckExact(kind, spec, {.pieces = 4});
+    }
+  }
+  IslandLayout ends = Pipeline("zb-h1", {2, 4}, 4);
+  ends.name = "TP 4 and 1";
+  ends.replicas[0].stage_ranks = {4, 1};
+  CheckExact(Kind::kLlama, ends, {.pieces = 2});
+  std::reverse(ends.replicas[0].stage_ranks.begin(), ends.replicas[0].stage_ranks.end());
+  CheckExact(Kind::kGpt2Untied, ends, {.pieces = 2});
+}
+
+TEST_CASE("a_tied_head_and_its_embedding_in_groups_of_unlike_size_are_refused") {
+  IslandLayout ends = Pipeline("1f1b", {3, 3}, 4);
+  ends.replicas[0].stage_ranks = {2, 1};
+  const EngineJob job = JobOf(Kind::kGpt2);
+  const IslandPlan plan = MakePlan(ends);
+  std::vector<LocalDevice> devices;
+  for (int index = 0; index < 3; ++index) devices.push_back(NewFakeDevice(index));
+  Engine engine("w1", std::move(devices), {});
+  LocalTransport transport(int64_t{1} << 20);
+  LocalCommunicators communicators(std::chrono::seconds(10));
+  const absl::Status refused = engine.Configure(job, plan, &transport, &communicators);
+  CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(refused.message()), Catch::Contains("2 devices share the embedding"));
 }
 
 // Replicas and micro-batches then have unlike numbers of targets, and some of them none.

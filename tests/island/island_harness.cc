@@ -9,6 +9,7 @@
 #include "common/check.h"
 #include "common/masked_tokens.h"
 #include "common/model/tensor_layout.h"
+#include "common/protocol/tensor_groups.h"
 #include "common/rng.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
@@ -138,9 +139,14 @@ absl::Status TestIsland::Configure(const IslandPlan& plan) {
   });
 }
 
+LayerLayout TestIsland::PartOf(int32_t layer, int32_t rank) const {
+  const std::vector<int32_t> shares = TensorSharesOf(plan_, layer);
+  const auto parts = CutModel(job_.model, static_cast<int>(shares.size()), shares);
+  return MakeLayouts(job_.model, (*parts)[static_cast<size_t>(rank)])[static_cast<size_t>(layer)];
+}
+
 Layers TestIsland::Get(LayerPart part) {
   const std::vector<LayerLayout> whole = MakeLayouts(job_.model);
-  const auto parts = CutModel(job_.model, plan_.tensor_parallel(), plan_.tensor_shares);
   Layers layers;
   for (const LayerLayout& layout : whole) layers.emplace_back(layout.size);
   std::map<std::pair<int32_t, int32_t>, std::vector<float>> shards;  // by layer and rank
@@ -157,20 +163,19 @@ Layers TestIsland::Get(LayerPart part) {
   }
   for (const auto& [name, values] : shards) {
     const auto l = static_cast<size_t>(name.first);
-    JoinLayer(whole[l], MakeLayouts(job_.model, (*parts)[name.second])[l], values, layers[l]);
+    JoinLayer(whole[l], PartOf(name.first, name.second), values, layers[l]);
   }
   return layers;
 }
 
 void TestIsland::Set(LayerPart part, const Layers& layers) {
   const std::vector<LayerLayout> whole = MakeLayouts(job_.model);
-  const auto parts = CutModel(job_.model, plan_.tensor_parallel(), plan_.tensor_shares);
   for (const auto& engine : engines_) {
     for (const HeldLayer& held : engine->Held()) {
       if (held.surplus) continue;
       std::vector<float> values(static_cast<size_t>(held.elements));
       const auto l = static_cast<size_t>(held.shard.layer);
-      CutLayer(whole[l], MakeLayouts(job_.model, (*parts)[held.shard.rank])[l], layers[l], values);
+      CutLayer(whole[l], PartOf(held.shard.layer, held.shard.rank), layers[l], values);
       CheckOk(engine->SetLayer(held.shard, part, values));
     }
   }

@@ -1,5 +1,7 @@
 #include "tests/island/layouts.h"
 
+#include <algorithm>
+#include <climits>
 #include <map>
 
 #include "common/check.h"
@@ -33,10 +35,7 @@ PlanOp ToPlanOp(const sim::Op& op) {
 class PlanMaker {
  public:
   explicit PlanMaker(const IslandLayout& spec) : spec_(spec) {
-    for (const ReplicaSpec& replica : spec.replicas) {
-      devices_ += static_cast<int>(replica.stage_layers.size()) / spec.chunks_per_device *
-                  spec.tensor_parallel;
-    }
+    for (const ReplicaSpec& replica : spec.replicas) devices_ += FirstAt(replica, INT_MAX);
   }
 
   IslandPlan Make() {
@@ -67,6 +66,17 @@ class PlanMaker {
     return absl::StrCat("w", worker + 1, "/", index - first);
   }
 
+  int RanksAt(const ReplicaSpec& replica, size_t position) const {
+    return replica.stage_ranks.empty() ? spec_.tensor_parallel : replica.stage_ranks[position];
+  }
+  // How many devices the positions of a pipeline before this one have.
+  int FirstAt(const ReplicaSpec& replica, int position) const {
+    const int all = static_cast<int>(replica.stage_layers.size()) / spec_.chunks_per_device;
+    int devices = 0;
+    for (int p = 0; p < std::min(all, position); ++p) devices += RanksAt(replica, p);
+    return devices;
+  }
+
   void AddReplica(const ReplicaSpec& spec, IslandPlan* plan,
                   std::map<std::string, std::vector<PlanOp>>* orders) {
     const sim::Problem problem = ProblemOf(spec_, spec);
@@ -84,13 +94,13 @@ class PlanMaker {
       for (int32_t l = stage.first_layer; spec_.recompute > 0 && l < layer; ++l) {
         if ((l + 1) % spec_.recompute == 0) stage.recomputed_layers.push_back(l);
       }
-      for (int rank = 0; rank < spec_.tensor_parallel; ++rank) {
-        const int position = problem.chunks[s].device;
-        stage.devices.push_back(Name(next_device_ + position * spec_.tensor_parallel + rank));
+      const int position = problem.chunks[s].device;
+      for (int rank = 0; rank < RanksAt(spec, position); ++rank) {
+        stage.devices.push_back(Name(next_device_ + FirstAt(spec, position) + rank));
       }
     }
     for (size_t d = 0; d < problem.devices.size(); ++d) {
-      for (int rank = 0; rank < spec_.tensor_parallel; ++rank) {
+      for (int rank = 0; rank < RanksAt(spec, d); ++rank) {
         std::vector<PlanOp>& ops = (*orders)[Name(next_device_++)];
         for (const sim::Op& op : found->schedule.device_ops[d]) {
           if (op.kind != sim::OpKind::kOptimizer) ops.push_back(ToPlanOp(op));

@@ -15,6 +15,7 @@ struct ReplicaSpec {
   std::vector<int32_t> stage_layers;  // adds up to the model's layers
   int32_t micro_batches = 1;
   int64_t micro_batch_sequences = 1;
+  std::vector<int> stage_ranks = {};  // empty: tensor_parallel everywhere; one chunk a device
 };
 
 struct IslandLayout {

@@ -32,16 +32,18 @@ std::vector<Spread> Layouts() {
   combined.tensor_parallel = 2;
   combined.tensor_shares = {3, 1};
   const std::vector<IslandLayout> replicas = Replicas(), tensor = TensorParallel();
-  const std::vector<IslandLayout> owners = Owners();
+  const std::vector<IslandLayout> owners = Owners(), by_stage = TensorParallelByStage();
   return {{On(3, Pipeline("zb-h1", {2, 2, 2}, 4))},
           {On(2, Pipeline("zb-v", {1, 2, 2, 1}, 6, 2, true))},
           {On(3, shares), true},
           {On(2, tensor[0]), true},  // one device on each worker
           {On(2, tensor[2])},        // a stage, and its two devices, on each worker
           {On(4, combined), true},
-          {On(4, replicas[1]), true},      // cut unlike
-          {On(3, replicas[2]), true},      // all different, recomputation
-          {On(3, owners[0]), true},        // one copy of the optimizer's state
+          {On(4, replicas[1]), true},  // cut unlike
+          {On(3, replicas[2]), true},  // all different, recomputation
+          {On(3, owners[0]), true},    // one copy of the optimizer's state
+          {On(3, by_stage[0]), true},
+          {On(4, by_stage[2]), true, 2},
           {On(2, replicas[0]), true, 4}};  // in chunks
 }
 

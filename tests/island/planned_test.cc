@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <set>
 
 #include "tests/island/planned_story.h"
 
@@ -83,6 +84,35 @@ TEST_CASE("stages that recompute as much as memory requires train as one device 
     }
     REQUIRE(exact > 0);
   }
+}
+
+// Four devices of one worker and one of another, as fast as these together; two micro-batches.
+TEST_CASE("stages_with_tensor_parallelism_of_their_own_train_as_one_device_does") {
+  EngineJob job = PlannedJob(ModelFamily::kLlama, false);
+  job.batch_sequences = 4;
+  PlanRequest request = PlanningOf(job, 5, {1, 4});
+  PlanMember& many = request.members[0];
+  PlanMember one = many;
+  one.member.worker = "w2";
+  one.devices = {many.devices.back()};
+  one.profiles = {many.profiles.back()};
+  one.profiles[0].device = "w2/0";
+  many.devices.pop_back();
+  many.profiles.pop_back();
+  for (LayerCost& cost : one.profiles[0].layers) {
+    for (int64_t* ns : {&cost.forward_ns, &cost.input_gradient_ns, &cost.weight_gradient_ns}) {
+      *ns /= 4;
+    }
+  }
+  request.members.push_back(one);
+  const auto plan = PlanIsland(request);
+  REQUIRE(plan.status().message() == "");
+  CAPTURE(plan->reason);
+  REQUIRE(plan->replicas.size() == 1);
+  std::set<size_t> degrees;
+  for (const PlanStage& stage : plan->replicas[0].stages) degrees.insert(stage.devices.size());
+  REQUIRE(degrees == std::set<size_t>{1, 4});
+  RequireExact(job, *plan);
 }
 
 TEST_CASE("devices that share layers by their speed train as one device does") {

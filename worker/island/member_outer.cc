@@ -9,6 +9,7 @@
 #include "common/check.h"
 #include "common/logging.h"
 #include "common/model/tensor_layout.h"
+#include "common/protocol/tensor_groups.h"
 #include "worker/island/member.h"
 #include "worker/model/weights.h"
 
@@ -191,7 +192,7 @@ absl::Status GroupMember::ReadParameters(int32_t layer, ElementRange range, bool
                        : GetShard(from, shard, elements, parts);
   };
   const IslandPlan plan = this->plan();
-  const std::vector<int32_t> shares = TensorSharesOf(plan);
+  const std::vector<int32_t> shares = TensorSharesOf(plan, layer);
   const std::vector<NodeId> ranks = RanksOf(plan, layer, name());
   if (ranks.size() == 1) return get(ranks.front(), {layer, 0, shares}, ToRange(range), out);
   const LayerLayout& whole = job_->layouts[static_cast<size_t>(layer)];

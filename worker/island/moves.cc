@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/model/ownership.h"
+#include "common/protocol/tensor_groups.h"
 #include "worker/island/wire.h"
 
 namespace atl::worker {
@@ -164,16 +165,17 @@ class Planner {
 
 absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings,
                            const std::vector<std::vector<Range>>& undivided) {
-  const std::vector<int32_t> shares = TensorSharesOf(plan);
   // What is given to each device, by layer, and whether it has been listed.
   std::map<std::string, std::map<int32_t, bool>> given;
   std::map<std::string, int32_t> rank_of;
+  std::map<std::string, std::vector<int32_t>> shares_of;
   std::map<std::string, int> replica_of;
   const Ownership ownership = OwnershipOf(plan);
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     for (const PlanStage& stage : plan.replicas[r].stages) {
       for (size_t rank = 0; rank < stage.devices.size(); ++rank) {
         rank_of[stage.devices[rank]] = static_cast<int32_t>(rank);
+        shares_of[stage.devices[rank]] = TensorSharesOf(plan, stage.first_layer);
         replica_of[stage.devices[rank]] = static_cast<int>(r);
         for (int32_t l = 0; l < stage.layers; ++l) {
           given[stage.devices[rank]][stage.first_layer + l] = false;
@@ -186,7 +188,8 @@ absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings,
       if (here.surplus) continue;
       const auto device = given.find(here.device);
       bool fits = device != given.end() && WorkerOfDevice(here.device) == worker &&
-                  here.shard.rank == rank_of[here.device] && here.shard.tensor_shares == shares;
+                  here.shard.rank == rank_of[here.device] &&
+                  here.shard.tensor_shares == shares_of[here.device];
       if (fits && here.table_only) {
         fits = here.shard.layer == 0;
       } else if (fits) {

@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "common/protocol/island_plan.h"
+#include "common/protocol/tensor_groups.h"
 #include "worker/pipeline/role.h"
 
 namespace atl::worker {
@@ -66,10 +67,10 @@ bool PeerTransport::PlannedLocked(const TensorMessage& message) const {
   const PlanStage* const to = At(replica->stages, tag.stage);
   const PlanStage* const from = At(replica->stages, int64_t{tag.stage} + (tag.gradient ? 1 : -1));
   if (to == nullptr || from == nullptr) return false;
-  const std::string *const sender = At(from->devices, tag.rank), *const receiver =
-                                                                     At(to->devices, tag.rank);
-  return sender != nullptr && receiver != nullptr && *sender == message.from &&
-         *receiver == message.to;
+  const std::string* const receiver = At(to->devices, tag.rank);
+  if (receiver == nullptr || *receiver != message.to || from->devices.empty()) return false;
+  const size_t sender = SendingRank(static_cast<size_t>(tag.rank), from->devices.size());
+  return from->devices[sender] == message.from;
 }
 
 absl::Status PeerTransport::Admit(const NodeId& from, absl::string_view header,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/protocol/tensor_groups.h"
 #include "worker/pipeline/device_transport_impl.h"
 
 namespace atl::worker {
@@ -93,11 +94,16 @@ absl::Status DeviceTransport::Prepare(const IslandPlan& plan, int64_t message_by
     int messages = 0;
     for (const PlanReplica& replica : plan.replicas) {
       for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
-        for (size_t rank = 0; rank < replica.stages[s].devices.size(); ++rank) {
-          const Boundary here{replica.stages[s].devices[rank], replica.stages[s + 1].devices[rank]};
-          const Boundary back{here.to, here.from};
-          if (boundary == here || boundary == back) messages += replica.micro_batches;
-        }
+        const std::vector<std::string>& here = replica.stages[s].devices;
+        const std::vector<std::string>& next = replica.stages[s + 1].devices;
+        const auto count = [&](const std::vector<std::string>& from,
+                               const std::vector<std::string>& to) {
+          for (const auto& [sends, receives] : MessagePairs(from.size(), to.size())) {
+            if (boundary == Boundary{from[sends], to[receives]}) messages += replica.micro_batches;
+          }
+        };
+        count(here, next);
+        count(next, here);
       }
     }
     counts[boundary.from].out += messages;

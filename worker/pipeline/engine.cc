@@ -1,10 +1,10 @@
 #include "worker/pipeline/engine.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "common/check.h"
 #include "common/model/targets.h"
+#include "common/protocol/tensor_groups.h"
 #include "worker/pipeline/engine_impl.h"
 #include "worker/pipeline/role.h"
 #include "worker/pipeline/windows.h"
@@ -45,15 +45,6 @@ absl::Status CheckJob(const EngineJob& job) {
 
 }  // namespace
 
-// In lowest terms, so that equal cuts are equal.
-std::vector<int32_t> TensorSharesOf(const IslandPlan& plan) {
-  std::vector<int32_t> shares = plan.tensor_shares;
-  if (shares.empty()) shares.assign(static_cast<size_t>(plan.tensor_parallel()), 1);
-  const auto divisor = std::accumulate(shares.begin(), shares.end(), 0, std::gcd<int, int>);
-  for (int32_t& share : shares) share /= divisor;
-  return shares;
-}
-
 // ---- a plan ----
 
 LocalRun* Engine::Impl::Find(const std::string& device) const {
@@ -63,8 +54,7 @@ LocalRun* Engine::Impl::Find(const std::string& device) const {
   return nullptr;
 }
 
-absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan,
-                                 std::vector<TensorPart>* parts) const {
+absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan) const {
   ATOLL_RETURN_IF_ERROR(CheckJob(job));
   ATOLL_RETURN_IF_ERROR(
       Validate(plan, static_cast<int32_t>(job.model.layers) + 2, job.batch_sequences));
@@ -73,7 +63,14 @@ absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan,
         "plan: tensor parallelism cuts matrices that this inner.optimizer steps whole: set "
         "layout.tensor_parallel = 1");
   }
-  ATOLL_ASSIGN_OR_RETURN(*parts, CutModel(job.model, plan.tensor_parallel(), TensorSharesOf(plan)));
+  ATOLL_RETURN_IF_ERROR(CutModel(job.model, plan.tensor_parallel(), plan.tensor_shares).status());
+  const auto head = static_cast<int32_t>(job.model.layers) + 1;
+  if (job.model.tied_head && TensorDegree(plan, 0) != TensorDegree(plan, head)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan: ", TensorDegree(plan, 0), " devices share the embedding and ",
+        TensorDegree(plan, head),
+        " the head, which has the same table: both must be shared by as many devices"));
+  }
   for (const std::string& device : DevicesOf(plan)) {
     if (WorkerOfDevice(device) != worker_) continue;
     LocalRun* run = Find(device);
@@ -102,7 +99,7 @@ void Engine::Impl::Stop() {
   }
 }
 
-absl::Status Engine::Impl::MakeDevices(const std::vector<TensorPart>& parts) {
+absl::Status Engine::Impl::MakeDevices() {
   const std::vector<std::string> in_plan = DevicesOf(plan_);
   const auto layers = static_cast<int32_t>(job_->model.layers) + 2;
   for (const auto& run : runs_) {
@@ -112,8 +109,11 @@ absl::Status Engine::Impl::MakeDevices(const std::vector<TensorPart>& parts) {
       continue;
     }
     const DeviceRole role = RoleOf(plan_, device.name(), layers, job_->model.tied_head);
+    const std::vector<int32_t> shares = TensorSharesOf(plan_, role.stages.front().plan.first_layer);
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<TensorPart> parts,
+                           CutModel(job_->model, role.ranks, shares));
     ATOLL_RETURN_IF_ERROR(device.Configure(*job_, role, parts[static_cast<size_t>(role.rank)],
-                                           TensorSharesOf(plan_), table_->slots()));
+                                           shares, table_->slots()));
   }
   return absl::OkStatus();
 }
@@ -121,8 +121,7 @@ absl::Status Engine::Impl::MakeDevices(const std::vector<TensorPart>& parts) {
 absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& plan,
                                      Transport* transport, CommunicatorFactory* communicators,
                                      const std::atomic<bool>* cancelled) {
-  std::vector<TensorPart> parts;
-  ATOLL_RETURN_IF_ERROR(Check(job, plan, &parts));
+  ATOLL_RETURN_IF_ERROR(Check(job, plan));
   Stop();
   DropCopies();
   if (job_.has_value() && (job_->model != job.model || job_->compute != job.compute ||
@@ -148,7 +147,7 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
   }
   table_ = std::make_unique<CommitTable>(plan_, static_cast<int32_t>(job_->model.layers) + 2,
                                          norm_counts);
-  ATOLL_RETURN_IF_ERROR(MakeDevices(parts));
+  ATOLL_RETURN_IF_ERROR(MakeDevices());
   ATOLL_RETURN_IF_ERROR(ShareLayers());
   ATOLL_RETURN_IF_ERROR(Join(*communicators));
   for (const auto& run : runs_) {

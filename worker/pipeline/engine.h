@@ -105,8 +105,8 @@ struct EngineOptions {
   int fixed_pieces = 0;
 };
 
-// One rank's part of a layer, cut by these shares (IslandPlan::tensor_shares, made explicit: one
-// number per rank, in lowest terms). {layer, 0, {1}} is a whole layer.
+// One rank's part of a layer, cut by these shares (common/protocol/tensor_groups.h). {layer, 0,
+// {1}} is a whole layer.
 struct LayerShard {
   int32_t layer = 0;
   int32_t rank = 0;
@@ -114,9 +114,6 @@ struct LayerShard {
 
   bool operator==(const LayerShard&) const = default;
 };
-
-// The plan's, so.
-std::vector<int32_t> TensorSharesOf(const IslandPlan& plan);
 
 struct HeldLayer {
   LayerShard shard;

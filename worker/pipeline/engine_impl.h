@@ -66,15 +66,14 @@ class Engine::Impl {
   int devices() const { return static_cast<int>(runs_.size()); }
 
  private:
-  absl::Status Check(const EngineJob& job, const IslandPlan& plan,
-                     std::vector<TensorPart>* parts) const;
+  absl::Status Check(const EngineJob& job, const IslandPlan& plan) const;
   LocalRun* Find(const std::string& device) const;
   void Stop();
   absl::StatusOr<bool> OnCopies(const std::function<absl::StatusOr<bool>(Device&)>& take);
   void DropCopies();
   absl::Status NoSnapshot(const LayerShard& shard) const;
   absl::Status NoAddition(const LayerShard& shard) const;
-  absl::Status MakeDevices(const std::vector<TensorPart>& parts);
+  absl::Status MakeDevices();
   absl::Status ShareLayers();
   absl::Status Copy(LocalRun& from, const HeldState& source, LocalRun& to, HeldState& target);
   absl::Status Join(CommunicatorFactory& communicators);

@@ -39,10 +39,10 @@ Executor::Executor(Device& device, const EngineJob& job, const EngineOptions& op
       run.group = std::make_unique<GroupClock>(communicators_.at(stage.tensor_group).get(),
                                                device.runs_behind_host());
     }
-    if (!stage.next_is_here && !stage.next.empty()) {
+    if (!stage.next_is_here && !stage.to_next.empty()) {
       run.activations = NewAdapter(stage, false);
     }
-    if (!stage.before_is_here && !stage.before.empty()) {
+    if (!stage.before_is_here && !stage.to_before.empty()) {
       run.gradients = NewAdapter(stage, true);
     }
     runs_.push_back(std::move(run));
@@ -285,7 +285,9 @@ absl::Status Executor::Forward(StageRun& run, int32_t m) {
                                run.role->plan.first_layer, run.role->plan.layers, rows.rows);
     SetPiece(p, run.stage->pieces(slot));
     run.work += took;
-    if (sends && timed_) run.activations->OnCompute(rows.rows, Seconds(took));
+    if (run.activations != nullptr && timed_) {
+      run.activations->OnCompute(rows.rows, Seconds(took));
+    }
     if (sends) ATOLL_RETURN_IF_ERROR(SendUpTo(outbox, rows.first + rows.rows));
   }
   --run.forwards_left;
@@ -344,7 +346,7 @@ absl::Status Executor::Backward(StageRun& run, int32_t m) {
       result_->device.spans.back().with_weights = run.role->fused;
     }
     run.work += took;
-    if (sends && timed_) run.gradients->OnCompute(rows.rows, Seconds(took));
+    if (run.gradients != nullptr && timed_) run.gradients->OnCompute(rows.rows, Seconds(took));
     if (sends) ATOLL_RETURN_IF_ERROR(SendUpTo(outbox, rows.first + rows.rows));
   }
   run.weight_layers[m] = run.role->fused ? 0 : run.role->plan.layers;

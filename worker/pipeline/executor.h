@@ -15,6 +15,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/protocol/commit_exchange.h"
@@ -133,7 +134,7 @@ class Executor {
     Duration work{0};                   // of this step's F, B and W
     Duration weight_layer{0};           // the last W of one layer that was timed
     std::unique_ptr<GroupClock> group;  // tensor-parallel; null: of one
-    // Of what leaves for another device; null: nothing does.
+    // Of what leaves for other devices, by the first of them; null: nothing does.
     std::unique_ptr<Adapter> activations, gradients;
     StagePieces agreed;  // among the devices that share the stage, if there are several
   };
@@ -151,8 +152,9 @@ class Executor {
     bool begun = false;
     bool patient = true;  // has not waited for a little yet
   };
+  // What a rank sends, perhaps to several ranks of the neighbouring stage, or to none.
   struct Outbox {
-    std::string to;
+    std::vector<std::pair<int32_t, std::string>> to;  // rank and device
     MessageTag tag;
     Tensor payload;
     int64_t rows = 0;

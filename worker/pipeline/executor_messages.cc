@@ -37,9 +37,12 @@ Executor::Inbox Executor::InboxOf(const StageRun& run, int32_t m, bool gradient)
 
 Executor::Outbox Executor::OutboxOf(const StageRun& run, int32_t m, bool gradient,
                                     const Tensor& payload) const {
-  Outbox outbox{gradient ? run.role->before : run.role->next,
-                Tag(run.role->stage + (gradient ? -1 : 1), m, gradient), payload, Shape(m).rows};
-  if (outbox.to.empty() || outbox.to == device_.name()) return outbox;
+  const StageRole& role = *run.role;
+  Outbox outbox{gradient ? role.to_before : role.to_next,
+                Tag(role.stage + (gradient ? -1 : 1), m, gradient), payload, Shape(m).rows};
+  const bool is_here = gradient ? role.before_is_here : role.next_is_here;
+  if (is_here || (gradient ? role.before : role.next).empty()) return outbox;
+  // Also where nothing leaves: all ranks of the stage work in the same pieces.
   outbox.pieces =
       PiecesWithin(std::min<int64_t>({PiecesOf(run, gradient), job_.max_pieces, outbox.rows}));
   return outbox;
@@ -116,16 +119,19 @@ absl::Status Executor::SendUpTo(Outbox& outbox, int64_t row) {
     if (rows.first + rows.rows > row) break;
     outbox.tag.piece = outbox.sent;
     outbox.tag.pieces = outbox.pieces;
-    ATOLL_RETURN_IF_ERROR(transport_.Send(device_.name(), outbox.to, outbox.tag, device_.compute(),
-                                          device_.stream(),
-                                          Rows(outbox.payload, rows.first, rows.rows)));
+    for (const auto& [rank, to] : outbox.to) {
+      outbox.tag.rank = rank;
+      ATOLL_RETURN_IF_ERROR(transport_.Send(device_.name(), to, outbox.tag, device_.compute(),
+                                            device_.stream(),
+                                            Rows(outbox.payload, rows.first, rows.rows)));
+    }
     ++outbox.sent;
   }
   return absl::OkStatus();
 }
 
 std::unique_ptr<Adapter> Executor::NewAdapter(const StageRole& role, bool gradient) const {
-  const std::string& to = gradient ? role.before : role.next;
+  const std::string& to = (gradient ? role.to_before : role.to_next).front().second;
   const int32_t first = role.plan.first_layer;
   const int64_t cols = model().boundary_cols(gradient ? first - 1 : first + role.plan.layers - 1);
   BoundarySetup setup;

@@ -7,6 +7,7 @@
 
 #include "common/check.h"
 #include "common/protocol/program_slots.h"
+#include "common/protocol/tensor_groups.h"
 
 namespace atl::worker {
 namespace {
@@ -94,7 +95,7 @@ void AddSyncs(const IslandPlan& plan, int32_t layers, bool tied_head, Groups& gr
   std::iota(of_all.begin(), of_all.end(), 0);
   for (int32_t l = layers - 1; l >= 0; --l) {
     const bool table = tied_head && l == 0;
-    for (int rank = 0; rank < role.ranks; ++rank) {
+    for (int rank = 0; rank < TensorDegree(plan, l); ++rank) {
       const std::string group = replicas ? groups.Name("sync", ReplicasOfLayer(plan, l, rank)) : "";
       std::vector<int32_t> of_ends;
       const std::string ends =
@@ -111,6 +112,23 @@ void AddSyncs(const IslandPlan& plan, int32_t layers, bool tied_head, Groups& gr
   }
 }
 
+// Of a message from a stage to its neighbour: the receivers of what a rank sends.
+std::vector<std::pair<int32_t, std::string>> ReceiversFrom(const PlanStage& from, int32_t rank,
+                                                           const PlanStage& to) {
+  std::vector<std::pair<int32_t, std::string>> receivers;
+  for (const auto& [sends, receives] : MessagePairs(from.devices.size(), to.devices.size())) {
+    if (static_cast<int32_t>(sends) != rank) continue;
+    receivers.emplace_back(static_cast<int32_t>(receives), to.devices[receives]);
+  }
+  return receivers;
+}
+
+void AddNeighbour(const PlanStage& own, int32_t rank, const PlanStage& other, std::string* from,
+                  std::vector<std::pair<int32_t, std::string>>* to) {
+  *from = other.devices[SendingRank(static_cast<size_t>(rank), other.devices.size())];
+  *to = ReceiversFrom(own, rank, other);
+}
+
 void AddStages(const IslandPlan& plan, int32_t layers, bool tied_head, DeviceRole& role) {
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     const PlanReplica& replica = plan.replicas[r];
@@ -120,11 +138,16 @@ void AddStages(const IslandPlan& plan, int32_t layers, bool tied_head, DeviceRol
       if (found == devices.end()) continue;
       role.replica = static_cast<int32_t>(r);
       role.rank = static_cast<int32_t>(found - devices.begin());
+      role.ranks = static_cast<int32_t>(devices.size());
       StageRole stage;
       stage.stage = static_cast<int32_t>(s);
       stage.plan = replica.stages[s];
-      if (s > 0) stage.before = replica.stages[s - 1].devices[role.rank];
-      if (s + 1 < replica.stages.size()) stage.next = replica.stages[s + 1].devices[role.rank];
+      if (s > 0) {
+        AddNeighbour(stage.plan, role.rank, replica.stages[s - 1], &stage.before, &stage.to_before);
+      }
+      if (s + 1 < replica.stages.size()) {
+        AddNeighbour(stage.plan, role.rank, replica.stages[s + 1], &stage.next, &stage.to_next);
+      }
       stage.before_is_here = stage.before == role.device;
       stage.next_is_here = stage.next == role.device;
       role.stages.push_back(std::move(stage));
@@ -172,7 +195,6 @@ DeviceRole RoleOf(const IslandPlan& plan, const std::string& device, int32_t lay
                   bool tied_head) {
   DeviceRole role;
   role.device = device;
-  role.ranks = plan.tensor_parallel();
   role.ownership = OwnershipOf(plan);
   AddStages(plan, layers, tied_head, role);
   for (const PlanProgram& program : plan.programs) {

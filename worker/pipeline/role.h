@@ -6,6 +6,7 @@
 #define ATOLL_WORKER_PIPELINE_ROLE_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/model/ownership.h"
@@ -44,7 +45,11 @@ struct SyncTask {
 struct StageRole {
   int32_t stage = 0;  // of the replica
   PlanStage plan;
-  std::string before, next;  // devices of the same rank; empty: there is no such stage
+  // Devices that activations and gradients come from; empty: there is no such stage.
+  std::string before, next;
+  // Ranks of these stages that gradients and activations go to, with their devices: none, where
+  // such a stage has fewer ranks than this one.
+  std::vector<std::pair<int32_t, std::string>> to_before, to_next;
   bool before_is_here = false, next_is_here = false;
   int forward_slots = 0;     // micro-batches between the start of F and the end of W, at most
   int backward_slots = 0;    // and between the start of B and the end of W
@@ -56,7 +61,7 @@ struct DeviceRole {
   std::string device;
   int32_t replica = 0;
   int32_t rank = 0;
-  int32_t ranks = 1;
+  int32_t ranks = 1;  // of its groups
   Ownership ownership;
   std::vector<StageRole> stages;  // ascending
   PlanProgram program;

@@ -121,6 +121,26 @@ TEST_CASE("slots are what the program needs at once") {
   REQUIRE(turns.fused);  // stage 0 sends no gradient between B and W
 }
 
+TEST_CASE("ranks_of_groups_of_unlike_size_know_whom_they_send_to_and_receive_from") {
+  const IslandPlan plan =
+      Replicas({{{0, 2, {"w1/0", "w1/1"}}, {2, 2, {"w2/0", "w2/1", "w2/2"}}, {4, 2, {"w3/0"}}}});
+  using Receivers = std::vector<std::pair<int32_t, std::string>>;
+  const DeviceRole first = RoleOf(plan, "w1/0", kLayers, false);
+  REQUIRE(first.ranks == 2);
+  REQUIRE(first.stages[0].to_next == Receivers{{0, "w2/0"}, {2, "w2/2"}});
+  REQUIRE(first.stages[0].next == "w2/0");
+  const DeviceRole third = RoleOf(plan, "w2/2", kLayers, false);
+  REQUIRE(third.ranks == 3);
+  REQUIRE(third.stages[0].before == "w1/0");
+  REQUIRE(third.stages[0].to_before.empty());
+  REQUIRE(third.stages[0].next == "w3/0");
+  REQUIRE(third.stages[0].to_next.empty());
+  const DeviceRole last = RoleOf(plan, "w3/0", kLayers, false);
+  REQUIRE(last.ranks == 1);
+  REQUIRE(last.stages[0].before == "w2/0");
+  REQUIRE(last.stages[0].to_before == Receivers{{0, "w2/0"}, {1, "w2/1"}, {2, "w2/2"}});
+}
+
 TEST_CASE("stages on one device hand over in each other's slots") {
   IslandPlan plan = Replicas({{{0, 2, {"w1/0"}}, {2, 2, {"w1/1"}}, {4, 2, {"w1/1"}}}});
   plan.replicas[0].micro_batches = 2;

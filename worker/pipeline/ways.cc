@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/protocol/nccl_joins.h"
+#include "common/protocol/tensor_groups.h"
 
 namespace atl::worker {
 namespace {
@@ -40,12 +41,18 @@ std::vector<Boundary> BoundariesOf(const IslandPlan& plan) {
   std::set<Boundary> all;
   for (const PlanReplica& replica : plan.replicas) {
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
-      for (size_t rank = 0; rank < replica.stages[s].devices.size(); ++rank) {
-        const std::string& from = replica.stages[s].devices[rank];
-        const std::string& to = replica.stages[s + 1].devices[rank];
-        if (from == to) continue;
+      const std::vector<std::string>& here = replica.stages[s].devices;
+      const std::vector<std::string>& next = replica.stages[s + 1].devices;
+      const auto add = [&](const std::string& from, const std::string& to) {
+        if (from == to) return;
         all.insert({from, to});
         all.insert({to, from});
+      };
+      for (const auto& [from, to] : MessagePairs(here.size(), next.size())) {
+        add(here[from], next[to]);
+      }
+      for (const auto& [from, to] : MessagePairs(next.size(), here.size())) {
+        add(next[from], here[to]);
       }
     }
   }
