@@ -76,8 +76,8 @@ def delayed_and_blended(story):
 
 @case
 def eager_and_in_few_bits(story):
-    """Two islands that go on from what they expect of a round, with fragments in 4 bits both ways: the loss
-    falls, and versions come in few bytes"""
+    """Two islands with eager updates and fragments in 4 bits both ways: the loss falls, and versions come in
+    few bytes"""
     story.starts(workers=2, servers=1)
     job = story.submits(schedule__train_tokens=400_000, outer__fragment_delay_steps=2, outer__eager=True,
                         outer__push_encoding="int4", outer__pull_encoding="int4", **FRAGMENTS)

@@ -1,4 +1,4 @@
-// Eager updates: during an exchange the island goes on from what it expects of the round.
+// Eager updates: during an exchange the island trains from the round's expected result.
 
 #include <catch2/catch.hpp>
 
@@ -96,7 +96,7 @@ TEST_CASE("after_an_eager_update_that_failed_the_committed_version_replaces_the_
   const CaptureDelta capture = story.Captures();
   story.Trains();
   story.Wants<ApplyEager>();
-  story.Happens(CommandFailed{"a member is gone"});
+  story.Happens(CommandFailed{"a member failed"});
   story.Passes(std::chrono::seconds(2));
   story.IsSetUp(/*kept=*/true);
   CHECK(story.Idle<ApplyEager>());

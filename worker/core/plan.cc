@@ -224,7 +224,7 @@ bool WorkerCore::Impl::StartAdopt() {
   return true;
 }
 
-// What the round is expected to be: so other islands' part comes one round late, and not at once.
+// Steps go on from the round's expected result, with the other islands' part of the round before.
 bool WorkerCore::Impl::StartEager() {
   if (!in_flight_ || !in_flight_->captured || in_flight_->withdrawn) return false;
   if (in_flight_->share == 0 || in_flight_->eager || !adopted_ || diverged_) return false;

@@ -52,8 +52,8 @@ int64_t WorkerCore::Impl::PeerEverySteps() const {
   return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(steps)), 1, kMostStepsBetween);
 }
 
-// On disks and in the remote tier only when nothing is in flight. What eager updates have added to
-// the parameters is of no pseudo-gradient, and must not be in a state that is gone on from.
+// On disks and in the remote tier only when nothing is in flight. A restored state must not contain
+// an eager update: it would be in the next pseudo-gradient.
 bool WorkerCore::Impl::SaveDue(Tier tier) {
   const CheckpointSpec& wanted = spec().checkpoint;
   const int64_t since = inner_step_ - saved_at_[tier];

@@ -80,12 +80,12 @@ inline constexpr OuterKind kLastOuterKind = OuterKind::kAdditionAfterEager;
 inline bool IsAddition(OuterKind kind) {
   return kind == OuterKind::kAddition || kind == OuterKind::kAdditionAfterEager;
 }
-// Made of what was pulled, which the first holders alone have before they are asked for it.
+// Derived from the pulled version, which only the first holder of a part has before the adoption.
 inline bool IsOfPulled(OuterKind kind) { return kind == OuterKind::kPulled || IsAddition(kind); }
 
 class OuterState {
  public:
-  // What is kept of these parts for rounds of this sort; nothing is held yet.
+  // What is kept of these parts for a job with these outer rounds; nothing is held yet.
   OuterState(NodeId worker, OuterLayout layout, const OuterSpec& outer);
 
   const OuterLayout& layout() const { return layout_; }
@@ -94,7 +94,7 @@ class OuterState {
   const std::vector<KeptPart>& copies() const { return copies_; }
   bool quantized() const { return residual_ != nullptr; }
   const OuterSpec& spec() const { return spec_; }
-  // What has to be moved to who is to hold what this does, of theta_base and of what is captured.
+  // Kinds that a new holder of these parts fetches: of theta_base and of the captured contribution.
   std::vector<OuterKind> KindsHeld() const;
 
   const OuterTag& tag() const { return tag_; }
