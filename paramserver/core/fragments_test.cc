@@ -140,7 +140,12 @@ struct Puller {
   std::optional<std::vector<float>> Pull(Version version, ShardId shard, int32_t slot) {
     story.Do(PullAsked{kJob, version, shard, ++token, 0, 0, slot});
     const auto reply = story.replies.find(token);
-    if (reply == story.replies.end()) return std::nullopt;
+    if (reply == story.replies.end()) {
+      const PullRefusal refusal = story.refusals.at(token).refusal;
+      INFO("version " << version << ", shard " << shard << ": " << story.refusals.at(token).reason);
+      REQUIRE(refusal == PullRefusal::kUnknown);
+      return std::nullopt;
+    }
     std::vector<float> values(reply->second.values.begin(), reply->second.values.end());
     story.replies.clear();  // they are leases
     return values;
@@ -211,6 +216,7 @@ TEST_CASE("a_passed_turn_leaves_parameters_as_they_are_and_brings_what_was_round
   story.Push(story.Id(1, 0, 1), {0.9F, -0.35F});
   story.Sync();
   story.Commit(1, {{story.By(0, 0), 0.5}, {story.By(1, 0), 0.5}});
+  story.Sync();
   story.Commit(2, {});
   story.Sync();
   const auto error = [&](Version version) {
