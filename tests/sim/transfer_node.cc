@@ -115,7 +115,7 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
   WorkerNode* const node = world_.FindWorker(owner);
   const int64_t pull = action.pull;
   const bool step = slot == kPullStep;
-  // Runs here when all of it is at the owner; it counts once, however often it comes.
+  // Runs here when all of it is at the owner. One answer counts, however many arrive.
   const auto once = std::make_shared<bool>(false);
   const auto arrived = [this, part, transfer, pull, once, step, encoding = action.encoding,
                         before = node->member()->outer(),
@@ -138,9 +138,9 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
     }
     if (--pull_.missing == 0) EndPull(transfer, worker::PullDone{pull, part.elements * 4});
   };
-  const auto refused = [this, transfer, pull, step, action, owner,
+  const auto refused = [this, transfer, pull, once, step, action, owner,
                         part](const ps::RefusePull& refusal) {
-    if (!transfers_.contains(transfer)) return;
+    if (!transfers_.contains(transfer) || std::exchange(*once, true)) return;
     if (step && refusal.refusal == PullRefusal::kUnknown) {
       return PullPart(action, owner, part, transfer, kPullServed);
     }
