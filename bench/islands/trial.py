@@ -65,12 +65,22 @@ def kept(folder, what, make):
 
 
 def toml(spec):
-    """A job file: `spec` is a dict of tables."""
+    """A job file: `spec` is a dict of tables, whose fields are values or lists of tables."""
+    def is_tables(value):
+        return isinstance(value, list) and value and isinstance(value[0], dict)
+
+    def fields_of(fields):
+        return [f"{key} = {json.dumps(value)}" for key, value in fields.items()
+                if not is_tables(value)]
+
     lines = [f'name = {json.dumps(spec["name"])}']
     for table, fields in spec.items():
-        if table != "name":
-            lines += [f"[{table}]"] + [f"{key} = {json.dumps(value)}"
-                                       for key, value in fields.items()]
+        if table == "name":
+            continue
+        lines += [f"[{table}]", *fields_of(fields)]
+        for key, tables in fields.items():
+            for one in tables if is_tables(tables) else []:
+                lines += [f"[[{table}.{key}]]", *fields_of(one)]
     return "\n".join(lines) + "\n"
 
 
@@ -88,7 +98,7 @@ def parse_log(log):
                   [(seconds(stamp), int(t)) for stamp, t in COMMITTED.findall(log)])
 
 
-def wait_for_end(cluster, job, what):
+def wait_for_end(cluster, job, what, meanwhile):
     shown, limit = None, time.monotonic() + 7200
     while time.monotonic() < limit:
         cluster.check_alive_but()
@@ -97,6 +107,8 @@ def wait_for_end(cluster, job, what):
             shown = summary["validated_version"]
             print(f"   {what}: {int(summary['tokens_committed']):9,d} tokens, validation loss "
                   f"{summary['validation_loss']:.4f}", file=sys.stderr, flush=True)
+        if meanwhile:
+            meanwhile(cluster, int(summary["tokens_committed"]))
         if summary["state"] in END_STATES:
             if summary["state"] != "JOB_STATE_DONE":
                 raise ClusterError(f"{what}: {summary['reason']}; logs: {cluster.folder}")
@@ -105,16 +117,35 @@ def wait_for_end(cluster, job, what):
     raise ClusterError(f"{what} did not end within two hours; logs: {cluster.folder}")
 
 
-def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None, observe=None):
+def split_corpus(path, count):
+    """Its parts, as texts of as many sites: names of the sites and paths."""
+    with open(path, "rb") as file:
+        text = file.read()
+    sites = []
+    for i in range(count):
+        sites.append({"site": f"s{i + 1}", "path": f"{path}.{i + 1}"})
+        with open(sites[-1]["path"], "wb") as out:
+            out.write(text[len(text) * i // count:len(text) * (i + 1) // count])
+    return sites
+
+
+def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None, observe=None, meanwhile=None,
+              own_texts=False):
     """Trains `spec` with one worker for each list of flags in worker_flags, and one server.
 
-    observe(cluster, job) is called when it has ended, before the daemons stop."""
+    observe(cluster, job) is called when it has ended, before the daemons stop; meanwhile(cluster,
+    tokens) twice a second until then. own_texts: each worker is a site with a text of its own, a part
+    of the corpus."""
     folder = tempfile.mkdtemp(prefix="atoll-islands-")
-    write_corpus(os.path.join(folder, "corpus.txt"), corpus_bytes)
+    corpus = os.path.join(folder, "corpus.txt")
+    write_corpus(corpus, corpus_bytes)
     count = len(worker_flags)
+    data = {"path": "corpus.txt"}
+    if own_texts:
+        data = {"sites": split_corpus(corpus, count)}
+        worker_flags = [[*flags, f"--site=s{i + 1}"] for i, flags in enumerate(worker_flags)]
     spec = merged({"name": "islands", **spec},
-                  {"data": {"path": "corpus.txt"},
-                   "outer": {"min_islands": count, "max_islands": count}})
+                  {"data": data, "outer": {"min_islands": count, "max_islands": count}})
     job_file = os.path.join(folder, "job.toml")
     with open(job_file, "w", encoding="utf-8") as out:
         out.write(toml(spec))
@@ -125,7 +156,7 @@ def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None, observe=No
             cluster.worker(f"w{i + 1}", *flags)
         job = cluster.wait_until("the coordinator",
                                  lambda: cluster.atoll("submit", job_file)[1].strip())
-        wait_for_end(cluster, job, what)
+        wait_for_end(cluster, job, what, meanwhile)
         result = parse_log(cluster.atoll("logs", job)[1])
         if observe:
             observe(cluster, job)

@@ -240,6 +240,7 @@ struct ContributionOutcome {
   bool accepted = false;
   bool warm_up_again = false;  // rejected three times in a row: re-pull, forget local progress
   std::string reason;
+  double share = 0;  // of its pseudo-gradient, in the round's step; 0: not known, or not accepted
 
   bool operator==(const ContributionOutcome&) const = default;
 };

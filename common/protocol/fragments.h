@@ -26,13 +26,19 @@ inline bool IsInTurn(Version version, int32_t layer, int64_t fragments) {
   return version <= 0 || FragmentOfVersion(version, fragments) == layer % fragments;
 }
 
+// How many rounds after version `base`, up to `version`, concern the layer.
+inline int64_t TurnsSince(Version base, Version version, int32_t layer, int64_t fragments) {
+  const int64_t fragment = layer % fragments;
+  const auto turns = [&](Version v) {  // of all versions above 0, up to v
+    return v <= fragment ? 0 : (v - 1 - fragment) / fragments + 1;
+  };
+  const int64_t initial = base < 0 && version >= 0 ? 1 : 0;
+  return initial + turns(version) - turns(base);
+}
+
 // Whether a round after version `base`, up to `version`, concerns the layer.
 inline bool HasTurnSince(Version base, Version version, int32_t layer, int64_t fragments) {
-  const Version first = std::max(base + 1, version - fragments + 1);
-  for (Version v = first; v <= version; ++v) {
-    if (IsInTurn(v, layer, fragments)) return true;
-  }
-  return false;
+  return TurnsSince(base, version, layer, fragments) > 0;
 }
 
 // How often the fragment of `version`, above 0, has had its turn by then.

@@ -218,8 +218,20 @@ absl::Status ValidateFragments(const OuterSpec& o) {
     return Bad("outer.fragments", o.fragments,
                "1 with an outer.optimizer or outer.merge for which every push is a round");
   }
-  if (o.pull_encoding != Encoding::kFloat32) {
-    return Bad("outer.fragments", o.fragments, "1 where outer.pull_encoding is not \"float32\"");
+  return absl::OkStatus();
+}
+
+absl::Status ValidateEager(const OuterSpec& o) {
+  if (!o.eager) return absl::OkStatus();
+  if (o.overlap != Overlap::kCarry) {
+    return absl::InvalidArgumentError(
+        "outer.eager = true: must be false with outer.overlap = \"none\": islands make no steps "
+        "during an exchange");
+  }
+  if (HasSinglePushRounds(o)) {
+    return absl::InvalidArgumentError(
+        "outer.eager = true: must be false with an outer.optimizer or outer.merge for which every "
+        "push is a round: a push waits for no other");
   }
   return absl::OkStatus();
 }
@@ -249,6 +261,7 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   }
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.shard_copies", o.shard_copies, 1, 2));
   ATOLL_RETURN_IF_ERROR(ValidateFragments(o));
+  ATOLL_RETURN_IF_ERROR(ValidateEager(o));
   return IntInRange("outer.min_servers", o.min_servers, 1, 4096);
 }
 

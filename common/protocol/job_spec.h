@@ -171,6 +171,7 @@ struct OuterSpec {
   int64_t fragments = 1;               // see fragments.h
   int64_t fragment_delay_steps = 0;    // from a push to its adoption; 0: when the version is there
   double fragment_blend = 1;           // share of a version that an island takes over
+  bool eager = false;                  // see docs/decisions/eager-updates.md
 
   bool operator==(const OuterSpec&) const = default;
 };

@@ -44,6 +44,33 @@ TEST_CASE("a refusal names the field, the value and the rule") {
           0);
 }
 
+TEST_CASE("what does not go together in outer rounds is refused by name") {
+  const auto fragments = [](JobSpec& s) { s.outer.fragments = 2; };
+  REQUIRE(MessageAfter(fragments) == "");
+  REQUIRE(MessageAfter([&](JobSpec& s) {
+            fragments(s);
+            s.outer.pull_encoding = Encoding::kInt4;
+            s.outer.eager = true;
+          }) == "");
+  REQUIRE(MessageAfter([&](JobSpec& s) {
+            fragments(s);
+            s.outer.optimizer = "delayed_nesterov";
+          }).find("outer.fragments = 2: must be 1 with an outer.optimizer") == 0);
+  const auto eager = [](JobSpec& s) { s.outer.eager = true; };
+  REQUIRE(MessageAfter(eager) == "");
+  REQUIRE(MessageAfter([&](JobSpec& s) {
+            eager(s);
+            s.outer.overlap = Overlap::kNone;
+          }).find("outer.eager = true: must be false with outer.overlap = \"none\"") == 0);
+  for (const bool by_merge : {false, true}) {
+    REQUIRE(MessageAfter([&](JobSpec& s) {
+              eager(s);
+              (by_merge ? s.outer.merge : s.outer.optimizer) = by_merge ? "heloco" : "adam_age";
+            }).find("outer.eager = true: must be false with an outer.optimizer or outer.merge") ==
+            0);
+  }
+}
+
 TEST_CASE("a layout that no model or batch allows is refused by its field") {
   REQUIRE(MessageAfter([](JobSpec& s) { s.layout.stages = 5; }) ==
           "layout.stages = 5: must be at most 4: the model's layers with embedding and head");

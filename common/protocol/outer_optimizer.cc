@@ -118,6 +118,12 @@ double OuterParameterValue(const OuterSpec& spec, absl::string_view name) {
   return found->second;
 }
 
+double DirectRate(const OuterSpec& spec, double learning_rate) {
+  if (spec.optimizer == "sgd") return learning_rate;
+  const bool nesterov = spec.optimizer == "nesterov" || spec.optimizer == "nesterov_gain";
+  return nesterov ? learning_rate * (1 + spec.momentum) : 0;
+}
+
 absl::Status ValidateOuterChoice(const OuterSpec& spec) {
   const OuterOptimizerInfo* optimizer = Find(OuterOptimizers(), spec.optimizer);
   if (optimizer == nullptr) {

@@ -58,6 +58,10 @@ int64_t ServerBytesPerElement(const OuterSpec& spec);
 // REQUIRES: the optimizer has the parameter.
 double OuterParameterValue(const OuterSpec& spec, absl::string_view name);
 
+// What a step at this rate subtracts of a pseudo-gradient of weight 1, beside what a momentum makes
+// of it later; 0: there is no such number for all elements.
+double DirectRate(const OuterSpec& spec, double learning_rate);
+
 // Whether optimizer, merge and parameters exist and go together.
 absl::Status ValidateOuterChoice(const OuterSpec& spec);
 

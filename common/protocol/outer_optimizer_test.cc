@@ -52,5 +52,15 @@ TEST_CASE("a_merge_that_compares_with_a_momentum_needs_one_and_rounds_of_single_
   CHECK_FALSE(HasSinglePushRounds(With("nesterov")));
 }
 
+TEST_CASE("a_step_takes_a_pseudo_gradient_at_its_rate_and_a_momentum_once_more") {
+  OuterSpec nesterov = With("nesterov");
+  nesterov.momentum = 0.5;
+  CHECK(DirectRate(With("sgd"), 0.7) == 0.7);
+  CHECK(DirectRate(nesterov, 0.7) == Approx(1.05));
+  nesterov.optimizer = "nesterov_gain";
+  CHECK(DirectRate(nesterov, 0.2) == Approx(0.3));
+  CHECK(DirectRate(With("adam_age"), 0.7) == 0);
+}
+
 }  // namespace
 }  // namespace atl

@@ -107,6 +107,7 @@ void Fields(V& v, Plain<V, OuterSpec>& s, v1::OuterSpec& m) {
   ATOLL_WIRE_OPTIONAL(fragments);
   ATOLL_WIRE_OPTIONAL(fragment_delay_steps);
   ATOLL_WIRE_OPTIONAL(fragment_blend);
+  ATOLL_WIRE_OPTIONAL(eager);
 }
 
 template <class V>
@@ -537,6 +538,7 @@ void Fields(V& v, Plain<V, ContributionOutcome>& s, v1::ContributionOutcome& m) 
   ATOLL_WIRE_COPY(accepted);
   ATOLL_WIRE_COPY(warm_up_again);
   ATOLL_WIRE_COPY(reason);
+  ATOLL_WIRE_COPY(share);
 }
 
 }  // namespace atl

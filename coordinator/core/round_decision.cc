@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/learning_rate.h"
+#include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
@@ -72,11 +73,13 @@ void TakeDropped(Job& job, DecisionRecord& decision) {
   for (const ContributionId& id : decision.dropped) job.EraseContribution(id);
 }
 
+// `rate`: what the round's step takes of a weight.
 void Settle(State& s, Job& job, const DecisionParticipant& p, const PenaltyVerdict& verdict,
-            Version version) {
+            Version version, double rate) {
   IslandRecord& island = job.EditIsland(p.contribution.island);
   island.outcome =
-      ContributionOutcome{p.contribution, version, p.accepted, verdict.warm_up_again, p.reason};
+      ContributionOutcome{p.contribution,        version,  p.accepted,
+                          verdict.warm_up_again, p.reason, p.accepted ? rate * p.weight : 0};
   if (p.accepted) {
     island.rounds_accepted++;
     island.tokens_committed += p.tokens;
@@ -265,6 +268,7 @@ void DecideRound(State& s, Job& job) {
   decision.tokens = result.tokens;
   decision.tokens_committed_after = job.progress.tokens_committed + result.tokens;
   decision.version = result.is_void ? kNoVersion : collecting.version;
+  const double rate = DirectRate(job.spec().outer, merged.step.learning_rate);
   for (size_t i = 0; i < candidates.size(); ++i) {
     DecisionParticipant& p = decision.participants[i];
     const RoundVerdict& verdict = result.verdicts[i];
@@ -275,7 +279,8 @@ void DecideRound(State& s, Job& job) {
     p.weight = merged.weights[i];
     p.accepted = verdict.penalty.accepted;
     p.reason = verdict.penalty.reason;
-    Settle(s, job, p, verdict.penalty, result.is_void ? job.progress.version : collecting.version);
+    Settle(s, job, p, verdict.penalty, result.is_void ? job.progress.version : collecting.version,
+           rate);
   }
   s.Log(job.id(), result.is_void ? Severity::kWarning : Severity::kInfo, Describe(decision));
   WarnOfGain(s, job, decision);

@@ -24,6 +24,22 @@ inline SharedBytes BytesOf(const std::vector<float>& values) {
   return {copy, std::as_bytes(std::span(*copy))};
 }
 
+// A snapshot on a disk: it leases no tensor of the server.
+inline std::shared_ptr<const Snapshot> Copy(const Snapshot& snapshot) {
+  const auto copy = std::make_shared<Snapshot>(snapshot);
+  const auto replace = [](std::shared_ptr<const TensorLease>& lease) {
+    if (lease == nullptr) return;
+    const auto tensor = std::make_shared<SharedTensor>(lease->tensor()->elements());
+    std::memcpy(tensor->writable().data(), lease->values().data(), lease->values().size_bytes());
+    lease = std::make_shared<const TensorLease>(tensor);
+  };
+  for (ShardSnapshot& shard : copy->shards) {
+    replace(shard.theta);
+    for (auto& slot : shard.slots) replace(slot);
+  }
+  return copy;
+}
+
 inline SharedBytes Quantized(Encoding encoding, const std::vector<float>& values) {
   ThreadPool pool(1);
   const auto size = static_cast<int64_t>(values.size());
@@ -92,7 +108,7 @@ class ServerStory {
     while (!asked_snapshots_.empty()) {
       const auto snapshot = asked_snapshots_.front();
       asked_snapshots_.erase(asked_snapshots_.begin());
-      logs_[snapshot->job].snapshots.push_back(snapshot);
+      logs_[snapshot->job].snapshots.push_back(Copy(*snapshot));
       Do(SnapshotDone{snapshot->job, snapshot->version, absl::OkStatus()});
     }
   }

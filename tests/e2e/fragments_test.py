@@ -74,5 +74,27 @@ def delayed_and_blended(story):
     check(last < 0.5 * first, f"the validation loss went from {first} only to {last}")
 
 
+@case
+def eager_and_in_few_bits(story):
+    """Two islands with eager updates and fragments in 4 bits both ways: the loss falls, and versions come in
+    few bytes"""
+    story.starts(workers=2, servers=1)
+    job = story.submits(schedule__train_tokens=400_000, outer__fragment_delay_steps=2, outer__eager=True,
+                        outer__push_encoding="int4", outer__pull_encoding="int4", **FRAGMENTS)
+    whole = sum(4 * shard["elements"] for shard in story.reaches(job, 2)["shards"])
+
+    def traffic():
+        """Bytes that an island has pulled, and in how many rounds at least; too early: None."""
+        island = story.job(job)["islands"][0]
+        pulled = int(island.get("progress", {}).get("pulled_bytes", 0))
+        return (pulled, island["rounds_accepted"]) if pulled > 0 and island["rounds_accepted"] >= 24 else None
+    pulled, rounds = story.meanwhile("an island to say what it pulled", job, traffic, LIMIT_S)
+    done = story.finishes(job)
+    # In full it would be a quarter of the model a round.
+    check(pulled < whole * (2 + 0.1 * (rounds + 2)), f"{pulled} bytes in {rounds} rounds of {whole}")
+    first, last = (done["summary"][k] for k in ("first_validation_loss", "validation_loss"))
+    check(last < 0.5 * first, f"the validation loss went from {first} only to {last}")
+
+
 if __name__ == "__main__":
     main("fragments")

@@ -45,4 +45,5 @@ TEST_CASE("transcript: followers die and leave") { Retell("shared_follower_dies"
 TEST_CASE("transcript: a leader dies") { Retell("shared_leader_dies"); }
 TEST_CASE("transcript: a worker joins an island") { Retell("shared_join"); }
 TEST_CASE("transcript: rounds of one fragment each") { Retell("fragments"); }
+TEST_CASE("transcript: eager updates") { Retell("eager"); }
 TEST_CASE("transcript: the planner refuses") { Retell("shared_planner_refuses"); }

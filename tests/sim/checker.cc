@@ -337,6 +337,7 @@ void Checker::Serve(Version version, Model& model) {
     return;
   }
   for (const ShardPlacement& shard : shards_) {
+    if (!IsInTurn(version, shard.layer, spec_.outer.fragments)) continue;
     const auto elements = static_cast<size_t>(shard.elements);
     const auto theta =
         std::span(model.theta[shard.layer]).subspan(static_cast<size_t>(shard.begin), elements);

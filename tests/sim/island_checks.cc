@@ -121,7 +121,8 @@ LayerValues WorkerNode::OfOwners(worker::OuterKind kind) {
   if (own == nullptr) return values;
   for (const worker::KeptPart& part : own->layout()) {
     // Of a layer that was not captured there is an earlier pseudo-gradient, or none.
-    if (kind == worker::OuterKind::kDelta && !worker::Concern(own->shards(), part.layer)) continue;
+    const bool of_captured = kind == worker::OuterKind::kDelta || kind == worker::OuterKind::kEager;
+    if (of_captured && !worker::Concern(own->shards(), part.layer)) continue;
     std::vector<float> first;
     for (const NodeId& holder : part.holders) {
       const WorkerNode* const node = world_.FindWorker(holder);
@@ -129,8 +130,7 @@ LayerValues WorkerNode::OfOwners(worker::OuterKind kind) {
       std::vector<float> here(static_cast<size_t>(part.range.size()));
       if (!node->member()->outer()->Read(kind, part.layer, part.range, here).ok()) continue;
       // What was pulled by its first holder is with the others, too, only when it is adopted.
-      if (!first.empty() && kind != worker::OuterKind::kPulled &&
-          kind != worker::OuterKind::kAddition && first != here) {
+      if (!first.empty() && !worker::IsOfPulled(kind) && first != here) {
         world_.checker.Fail(absl::StrCat("N3: copies of kind ", static_cast<int>(kind),
                                          " of layer ", part.layer, " are different at ", holder));
       }

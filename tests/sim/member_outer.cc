@@ -31,7 +31,7 @@ absl::Status SimMember::DoOuter(const v1::OuterCall& call) {
     case v1::OuterCall::FINISH:
       log_.ForgetBase();
       outer_->Finish(call.tag().base(), worker::FromWire(call.tag()).since, call.keep_residual(),
-                     worker::ShardsFrom(call));
+                     worker::ShardsFrom(call), call.share());
       return absl::OkStatus();
     case v1::OuterCall::PUT_BASE_IN:
       put_aside_ = Thetas();
@@ -57,25 +57,16 @@ absl::Status SimMember::DoOuter(const v1::OuterCall& call) {
 
 absl::Status SimMember::SetOuterLayout(const worker::OuterOrder& order) {
   const std::shared_ptr<OuterState> before = outer_;
-  const bool quantized = IsQuantized(job_->spec.outer.push_encoding);
   const bool same = before != nullptr && before->layout() == order.layout &&
-                    before->quantized() == quantized && before->tag() == order.tag;
+                    before->spec() == job_->spec.outer && before->tag() == order.tag;
   std::shared_ptr<OuterState> next = before;
   if (!same) {
-    next = std::make_shared<OuterState>(self_.worker, order.layout, quantized);
+    next = std::make_shared<OuterState>(self_.worker, order.layout, job_->spec.outer);
     next->ExpectDelta(order.encoding, order.shards);
     next->set_tag(order.tag);
-    std::vector<OuterKind> kinds;
-    if (order.tag.base != kNoVersion) kinds.push_back(OuterKind::kBase);
-    if (order.tag.base != kNoVersion && quantized) kinds.push_back(OuterKind::kResidual);
-    if (order.tag.captured) kinds.push_back(OuterKind::kDelta);
-    if (order.tag.captured && IsQuantized(order.encoding)) {
-      kinds.push_back(OuterKind::kResidualAfter);
-      kinds.push_back(OuterKind::kEncoded);
-    }
     for (const worker::OuterSource& source : order.sources) {
       if (source.from != self_.worker) ATOLL_RETURN_IF_ERROR(Takes(milliseconds(20)));
-      for (const OuterKind kind : kinds) {
+      for (const OuterKind kind : next->KindsHeld()) {
         const int64_t size = kind == OuterKind::kEncoded
                                  ? next->EncodedFloats(source.layer, source.range)
                                  : source.range.size();
@@ -122,7 +113,7 @@ absl::StatusOr<std::vector<float>> SimMember::ReadOuterLayer(OuterKind kind, int
 absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target,
                                    const std::vector<ShardPlacement>& shards, bool borrowed) {
   const std::shared_ptr<OuterState> outer = outer_;
-  if (kind != OuterKind::kBase) {
+  if (worker::IsOfPulled(kind)) {
     for (const KeptPart& part : outer->copies()) {
       if (!worker::Concern(shards, part.layer)) continue;
       std::vector<float> values(static_cast<size_t>(part.range.size()));
@@ -137,7 +128,7 @@ absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target,
   for (const auto& [layer, theta] : Thetas()) {
     if (!worker::Concern(shards, layer)) continue;
     ATOLL_ASSIGN_OR_RETURN(std::vector<float> values, ReadOuterLayer(kind, layer));
-    for (size_t i = 0; kind == OuterKind::kAddition && i < values.size(); ++i) values[i] *= blend;
+    for (size_t i = 0; worker::IsAddition(kind) && i < values.size(); ++i) values[i] *= blend;
     if (target == OuterTarget::kAddition) {
       if (!addition_prepared_) return absl::NotFoundError("nothing was prepared");
       addition_[layer] = std::move(values);

@@ -203,6 +203,7 @@ class WorkerNode : public Member {
   struct Pull {
     int64_t number = 0;
     size_t missing = 0;
+    int64_t steps = 0;  // parts that came as steps
   };
   // What the compute thread does, one after the other.
   struct Command {
@@ -222,6 +223,7 @@ class WorkerNode : public Member {
     int64_t carried = 0;
     std::optional<ContributionId> captured;
     std::optional<ToyStep> stepping;
+    bool eager = false;  // the parameters have an eager update in them
   };
 
   void OnConnected() override { Deliver(worker::Connected{}); }
@@ -252,8 +254,9 @@ class WorkerNode : public Member {
   void Do(const worker::PushShards& action);
   std::map<NodeId, std::vector<worker::ShardPart>> OwnersOf(
       const std::vector<worker::ShardPart>& shards) const;
+  // `slot`: in full, or as a step.
   void PullPart(const worker::StartPull& action, const NodeId& owner, const worker::ShardPart& part,
-                int64_t transfer);
+                int64_t transfer, int32_t slot);
   void PushPart(const worker::PushShards& action, const NodeId& sender,
                 const worker::ShardPart& part);
   bool Fill(ps::PushArrived& event, const worker::PushShards& action, const NodeId& sender,
@@ -267,6 +270,7 @@ class WorkerNode : public Member {
   void Do(const worker::MakeInitialWeights& action);
   void Do(const worker::TrainStep& action);
   void Do(const worker::CaptureDelta& action);
+  void Do(const worker::ApplyEager& action);
   void Do(const worker::AdoptPulled& action);
   void Do(const worker::Validate& action);
   void Do(const worker::SaveState& action);

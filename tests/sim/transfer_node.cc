@@ -6,6 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/net/tensor_types.h"
+#include "common/protocol/fragments.h"
+#include "kernels/add_delta.h"
 #include "kernels/host_ops.h"
 #include "tests/sim/nodes.h"
 
@@ -25,6 +29,31 @@ ps::SharedBytes Encode(std::span<const float> values, Encoding encoding, ThreadP
   auto narrow = std::make_shared<std::vector<Bfloat16>>(values.size());
   ToBfloat16(values, *narrow, pool);
   return {narrow, std::as_bytes(std::span(*narrow))};
+}
+
+// As worker/runtime/transfers.h: a layer that has had one turn since comes as its step.
+int32_t SlotOf(const worker::StartPull& pull, const worker::ShardPart& part,
+               const WorkerNode* owner) {
+  const std::shared_ptr<worker::OuterState> outer = owner->member()->outer();
+  if (outer == nullptr || !IsQuantized(pull.encoding) || outer->tag().base == kNoVersion) {
+    return kPullServed;
+  }
+  const int64_t turns = TurnsSince(outer->tag().base, pull.version, part.layer, pull.fragments);
+  return turns == 1 ? kPullStep : kPullServed;
+}
+
+// The whole shard, of which the owner's part counts.
+std::vector<float> AddStep(const worker::OuterState& outer, const worker::ShardPart& part,
+                           const DeltaView& step, ThreadPool& pool) {
+  std::vector<float> values(static_cast<size_t>(part.elements));
+  const ElementRange in = part.part();
+  const auto own =
+      std::span(values).subspan(static_cast<size_t>(in.begin), static_cast<size_t>(in.size()));
+  const absl::Status read = outer.Read(worker::OuterKind::kBase, part.layer,
+                                       {part.begin + in.begin, part.begin + in.end}, own);
+  ATOLL_CHECK(read.ok(), read.message());
+  AddDelta(step, values, values, pool);
+  return values;
 }
 
 }  // namespace
@@ -55,7 +84,7 @@ std::map<NodeId, std::vector<worker::ShardPart>> WorkerNode::OwnersOf(
 void WorkerNode::Do(const worker::StartPull& action) {
   const int64_t transfer = next_transfer_++;
   transfers_.insert(transfer);
-  pull_ = Pull{action.pull, 0};
+  pull_ = Pull{action.pull};
   const auto shares = OwnersOf(action.shards);
   for (const auto& [owner, parts] : shares) pull_.missing += parts.size();
   const auto fails = [this, transfer, pull = action.pull](const char* why) {
@@ -63,7 +92,9 @@ void WorkerNode::Do(const worker::StartPull& action) {
   };
   if (pull_.missing == 0) return After(milliseconds(1), [fails] { fails("no plan is set up"); });
   for (const auto& [owner, parts] : shares) {
-    for (const worker::ShardPart& part : parts) PullPart(action, owner, part, transfer);
+    for (const worker::ShardPart& part : parts) {
+      PullPart(action, owner, part, transfer, SlotOf(action, part, world_.FindWorker(owner)));
+    }
   }
   After(kTransferTimeout, [fails] { fails("timed out"); });
 }
@@ -80,16 +111,22 @@ void WorkerNode::EndPull(int64_t transfer, worker::Event event) {
 }
 
 void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
-                          const worker::ShardPart& part, int64_t transfer) {
+                          const worker::ShardPart& part, int64_t transfer, int32_t slot) {
   WorkerNode* const node = world_.FindWorker(owner);
   const int64_t pull = action.pull;
-  // Runs here when all of it is at the owner; it counts once, however often it comes.
+  const bool step = slot == kPullStep;
+  // Runs here when all of it is at the owner. One answer counts, however many arrive.
   const auto once = std::make_shared<bool>(false);
-  const auto arrived = [this, part, transfer, pull, once,
-                        member = node->member()](const std::vector<float>& values) {
+  const auto arrived = [this, part, transfer, pull, once, step, encoding = action.encoding,
+                        before = node->member()->outer(),
+                        member = node->member()](const std::vector<float>& received) {
     if (!transfers_.contains(transfer) || std::exchange(*once, true)) return;
     const std::shared_ptr<worker::OuterState> outer = member->outer();
     const ElementRange in = part.part();
+    const std::vector<float> values =
+        step ? AddStep(*before, part, {received.data(), encoding, part.elements}, world_.pool)
+             : received;
+    pull_.steps += step;
     const absl::Status written = outer == nullptr || member->dead()
                                      ? absl::UnavailableError("it has ended")
                                      : outer->Write(worker::OuterKind::kPulled, part.layer,
@@ -101,14 +138,19 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
     }
     if (--pull_.missing == 0) EndPull(transfer, worker::PullDone{pull, part.elements * 4});
   };
-  const auto refused = [this, transfer, pull](const ps::RefusePull& refusal) {
+  const auto refused = [this, transfer, pull, once, step, action, owner,
+                        part](const ps::RefusePull& refusal) {
+    if (!transfers_.contains(transfer) || std::exchange(*once, true)) return;
+    if (step && refusal.refusal == PullRefusal::kUnknown) {
+      return PullPart(action, owner, part, transfer, kPullServed);
+    }
     const auto failure = refusal.refusal == PullRefusal::kNotYet ? worker::PullFailure::kNotYet
                          : refusal.refusal == PullRefusal::kSuperseded
                              ? worker::PullFailure::kSuperseded
                              : worker::PullFailure::kError;
     EndPull(transfer, worker::PullFailed{pull, failure, refusal.current, refusal.reason});
   };
-  const auto answer = [this, owner, part, arrived, refused, at = life()](
+  const auto answer = [this, owner, part, arrived, refused, step, at = life()](
                           const ps::ReplyPull* reply, const ps::RefusePull* refusal) {
     const auto alive_then = [this, at](Timeline::Action action) {
       return [this, at, action] {
@@ -116,7 +158,7 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
       };
     };
     if (reply != nullptr) {
-      world_.checker.Served(part.server, reply->version, part, reply->values);
+      if (!step) world_.checker.Served(part.server, reply->version, part, reply->values);
       std::vector<float> values(reply->values.begin(), reply->values.end());
       world_.network.Send(part.server, owner, alive_then([arrived, values] { arrived(values); }));
     } else {
@@ -124,7 +166,7 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
                           alive_then([refused, copy = *refusal] { refused(copy); }));
     }
   };
-  const ps::PullAsked asked{action.job, action.version, part.shard, 0};
+  const ps::PullAsked asked{action.job, action.version, part.shard, 0, 0, 0, slot};
   world_.network.Send(owner, part.server, [this, part, asked, answer] {
     if (ServerNode* server = world_.FindServer(part.server)) server->Pull(asked, answer);
   });

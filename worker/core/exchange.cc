@@ -260,7 +260,7 @@ void WorkerCore::Impl::PlanPull() {
   }
   const int64_t fragments = spec().outer.fragments;
   const bool all = NeedsAllLayers() || *target == base_version_;
-  StartPull pull{order_->job, ++pull_, *target, {}, spec().outer.pull_encoding};
+  StartPull pull{order_->job, ++pull_, *target, {}, spec().outer.pull_encoding, fragments};
   pulling_shards_.clear();
   for (ShardId shard : order_->pull_order) {
     for (const ShardPlacement& placement : order_->shards) {

@@ -73,6 +73,18 @@ TEST_CASE("a_missed_turn_is_pulled_too_and_its_unpushed_steps_are_kept") {
   CHECK(story.Wants<TrainStep>().ranges.front().begin == 8);
 }
 
+TEST_CASE("a_pull_says_how_many_fragments_there_are_and_how_steps_are_encoded") {
+  Fragments story;
+  story.order.spec.outer.pull_encoding = Encoding::kInt4;
+  story.Orders();
+  story.TrainsSteps(4);
+  const CaptureDelta capture = story.Captures();
+  story.Decides(capture.contribution, 1);
+  const StartPull pull = story.PullsShards();
+  CHECK(pull.fragments == 2);
+  CHECK(pull.encoding == Encoding::kInt4);
+}
+
 TEST_CASE("an_island_that_warms_up_again_pulls_and_replaces_all_layers") {
   Fragments story;
   story.TrainsSteps(4);

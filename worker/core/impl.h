@@ -47,6 +47,8 @@ struct InFlight {
   ContributionId id;
   Work work;
   bool captured = false;     // its pseudo-gradient is there
+  double share = 0;          // as in CaptureDelta
+  bool eager = false;        // ApplyEager was done
   Instant request_at;        // when to send PushRequest (again)
   std::vector<Push> pushes;  // in the granted order, and what is still on its way
   // Of one shard that was not pushed yet and failed: others most often have the same.
@@ -75,6 +77,7 @@ class WorkerCore::Impl {
     kInitialWeights,
     kStep,
     kCapture,
+    kEager,
     kAdopt,
     kValidate,
     kSave,
@@ -146,6 +149,7 @@ class WorkerCore::Impl {
   void On(const StepDone&);
   void On(const DeltaCaptured&);
   void On(const DeltaReady&);
+  void On(const EagerApplied&);
   void On(const Adopted&);
   void On(const ValidationDone&);
   void On(const CommandFailed&);
@@ -206,6 +210,7 @@ class WorkerCore::Impl {
   void PlanTrainer();
   void PlanValidationResult();
   bool StartAdopt();
+  bool StartEager();
   bool StartValidate();
   bool StartCapture();
   void StartStep();
@@ -298,6 +303,7 @@ class WorkerCore::Impl {
   bool diverged_ = false;       // the loss is not a number: wait for the next adoption
   Work local_;                  // since base_version_, or since the contribution in flight
   int64_t carried_steps_ = 0;   // of local_: made before base_version_ was adopted
+  double share_ = 0;            // of the newest accepted contribution, in its round's step
   std::optional<InFlight> in_flight_;
   std::optional<ContributionId> last_pushed_;
   std::vector<PositionRange> stepping_;  // the outstanding TrainStep's

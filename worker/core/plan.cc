@@ -1,6 +1,7 @@
 // What is to be done now, given the whole state.
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -177,7 +178,8 @@ void WorkerCore::Impl::PlanTrainer() {
     trainer_trouble_.clear();
   }
   if (StartReconfigure()) return;
-  if (StartAdopt() || StartValidate() || StartSave() || StartCapture()) return;
+  if (StartAdopt() || StartEager()) return;
+  if (StartValidate() || StartSave() || StartCapture()) return;
   if (order_->initialize && !adopted_ && !in_flight_ && !initial_made_) {
     doing_ = "making the initial weights";
     return Start(Command::kInitialWeights, MakeInitialWeights{});
@@ -214,8 +216,20 @@ bool WorkerCore::Impl::StartAdopt() {
   const bool accepted = !in_flight_ || (order_->outcome && order_->outcome->accepted &&
                                         order_->outcome->contribution == in_flight_->id);
   const bool keep = adopted_ && accepted && !diverged_ && !reset_moments_;
-  Start(Command::kAdopt,
-        AdoptPulled{pulling_version_, adopting_, reset_moments_, keep, {}, pulling_shards_});
+  AdoptPulled adopt{pulling_version_, adopting_, reset_moments_, keep, {}, pulling_shards_};
+  adopt.eager = in_flight_ && in_flight_->eager;
+  const bool has_share = in_flight_ && accepted && std::isfinite(order_->outcome->share);
+  if (has_share) share_ = adopt.share = order_->outcome->share;
+  Start(Command::kAdopt, std::move(adopt));
+  return true;
+}
+
+// Steps go on from the round's expected result, with the other islands' part of the round before.
+bool WorkerCore::Impl::StartEager() {
+  if (!in_flight_ || !in_flight_->captured || in_flight_->withdrawn) return false;
+  if (in_flight_->share == 0 || in_flight_->eager || !adopted_ || diverged_) return false;
+  doing_ = "applying its own part of the round";
+  Start(Command::kEager, ApplyEager{in_flight_->id});
   return true;
 }
 
@@ -248,9 +262,11 @@ bool WorkerCore::Impl::StartCapture() {
   }
   // A version that was requested when there was nothing to push would take its place.
   if (pulling_) RestartTransfers();
-  in_flight_ = InFlight{NextContribution(), std::exchange(local_, Work()), false, now_, {}};
+  in_flight_ = InFlight{NextContribution(), std::exchange(local_, Work())};
+  in_flight_->request_at = now_;
   last_pushed_ = in_flight_->id;
-  CaptureDelta capture{in_flight_->id, EncodingOf(in_flight_->id), {}};
+  if (!initial && spec().outer.eager) in_flight_->share = share_;
+  CaptureDelta capture{in_flight_->id, EncodingOf(in_flight_->id), {}, in_flight_->share};
   const bool fragment = !initial && spec().outer.fragments > 1;
   if (fragment || IsQuantized(capture.encoding)) capture.shards = ShardsInTurn(base_version_ + 1);
   Start(Command::kCapture, std::move(capture));

@@ -52,11 +52,13 @@ int64_t WorkerCore::Impl::PeerEverySteps() const {
   return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(steps)), 1, kMostStepsBetween);
 }
 
-// On disks and in the remote tier only when nothing is in flight.
+// On disks and in the remote tier only when nothing is in flight. A restored state must not contain
+// an eager update: it would be in the next pseudo-gradient.
 bool WorkerCore::Impl::SaveDue(Tier tier) {
   const CheckpointSpec& wanted = spec().checkpoint;
   const int64_t since = inner_step_ - saved_at_[tier];
   if (tier == Tier::kMemory) {
+    if (in_flight_ && in_flight_->eager) return false;
     return wanted.peer_copies > 0 && order_->plan.members.size() > 1 && unsaved_ != configured_ &&
            (save_due_ || (kept_by_owners_ != configured_ && since >= PeerEverySteps()));
   }

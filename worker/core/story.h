@@ -165,7 +165,8 @@ class Story {
                bool warm_up_again = false) {
     order.committed_version = version;
     order.tokens_committed += 80;
-    order.outcome = ContributionOutcome{contribution, version, accepted, warm_up_again, "test"};
+    order.outcome = ContributionOutcome{contribution,  version, accepted,
+                                        warm_up_again, "test",  accepted ? share : 0};
     Orders();
   }
   // From nothing to training on version `order.committed_version`.
@@ -186,6 +187,7 @@ class Story {
   Instant now{};
   Instant deadline = kNever;
   int64_t leased = 0;
+  double share = 0;  // of a contribution in its round's step
 
  private:
   template <typename T>

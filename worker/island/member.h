@@ -154,7 +154,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   absl::Status MakeInitialWeights();
   // The pulled version is theta_base.
   absl::Status FinishOuter(const OuterTag& tag, bool keep_residual,
-                           const std::vector<ShardPlacement>& shards);
+                           const std::vector<ShardPlacement>& shards, double share);
   absl::Status FetchTables();
   // Of a whole layer, from its owners.
   absl::Status ReadOuterLayer(OuterKind kind, int32_t layer, std::span<float> out);
@@ -330,7 +330,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
                 std::optional<double> loss_times_tokens);  // taken
   absl::Status LendOuter(const Loan& loan);
   absl::Status FetchOuter(const OuterSource& source, const std::shared_ptr<OuterState>& before,
-                          OuterState& next, bool captured);
+                          OuterState& next);
   absl::Status BorrowOuter(const NodeId& from, OuterKind kind, int32_t layer, ElementRange range,
                            std::span<float> out);
   absl::Status ReadParameters(int32_t layer, ElementRange range, bool of_snapshot,

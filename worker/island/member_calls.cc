@@ -131,7 +131,8 @@ absl::Status GroupMember::DoOuter(const v1::OuterCall& call) {
       return ApplyOuter(static_cast<OuterKind>(call.kind()),
                         static_cast<OuterTarget>(call.target()), ShardsFrom(call));
     case v1::OuterCall::FINISH:
-      return FinishOuter(FromWire(call.tag()), call.keep_residual(), ShardsFrom(call));
+      return FinishOuter(FromWire(call.tag()), call.keep_residual(), ShardsFrom(call),
+                         call.share());
     case v1::OuterCall::PUT_BASE_IN:
       return PutBaseIn();
     case v1::OuterCall::PUT_BACK:

@@ -74,20 +74,20 @@ OuterHoldings GroupMember::OuterHeld() const {
 
 absl::Status GroupMember::SetOuterLayout(const OuterOrder& order) {
   const std::shared_ptr<OuterState> before = outer();
-  const bool quantized = IsQuantized(job_->spec.outer.push_encoding);
+  const OuterSpec& spec = job_->spec.outer;
   const bool same = before != nullptr && before->layout() == order.layout &&
-                    before->quantized() == quantized && before->tag() == order.tag;
+                    before->spec() == spec && before->tag() == order.tag;
   std::shared_ptr<OuterState> next = before;
   if (!same) {
-    next = std::make_shared<OuterState>(name(), order.layout, quantized);
+    next = std::make_shared<OuterState>(name(), order.layout, spec);
     next->ExpectDelta(order.encoding, order.shards);
     next->set_tag(order.tag);
     for (const OuterSource& source : order.sources) {
-      ATOLL_RETURN_IF_ERROR(FetchOuter(source, before, *next, order.tag.captured.has_value()));
+      ATOLL_RETURN_IF_ERROR(FetchOuter(source, before, *next));
     }
     // A restored state has the residual of its save, and pulls its base.
     const std::optional<int64_t> save = PresentSave();
-    if (quantized && save && order.tag == OuterTag()) {
+    if (IsQuantized(spec.push_encoding) && save && order.tag == OuterTag()) {
       const absl::Status restored = RestoreResiduals(*save, *next);
       if (absl::IsAborted(restored)) return restored;
       if (!restored.ok()) {
@@ -103,17 +103,8 @@ absl::Status GroupMember::SetOuterLayout(const OuterOrder& order) {
 }
 
 absl::Status GroupMember::FetchOuter(const OuterSource& source,
-                                     const std::shared_ptr<OuterState>& before, OuterState& next,
-                                     bool captured) {
-  std::vector<OuterKind> kinds;
-  if (next.tag().base != kNoVersion) kinds.push_back(OuterKind::kBase);
-  if (next.tag().base != kNoVersion && next.quantized()) kinds.push_back(OuterKind::kResidual);
-  if (captured) kinds.push_back(OuterKind::kDelta);
-  if (captured && IsQuantized(next.delta()->encoding)) {
-    kinds.push_back(OuterKind::kResidualAfter);
-    kinds.push_back(OuterKind::kEncoded);
-  }
-  for (const OuterKind kind : kinds) {
+                                     const std::shared_ptr<OuterState>& before, OuterState& next) {
+  for (const OuterKind kind : next.KindsHeld()) {
     const int64_t size = kind == OuterKind::kEncoded
                              ? next.EncodedFloats(source.layer, source.range)
                              : source.range.size();
@@ -259,7 +250,7 @@ absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target,
                                      const std::vector<ShardPlacement>& shards) {
   const std::shared_ptr<OuterState> outer = this->outer();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
-  if (kind != OuterKind::kBase) {
+  if (IsOfPulled(kind)) {
     std::vector<float> values;
     for (const KeptPart& part : outer->copies()) {
       if (!Concern(shards, part.layer)) continue;
@@ -275,7 +266,7 @@ absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target,
   const auto blend = static_cast<float>(job_->spec.outer.fragment_blend);
   return SetHeld(target, shards, [&](int32_t layer, std::span<float> out) {
     ATOLL_RETURN_IF_ERROR(ReadOuterLayer(kind, layer, out));
-    if (kind != OuterKind::kAddition || blend == 1) return absl::OkStatus();
+    if (!IsAddition(kind) || blend == 1) return absl::OkStatus();
     for (float& x : out) x *= blend;
     return absl::OkStatus();
   });
@@ -335,11 +326,11 @@ absl::Status GroupMember::MakeInitialWeights() {
 }
 
 absl::Status GroupMember::FinishOuter(const OuterTag& tag, bool keep_residual,
-                                      const std::vector<ShardPlacement>& shards) {
+                                      const std::vector<ShardPlacement>& shards, double share) {
   const std::shared_ptr<OuterState> outer = this->outer();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
   Log([](ReplayLog& log) { log.ForgetBase(); });
-  outer->Finish(tag.base, tag.since, keep_residual, shards);
+  outer->Finish(tag.base, tag.since, keep_residual, shards, share);
   return absl::OkStatus();
 }
 

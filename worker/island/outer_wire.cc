@@ -1,6 +1,7 @@
 #include "worker/island/outer_wire.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace atl::worker {
 namespace {
@@ -25,6 +26,7 @@ absl::Status Check(const v1::ContributionName& name, Version least = kNoVersion)
 
 absl::Status Check(const v1::OuterTag& tag) {
   if (tag.base() < kNoVersion || tag.base() > kCountMax) return Bad("version");
+  if (!std::isfinite(tag.share())) return Bad("share");
   return Check(tag.captured());
 }
 
@@ -111,11 +113,13 @@ void ToWire(const OuterTag& tag, v1::OuterTag* out) {
   if (tag.captured) NameToWire(*tag.captured, out->mutable_captured());
   out->mutable_since()->set_generation(tag.since.generation);
   out->mutable_since()->set_change(tag.since.change);
+  out->set_share(tag.share);
 }
 
 OuterTag FromWire(const v1::OuterTag& tag) {
   OuterTag result{tag.base(), std::nullopt, {tag.since().generation(), tag.since().change()}};
   if (tag.has_captured()) result.captured = NameFrom(tag.captured());
+  result.share = tag.share();
   return result;
 }
 
@@ -159,13 +163,14 @@ OuterOrder OrderFrom(const v1::OuterCall& call) {
 
 void ToWire(const CaptureDelta& command, v1::OuterCall* out) {
   NameToWire(command.contribution, out->mutable_tag()->mutable_captured());
+  out->mutable_tag()->set_share(command.share);
   out->set_encoding(static_cast<int32_t>(command.encoding));
   for (const ShardPlacement& shard : command.shards) ToWire(shard, out->add_shards());
 }
 
 CaptureDelta CaptureFrom(const v1::OuterCall& call) {
-  return {NameFrom(call.tag().captured()), static_cast<Encoding>(call.encoding()),
-          ShardsFrom(call)};
+  return {NameFrom(call.tag().captured()), static_cast<Encoding>(call.encoding()), ShardsFrom(call),
+          call.tag().share()};
 }
 
 void ToWire(const OuterHoldings& held, v1::OuterHeld* out) {
@@ -195,12 +200,17 @@ void ToWire(const StartPull& pull, v1::TransferCall* out) {
   out->set_pull(pull.pull);
   out->set_version(pull.version);
   out->set_encoding(static_cast<int32_t>(pull.encoding));
+  out->set_fragments(pull.fragments);
   PartsToWire(pull.shards, out);
 }
 
 StartPull PullFrom(const v1::TransferCall& call) {
-  return {call.job(), call.pull(), call.version(), PartsFrom(call),
-          static_cast<Encoding>(call.encoding())};
+  return {call.job(),
+          call.pull(),
+          call.version(),
+          PartsFrom(call),
+          static_cast<Encoding>(call.encoding()),
+          std::max<int64_t>(1, call.fragments())};
 }
 
 void ToWire(const PushShards& push, v1::TransferCall* out) {
@@ -249,8 +259,9 @@ absl::Status Check(const v1::OuterCall& call) {
   if (call.what() <= v1::OuterCall::UNSPECIFIED || call.what() > v1::OuterCall::INITIAL) {
     return Bad("what a call requests");
   }
-  if (call.kind() < 0 || call.kind() > static_cast<int32_t>(OuterKind::kAddition) ||
-      call.target() < 0 || call.target() > 3) {
+  if (!std::isfinite(call.share())) return Bad("share");
+  if (call.kind() < 0 || call.kind() > static_cast<int32_t>(kLastOuterKind) || call.target() < 0 ||
+      call.target() > 3) {
     return Bad("what a call applies");
   }
   ATOLL_RETURN_IF_ERROR(Check(call.tag()));
@@ -286,6 +297,7 @@ absl::Status Check(const v1::TransferCall& call) {
     return Bad("version");
   }
   if (call.outcome() < 0 || call.outcome() > 3) return Bad("outcome");
+  if (call.fragments() < 0 || call.fragments() > kCountMax) return Bad("fragments");
   for (const v1::TransferCall::Part& part : call.parts()) {
     ATOLL_RETURN_IF_ERROR(Check(part.shard()));
     const bool report = call.what() == v1::TransferCall::PUSHED;

@@ -58,7 +58,7 @@ inline int64_t BytesOf(int64_t elements, int32_t wanted) {
 inline constexpr int32_t kParametersPart = 1;
 inline constexpr int32_t kAllParts = 7;  // of a device's state
 inline constexpr int kFirstOuterPart = 3;
-inline constexpr int kPartsMax = kFirstOuterPart + static_cast<int>(OuterKind::kAddition) + 1;
+inline constexpr int kPartsMax = kFirstOuterPart + static_cast<int>(kLastOuterKind) + 1;
 inline constexpr int32_t kOuterParts = (1 << kPartsMax) - (1 << kFirstOuterPart);  // an owner's
 
 inline int32_t PartOf(OuterKind kind) { return kFirstOuterPart + static_cast<int32_t>(kind); }

@@ -123,7 +123,8 @@ std::map<NodeId, StartPull> TransferRelay::SharesOf(const StartPull& order) cons
   for (auto& [worker, parts] : owned) {
     const size_t first = parts.size() * index++ / owned.size();
     std::rotate(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(first), parts.end());
-    shares[worker] = {order.job, order.pull, order.version, std::move(parts), order.encoding};
+    StartPull& share = shares[worker] = order;
+    share.shards = std::move(parts);
   }
   return shares;
 }
@@ -138,7 +139,7 @@ void TransferRelay::Pull(const StartPull& order) {
   std::vector<std::pair<Batch, StartPull>> batches;
   for (const auto& [worker, share] : shares) {
     for (size_t begin = 0; begin < share.shards.size(); begin += kPartsInMessage) {
-      StartPull message{share.job, share.pull, share.version, {}, share.encoding};
+      StartPull message = share;
       const size_t end = std::min(share.shards.size(), begin + kPartsInMessage);
       message.shards.assign(share.shards.begin() + static_cast<std::ptrdiff_t>(begin),
                             share.shards.begin() + static_cast<std::ptrdiff_t>(end));
@@ -159,7 +160,7 @@ void TransferRelay::Pull(const StartPull& order) {
   const std::shared_ptr<OuterState> outer = member_->outer();
   for (const auto& [batch, message] : batches) {
     if (batch.first == member_->name()) {
-      own_.Pull(message, outer->pulled(), outer->parts(), outer->BaseOf(message.version - 1));
+      own_.Pull(message, outer->pulled(), outer->parts(), outer->base(), outer->tag().base);
       continue;
     }
     v1::TransferCall call;
@@ -290,7 +291,7 @@ void TransferRelay::Serve(const NodeId& from, const v1::TransferCall& call) {
   if (outer == nullptr) {
     return OnServed(PullFailed{pull.pull, PullFailure::kError, kNoVersion, "no plan is set up"});
   }
-  served_.Pull(pull, outer->pulled(), outer->parts(), outer->BaseOf(pull.version - 1));
+  served_.Pull(pull, outer->pulled(), outer->parts(), outer->base(), outer->tag().base);
 }
 
 void TransferRelay::OnServed(Event event) {

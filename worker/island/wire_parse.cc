@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "worker/island/outer_wire.h"
 #include "worker/island/parts.h"
@@ -82,6 +83,9 @@ absl::Status Check(const v1::Inheritance& inheritance) {
   for (const int64_t or_none :
        {known.base_version(), inheritance.known_steps(), inheritance.outer().base()}) {
     if (or_none != -1 && !IsCount(or_none)) return Bad("a leader's count");
+  }
+  for (const double share : {known.share(), known.in_flight_share(), inheritance.outer().share()}) {
+    if (!std::isfinite(share)) return Bad("a leader's share of a round");
   }
   ATOLL_RETURN_IF_ERROR(Check(known.local()));
   ATOLL_RETURN_IF_ERROR(Check(known.in_flight()));

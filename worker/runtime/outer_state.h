@@ -51,6 +51,7 @@ struct OuterTag {
   // Of which adoption theta_base and residuals are: a version that is adopted twice, by members
   // without contact, leaves the same theta_base and other residuals.
   StateStamp since = {};
+  double share = 0;  // of what is captured, as in CaptureDelta
 
   bool operator==(const OuterTag&) const = default;
 };
@@ -59,18 +60,42 @@ struct OuterTag {
 // parameters, theta_v - theta_push, which is the same whatever steps make of them meanwhile.
 // Of a layer that was not captured theta_push is theta_base.
 // kEncoded: bytes of a quantised pseudo-gradient, padded to whole floats.
-enum class OuterKind { kBase, kDelta, kResidual, kResidualAfter, kEncoded, kPulled, kAddition };
+// kOthers: what the newest adopted version of a layer has added to it, less the share of the
+// pseudo-gradient captured before, by rounds that concerned the layer: others' pseudo-gradients and
+// the momentum. kEager: what ApplyEager adds to a captured layer, kOthers + (1 - share) * kDelta.
+// kAdditionAfterEager: kAddition without what kEager has added already.
+enum class OuterKind {
+  kBase,
+  kDelta,
+  kResidual,
+  kResidualAfter,
+  kEncoded,
+  kPulled,
+  kAddition,
+  kOthers,
+  kEager,
+  kAdditionAfterEager
+};
+inline constexpr OuterKind kLastOuterKind = OuterKind::kAdditionAfterEager;
+inline bool IsAddition(OuterKind kind) {
+  return kind == OuterKind::kAddition || kind == OuterKind::kAdditionAfterEager;
+}
+// Derived from the pulled version, which only the first holder of a part has before the adoption.
+inline bool IsOfPulled(OuterKind kind) { return kind == OuterKind::kPulled || IsAddition(kind); }
 
 class OuterState {
  public:
-  // What is kept of these parts; nothing is held yet. `quantized`: pushes owe their rounding error.
-  OuterState(NodeId worker, OuterLayout layout, bool quantized);
+  // What is kept of these parts for a job with these outer rounds; nothing is held yet.
+  OuterState(NodeId worker, OuterLayout layout, const OuterSpec& outer);
 
   const OuterLayout& layout() const { return layout_; }
   const std::shared_ptr<const LayerParts>& parts() const { return parts_; }  // own ones
   // Own parts that another worker pulls.
   const std::vector<KeptPart>& copies() const { return copies_; }
   bool quantized() const { return residual_ != nullptr; }
+  const OuterSpec& spec() const { return spec_; }
+  // Kinds that a new holder of these parts fetches: of theta_base and of the captured contribution.
+  std::vector<OuterKind> KindsHeld() const;
 
   const OuterTag& tag() const { return tag_; }
   void set_tag(OuterTag tag) { tag_ = std::move(tag); }
@@ -89,16 +114,12 @@ class OuterState {
 
   // theta_base. A pull must not begin while it is being sent: its buffer becomes the next one's.
   std::shared_ptr<const LayerBuffers> base() const { return base_; }
-  // Null: theta_base is of another version.
-  std::shared_ptr<const LayerBuffers> BaseOf(Version version) const {
-    return version != kNoVersion && tag_.base == version ? base_ : nullptr;
-  }
 
   // ---- Pulls. ----
   const std::shared_ptr<LayerBuffers>& pulled() const { return pulled_; }
-  // The pulled version is theta_base now. `keep_residual` and `shards` as in AdoptPulled.
+  // The pulled version is theta_base now. All but `since` as in AdoptPulled.
   void Finish(Version version, StateStamp since, bool keep_residual,
-              const std::vector<ShardPlacement>& shards = {});
+              const std::vector<ShardPlacement>& shards = {}, double share = 0);
 
   // ---- Elements of one own part. ----
   absl::Status Read(OuterKind kind, int32_t layer, ElementRange range, std::span<float> out) const;
@@ -112,15 +133,18 @@ class OuterState {
 
  private:
   const LayerBuffers* BuffersOf(OuterKind kind) const;
+  void NoteOthers(Version version, const std::vector<ShardPlacement>& shards, double share);
   absl::Status CopyEncoded(int32_t layer, ElementRange range, std::span<std::byte> bytes,
                            bool write);
 
   const OuterLayout layout_;
+  const OuterSpec spec_;
   std::shared_ptr<const LayerParts> parts_;
   std::vector<KeptPart> copies_;
   OuterTag tag_;
   mutable std::mutex mutex_;  // held while something is read, and while buffers are replaced
-  std::shared_ptr<LayerBuffers> base_, pulled_, residual_, residual_after_;
+  // Null where the job has no use for it: residuals, and others_.
+  std::shared_ptr<LayerBuffers> base_, pulled_, residual_, residual_after_, others_;
   std::shared_ptr<Delta> delta_;
   std::vector<ShardPlacement> shards_;  // of delta_, as in CaptureDelta
   ThreadPool pool_{1};

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/protocol/fragments.h"
 #include "kernels/add_delta.h"
 #include "worker/runtime/transfer_limits.h"
 
@@ -52,13 +53,14 @@ int64_t Transfers::running() const {
 
 void Transfers::Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into,
                      std::shared_ptr<const LayerParts> parts,
-                     std::shared_ptr<const LayerBuffers> base) {
+                     std::shared_ptr<const LayerBuffers> base, Version base_version) {
   Batch batch;
   batch.is_pull = true;
   batch.pull = order;
   batch.into = std::move(into);
   batch.parts = std::move(parts);
   batch.base = std::move(base);
+  batch.base_version = base_version;
   Add(std::move(batch));
 }
 
@@ -140,7 +142,10 @@ bool Transfers::BeginStep(Batches::iterator batch, size_t index) {
   const ElementRange part = shard.part();
   const bool blocks =
       part.begin % kQuantBlock == 0 && (part.end % kQuantBlock == 0 || part.end == shard.elements);
-  if (!IsQuantized(encoding) || batch->base == nullptr || !blocks) return false;
+  const bool one_turn =
+      batch->base_version != kNoVersion &&
+      TurnsSince(batch->base_version, batch->pull.version, shard.layer, batch->pull.fragments) == 1;
+  if (!IsQuantized(encoding) || batch->base == nullptr || !one_turn || !blocks) return false;
   PullRequest request;
   request.job = batch->pull.job;
   request.version = batch->pull.version;

@@ -29,12 +29,12 @@ class Transfers {
   ~Transfers();  // CancelAll
 
   // Buffers are of these parts of layers, or of whole layers. What does not lie within them fails.
-  // Nothing else touches `into` before its event. `base`: those parts of the version before, if
-  // they are here; what the version adds to it is pulled then, in the order's encoding, where a
+  // Nothing else touches `into` before its event. `base`: those parts of `base_version`. Of a layer
+  // that has had one turn since, what this has added is pulled, in the order's encoding, where a
   // server has it.
   void Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into,
             std::shared_ptr<const LayerParts> parts = nullptr,
-            std::shared_ptr<const LayerBuffers> base = nullptr);
+            std::shared_ptr<const LayerBuffers> base = nullptr, Version base_version = kNoVersion);
   void Push(const PushShards& order, std::shared_ptr<const Delta> delta,
             std::shared_ptr<const LayerParts> parts = nullptr);
   // The same of theta_base, in fp32.
@@ -57,6 +57,7 @@ class Transfers {
     std::shared_ptr<const LayerParts> parts;
     // A push's: sent instead of the pseudo-gradient. A pull's: what steps are added to.
     std::shared_ptr<const LayerBuffers> base;
+    Version base_version = kNoVersion;
     size_t next = 0;  // shard to start
     int running = 0;
     bool failed = false;  // a pull's shard failed: start no more

@@ -84,7 +84,7 @@ TEST_CASE("A step is added to the version before; what a server has no step of c
   const StartPull order{"job-1", 1, 7, Whole(line.shards), encoding};
   SECTION("added") {
     const auto into = Buffers();
-    line.transfers.Pull(order, into, nullptr, base);
+    line.transfers.Pull(order, into, nullptr, base, 6);
     CHECK(line.Next<PullDone>().bytes == 9 * 400 + 4 * std::ssize(words));
     for (size_t i = 0; i < 100; ++i) CHECK((*into)[0][300 + i] == expected[i]);
     CHECK((*into)[0][400] == 4);
@@ -92,20 +92,34 @@ TEST_CASE("A step is added to the version before; what a server has no step of c
   }
   SECTION("a worker that has not the version before") {
     const auto into = Buffers();
-    line.transfers.Pull(order, into);
+    if (GENERATE(false, true)) {
+      line.transfers.Pull(order, into);
+    } else {
+      line.transfers.Pull(order, into, nullptr, base, 5);
+    }
     CHECK(line.Next<PullDone>().bytes == 10 * 400);
     CHECK((*into)[0][300] == 3);
+  }
+  SECTION("of fragments, to a layer that has had one turn since") {
+    StartPull fragment = order;
+    fragment.fragments = 2;  // layer 0 has the turns of odd versions
+    const auto base_version = GENERATE(4, 5, 6);
+    const auto into = Buffers();
+    line.transfers.Pull(fragment, into, nullptr, base, base_version);
+    const bool added = base_version > 4;
+    CHECK(line.Next<PullDone>().bytes == (added ? 9 * 400 + 4 * std::ssize(words) : 10 * 400));
+    CHECK((*into)[0][300] == (added ? expected[0] : 3));
   }
   SECTION("scales that no server makes") {
     words[0] = -1;
     line.link.handler.HoldStep(3, std::make_shared<std::vector<float>>(words));
-    line.transfers.Pull(order, Buffers(), nullptr, base);
+    line.transfers.Pull(order, Buffers(), nullptr, base, 6);
     CHECK(line.Next<PullFailed>().failure == PullFailure::kError);
   }
   SECTION("a version that is not there yet") {
     StartPull later = order;
     later.version = 8;
-    line.transfers.Pull(later, Buffers(), nullptr, base);
+    line.transfers.Pull(later, Buffers(), nullptr, base, 6);
     CHECK(line.Next<PullFailed>().failure == PullFailure::kNotYet);
   }
 }

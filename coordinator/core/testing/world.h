@@ -17,6 +17,7 @@
 //   servers snapshot
 //   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
 //          [steps-min=N] [adaptive-grace] [validate=] [clip=] [copies=2] [island=site|all|auto]
+//          [fragments=N] [eager]
 //          [per-island=N] [sites=oslo,rome] [set=NAME]    sequences are of 10 tokens; sites have
 //                                           data of their own; a validation set
 //   pause | resume | cancel | remove | adopt JOB;  refill JOB server=ps-0;  drain MEMBER [undo]

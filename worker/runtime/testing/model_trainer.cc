@@ -51,6 +51,7 @@ class RunnerTrainer : public ModelTrainer {
   }
   std::shared_ptr<OuterState> outer() const override { return outer_; }
   absl::StatusOr<Completion> CaptureDelta(const worker::CaptureDelta& command) override;
+  absl::Status ApplyEager() override;
   absl::Status AdoptPulled(const worker::AdoptPulled& command) override;
   absl::StatusOr<std::vector<MeanLoss>> ValidateBase(int64_t sequences, int sets) override;
   absl::Status ResetMoments() override;
@@ -80,6 +81,14 @@ class RunnerTrainer : public ModelTrainer {
     return backend_->Synchronize(job_->runner->stream());
   }
 
+  absl::Status Add(OuterKind kind, int layer) {
+    std::vector<float> values(static_cast<size_t>(job_->runner->params(layer).size()));
+    std::vector<float> theta(values.size());
+    ATOLL_RETURN_IF_ERROR(ReadOuter(kind, layer, values));
+    ATOLL_RETURN_IF_ERROR(GetParameters(layer, theta));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = theta[i] + values[i];
+    return SetParameters(layer, values);
+  }
   absl::Status ReadOuter(OuterKind kind, int layer, std::span<float> out) {
     return outer_->Read(kind, layer, {0, std::ssize(out)}, out);
   }
@@ -114,8 +123,7 @@ absl::StatusOr<JobFacts> RunnerTrainer::Prepare(const JobSpec& spec) {
   facts.validation_sequences = job->data->validation_sequences();
   facts.data_digest = job->data->digest();
   job_ = std::move(job);
-  outer_ = std::make_shared<OuterState>("", LayoutOfOne("", facts.layers),
-                                        IsQuantized(spec.outer.push_encoding));
+  outer_ = std::make_shared<OuterState>("", LayoutOfOne("", facts.layers), spec.outer);
   return facts;
 }
 
@@ -185,21 +193,28 @@ absl::StatusOr<Trainer::Completion> RunnerTrainer::CaptureDelta(
   };
 }
 
+absl::Status RunnerTrainer::ApplyEager() {
+  for (int l = 0; l < job_->layers(); ++l) {
+    if (!Concern(outer_->shards(), l)) continue;
+    ATOLL_RETURN_IF_ERROR(Add(OuterKind::kEager, l));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunnerTrainer::AdoptPulled(const worker::AdoptPulled& command) {
-  const bool carry = command.mode == AdoptMode::kCarry;
-  std::vector<float> values, theta;
+  std::vector<float> values;
   for (int l = 0; l < job_->layers(); ++l) {
     if (!Concern(command.shards, l)) continue;
-    values.resize(static_cast<size_t>(job_->runner->params(l).size()));
-    ATOLL_RETURN_IF_ERROR(ReadOuter(carry ? OuterKind::kAddition : OuterKind::kPulled, l, values));
-    if (carry) {
-      theta.resize(values.size());
-      ATOLL_RETURN_IF_ERROR(GetParameters(l, theta));
-      for (size_t i = 0; i < theta.size(); ++i) values[i] = theta[i] + values[i];
+    if (command.mode == AdoptMode::kCarry) {
+      ATOLL_RETURN_IF_ERROR(
+          Add(command.eager ? OuterKind::kAdditionAfterEager : OuterKind::kAddition, l));
+      continue;
     }
+    values.resize(static_cast<size_t>(job_->runner->params(l).size()));
+    ATOLL_RETURN_IF_ERROR(ReadOuter(OuterKind::kPulled, l, values));
     ATOLL_RETURN_IF_ERROR(SetParameters(l, values));
   }
-  outer_->Finish(command.version, {}, command.keep_residual, command.shards);
+  outer_->Finish(command.version, {}, command.keep_residual, command.shards, command.share);
   return absl::OkStatus();
 }
 
