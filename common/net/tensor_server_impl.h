@@ -139,7 +139,7 @@ class TensorServer::Impl {
   std::map<Route, Pull> pulls_;
   std::map<uint64_t, Route> pull_of_token_;
   std::map<std::string, Peer> peers_;
-  Route last_served_;
+  std::string last_served_;  // the connection
   Pace pace_;
   std::thread thread_;
 };

@@ -1,6 +1,7 @@
 // The network thread's loop: waiting, receiving, authentication, sending of pulled tensors.
 
 #include <algorithm>
+#include <limits>
 
 #include "common/check.h"
 #include "common/net/tensor_server_impl.h"
@@ -141,13 +142,15 @@ SendOutcome TensorServer::Impl::SendFrame(const Route& route, const v1::Frame& f
   return link_->Send(route.peer, frame, payload);
 }
 
-// Sends at most a few chunks: highest priority first, equal ones in turn. It stops where credits,
-// the pace or the bound on unsent bytes do.
+// Sends at most a few chunks: highest priority first, of equal ones those of each connection in
+// turn, and of one connection the oldest: its client opens the next one when the oldest is done,
+// and the others fill the link meanwhile. It stops where credits, the pace or the bound on unsent
+// bytes do.
 bool TensorServer::Impl::SendChunks() {
   for (int sent = 0; sent < kChunksPerTurn && pace_.Ready(now_); ++sent) {
     Pull* best = nullptr;
-    // From the one after the last served, round to it.
-    auto it = pulls_.upper_bound(last_served_);
+    // From the connection after the last served, round to it.
+    auto it = pulls_.upper_bound({last_served_, std::numeric_limits<uint64_t>::max()});
     for (size_t i = 0; i < pulls_.size(); ++i, ++it) {
       if (it == pulls_.end()) it = pulls_.begin();
       Pull& pull = it->second;
@@ -163,7 +166,7 @@ bool TensorServer::Impl::SendChunks() {
 
 void TensorServer::Impl::SendChunk(Pull& pull) {
   const Route route = pull.route;
-  last_served_ = route;
+  last_served_ = route.peer;
   const int64_t bytes = pull.outgoing->next_bytes();
   v1::Frame frame = MakeFrame(route.transfer);
   Message payload = pull.outgoing->Next(*pool_, peers_[route.peer].account, frame.mutable_chunk(),
