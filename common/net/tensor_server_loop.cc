@@ -142,10 +142,10 @@ SendOutcome TensorServer::Impl::SendFrame(const Route& route, const v1::Frame& f
   return link_->Send(route.peer, frame, payload);
 }
 
-// Sends at most a few chunks: highest priority first, of equal ones those of each connection in
-// turn, and of one connection the oldest: its client opens the next one when the oldest is done,
-// and the others fill the link meanwhile. It stops where credits, the pace or the bound on unsent
-// bytes do.
+// Sends at most a few chunks: highest priority first, among equal ones the connections in turn, and
+// of one connection the oldest pull. Its client opens the next segment when the oldest is done,
+// while the others keep the link busy. Stops where credits, the pace or the bound on unsent bytes
+// do.
 bool TensorServer::Impl::SendChunks() {
   for (int sent = 0; sent < kChunksPerTurn && pace_.Ready(now_); ++sent) {
     Pull* best = nullptr;
@@ -177,11 +177,19 @@ void TensorServer::Impl::SendChunk(Pull& pull) {
   }
   pace_.Spend(bytes, now_);
   Count(&LinkCounters::payload_bytes_sent, bytes);
-  pull.active = now_;
+  pull.active = peers_[route.peer].sent = now_;
   if (pull.outgoing->done()) {
     CountDone(pull.opened);
     EndPull(route);
   }
+}
+
+// A pull with credit waits for this server, or for its connection to take what is before it.
+bool TensorServer::Impl::IsIdle(const Pull& pull, Instant oldest) {
+  if (!pull.outgoing || pull.active >= oldest) return false;
+  if (pull.outgoing->next() >= pull.chunk_limit) return true;
+  Peer& peer = peers_[pull.route.peer];
+  return peer.sent < oldest && !peer.account->Admits(pull.outgoing->next_bytes());
 }
 
 void TensorServer::Impl::DropIdle() {
@@ -196,7 +204,7 @@ void TensorServer::Impl::DropIdle() {
   }
   std::vector<Route> idle_pulls;
   for (const auto& [route, pull] : pulls_) {
-    if (pull.outgoing && pull.active < oldest) idle_pulls.push_back(route);
+    if (IsIdle(pull, oldest)) idle_pulls.push_back(route);
   }
   for (const Route& route : idle_pulls) {
     Count(&LinkCounters::transfers_failed);
