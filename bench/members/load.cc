@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "bench/members/connection.h"
 #include "bench/members/watchers.h"
+#include "common/logging.h"
 #include "common/trust/authority.h"
 #include "common/wall_clock.h"
 
@@ -25,14 +27,23 @@ struct Load {
   Scene scene;
 };
 
+// The generator itself may stall for longer than a member's host: a ping's answer can wait.
+constexpr ChannelTimes kTimes{.keepalive_timeout_ms = 60'000};
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Open(const TlsOptions& tls,
+                                                    const std::string& address) {
+  ATOLL_ASSIGN_OR_RETURN(const auto credentials, ClientCredentials(tls, address));
+  return OpenChannelWith(credentials, address, kTimes);
+}
+
 // A channel with a certificate of its own for each name, as if it had joined.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const Load& load, const Identity& identity) {
-  if (load.authority.empty()) return OpenChannel({}, load.coordinator);
+  if (load.authority.empty()) return Open({}, load.coordinator);
   const IdentityFolder folder(
       absl::StrCat(load.identities, "/", RoleName(identity.role), "-", identity.name));
   ATOLL_RETURN_IF_ERROR(AuthorityFolder(load.authority)
                             .Issue(identity, folder, UnixTimeMs() / 1000, /*lifetime_s=*/86400));
-  return OpenChannel(folder.tls(), load.coordinator);
+  return Open(folder.tls(), load.coordinator);
 }
 
 // All members, made before any of them is opened: nothing of it changes afterwards.
@@ -135,6 +146,7 @@ int Run(const Load& load) {
 }  // namespace atl::bench
 
 int main(int argc, char** argv) {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as the coordinator
   CLI::App app("Fake members, to load a coordinator with.", "atoll-load");
   atl::bench::Load load;
   double step_ms = 500, push_ms = 500;
@@ -150,6 +162,7 @@ int main(int argc, char** argv) {
                  "the coordinator's STATE_DIR/trust: members show certificates of it");
   app.add_option("--identities", load.identities, "folder for these certificates");
   CLI11_PARSE(app, argc, argv);
+  if (!atl::SetLogLevel("error").ok()) return 2;  // each certificate that ends soon is a warning
   load.scene.step = atl::FromSeconds(step_ms / 1e3);
   load.scene.push = atl::FromSeconds(push_ms / 1e3);
   return atl::bench::Run(load);
