@@ -1,6 +1,8 @@
 #include "coordinator/loop.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "common/logging.h"
 #include "common/protocol/mark_file.h"
@@ -12,6 +14,14 @@ namespace {
 
 constexpr size_t kMaxTasks = 32768;
 constexpr Duration kHeldUp = std::chrono::milliseconds(100);  // a turn that is as late as no other
+// Of what is stored together.
+constexpr int kMaxGathered = 256;
+constexpr size_t kMaxPendingWrites = 1024;
+
+template <class T>
+void Append(const std::vector<T>& from, std::vector<T>& to) {
+  to.insert(to.end(), from.begin(), from.end());
+}
 
 // Of what is known since now.
 std::vector<StoreWrite> Dated(std::vector<StoreWrite> writes) {
@@ -105,7 +115,7 @@ CoordinatorLoop::CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOption
       traces_(own.epoch),
       // One that finds no room is requested again by the core.
       planner_([this](CoordinatorEvent event) {
-        Post([this, event = std::move(event)](Instant now) { Step(now, event); });
+        PostEvent([this, event = std::move(event)](Instant now) { Step(now, event); });
       }) {}
 
 void CoordinatorLoop::SendToWorker(const NodeId& worker, Incarnation incarnation,
@@ -128,6 +138,7 @@ Instant CoordinatorLoop::AdvancePlanner(Instant now) {
     // The core's reaction may request a plan. No event is repeated, so this ends.
     for (const CoordinatorEvent& event : work.tell) Step(now, event);
     if (work.tell.empty()) return work.deadline;
+    Commit();
   }
 }
 
@@ -140,38 +151,41 @@ Instant CoordinatorLoop::AdvanceTraces(Instant now) {
 }
 
 absl::Status CoordinatorLoop::Run() {
-  RunService(&queue_, [this](Instant now, std::optional<Task> task) {
-    if (wake_ != kNever && now - wake_ > kHeldUp) Step(now, HeldUp{});
-    if (task) {
-      ++run_;
-      (*task)(now);
-    } else if (core_deadline_ <= now || core_deadline_ == kNever) {
-      Step(now, Tick{});
-    }
-    const Instant wake = between_tasks ? between_tasks(now, changed_) : kNever;
-    changed_ = false;
-    const Instant planner = AdvancePlanner(now);  // may step the core
-    wake_ =
-        std::min({core_deadline_, wake, planner, AdvanceTraces(now), observations_->Advance(now)});
+  RunService(&queue_, [this](Instant now, std::optional<Queued> task) {
+    wake_ = Turn(now, std::move(task));
     return wake_;
   });
+  Commit();
   traces_.Close("the coordinator is ending");
   return failure_;
 }
 
+Instant CoordinatorLoop::Turn(Instant now, std::optional<Queued> task) {
+  if (wake_ != kNever && now - wake_ > kHeldUp) Step(now, HeldUp{});
+  if (task) {
+    ++run_;
+    ++gathered_;
+    if (!task->gathers) Commit();
+    task->run(now);
+    if (task->gathers && MayGather()) return now;
+  } else if (core_deadline_ <= now || core_deadline_ == kNever) {
+    Step(now, Tick{});
+  }
+  Commit();
+  const Instant wake = between_tasks ? between_tasks(now, changed_) : kNever;
+  changed_ = false;
+  const Instant planner = AdvancePlanner(now);  // may step the core
+  return std::min({core_deadline_, wake, planner, AdvanceTraces(now), observations_->Advance(now)});
+}
+
+bool CoordinatorLoop::MayGather() const {
+  return queued() > 0 && gathered_ < kMaxGathered && pending_.persist.size() < kMaxPendingWrites;
+}
+
 void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
   if (!failure_.ok()) return;
-  const CoordinatorActions actions = core_.Step(now, event);
-  const int64_t unix_ms = UnixTimeMs();
-  failure_ = store_->Apply(actions.persist, unix_ms);
-  if (!failure_.ok()) {
-    // The core is ahead of the durable state: nothing of it may be sent, and only a restart helps.
-    queue_.Stop();
-    return;
-  }
-  LogEvents(actions.persist);
-  observations_->OnStep(now, unix_ms, event, actions.persist);
-  changed_ = changed_ || !actions.persist.empty();
+  CoordinatorActions actions = core_.Step(now, event);
+  observations_->OnStep(now, UnixTimeMs(), event, actions.persist);
   core_deadline_ = actions.next_deadline;
   if (const auto* from = std::get_if<FromWorker>(&event)) {
     planner_.OnWorkerMessage(now, *from);
@@ -179,6 +193,24 @@ void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
   }
   for (const GroupWorkers& ask : actions.groups) planner_.Want(now, ask);
   for (const MakePlan& ask : actions.plans) planner_.Want(now, ask);
+  Append(actions.persist, pending_.persist);
+  Append(actions.to_workers, pending_.to_workers);
+  Append(actions.to_servers, pending_.to_servers);
+  Append(actions.replies, pending_.replies);
+}
+
+void CoordinatorLoop::Commit() {
+  gathered_ = 0;
+  const CoordinatorActions actions = std::exchange(pending_, {});
+  if (!failure_.ok()) return;
+  if (!actions.persist.empty()) failure_ = store_->Apply(actions.persist, UnixTimeMs());
+  if (!failure_.ok()) {
+    // The core is ahead of the durable state: nothing of it may be sent, and only a restart helps.
+    queue_.Stop();
+    return;
+  }
+  LogEvents(actions.persist);
+  changed_ = changed_ || !actions.persist.empty();
   for (const ToWorker& message : actions.to_workers) send_to_worker(message);
   for (const ToServer& message : actions.to_servers) send_to_server(message);
   for (const Reply& reply : actions.replies) {
@@ -186,10 +218,19 @@ void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
   }
 }
 
+void CoordinatorLoop::CommitFor(const NodeId& member) {
+  const bool any = std::any_of(pending_.to_workers.begin(), pending_.to_workers.end(),
+                               [&](const ToWorker& m) { return m.worker == member; }) ||
+                   std::any_of(pending_.to_servers.begin(), pending_.to_servers.end(),
+                               [&](const ToServer& m) { return m.server == member; });
+  if (any) Commit();
+}
+
 void CoordinatorLoop::Request(Instant now, const std::function<CoordinatorEvent(int64_t)>& make,
                               const std::function<void(const Reply&)>& on_reply) {
   on_reply_ = on_reply;
   Step(now, make(++last_request_));
+  Commit();
   on_reply_ = nullptr;
 }
 

@@ -74,6 +74,7 @@ class Registry {
   }
 
   void Add(const std::shared_ptr<Stream<Kind>>& stream) {
+    loop_->CommitFor(stream->name());
     std::shared_ptr<Stream<Kind>>& slot = streams_[stream->name()][stream->incarnation()];
     if (slot != nullptr) {
       slot->End(
@@ -153,7 +154,7 @@ class Stream
     const bool first = name_.empty();
     name_ = Kind::Name(*message);
     incarnation_ = message->incarnation;
-    const bool posted = loop_->Post([self = self_, first, up = *std::move(message)](Instant now) {
+    auto step = [self = self_, first, up = *std::move(message)](Instant now) {
       if (self->ended()) return;
       if (first) self->registry_->Add(self);
       if (const Verdict verdict = self->StillAllowed(); first && !verdict.ok()) {
@@ -161,8 +162,8 @@ class Stream
       }
       self->loop_->Step(now, up);
       self->IfOpen([&] { self->StartRead(&self->wire_); });
-    });
-    if (!posted) {
+    };
+    if (!loop_->PostEvent(std::move(step))) {
       this->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator has too much to do"));
     }
   }
@@ -172,7 +173,7 @@ class Stream
     auto self = std::move(self_);
     // The registry drops it; a loop that has ended does not need that any more.
     if (!self->name_.empty()) {
-      self->loop_->Post([self](Instant now) { self->registry_->Remove(now, *self); });
+      self->loop_->PostEvent([self](Instant now) { self->registry_->Remove(now, *self); });
     }
   }
 

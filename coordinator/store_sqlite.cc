@@ -17,6 +17,7 @@ namespace atl {
 namespace {
 
 constexpr int kApplicationId = 0x61746f6c;  // "atol"
+constexpr int64_t kLinesBetweenTrims = 1024;
 
 constexpr char kRemedy[] =
     "; nothing was changed. Restore an `atoll backup` into an empty --state-dir with "
@@ -352,7 +353,8 @@ class SqliteStore : public Store {
       log_->Bind(severity).Bind(absl::string_view(event->text));
       log_->Bind(static_cast<int64_t>(
           ChecksumOfLine(event->sequence, unix_time_ms, event->job, severity, event->text)));
-      if (event->sequence % 1024 == 0) {
+      if (++lines_since_trim_ >= kLinesBetweenTrims) {
+        lines_since_trim_ = 0;
         ATOLL_RETURN_IF_ERROR(Execute(absl::StrCat(
             "DELETE FROM log WHERE sequence <= (SELECT sequence FROM log ORDER BY sequence DESC "
             "LIMIT 1 OFFSET ",
@@ -417,6 +419,7 @@ class SqliteStore : public Store {
   sqlite3* db_ = nullptr;
   std::unique_ptr<Statement> put_, erase_, log_, checksum_, seal_;
   StoreTotals totals_;
+  int64_t lines_since_trim_ = 0;
   FileIdentity identity_;  // of the database
   SequenceFile newest_;
 };

@@ -240,6 +240,23 @@ TEST_CASE("a full disk is said clearly, and nothing of the transaction happened"
   REQUIRE(store->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{1}});
 }
 
+TEST_CASE("log_keeps_its_newest_lines_whatever_their_numbers") {
+  Folder folder;
+  auto store = MustOpen(folder.path);
+  constexpr int64_t kLines = kLogLinesKept + 10'000;
+  for (int64_t line = 0; line < kLines;) {
+    std::vector<StoreWrite> writes;
+    for (int i = 0; i < 10'000; ++i, ++line) {
+      writes.push_back({EventRecord{2 * line + 1, "a", Severity::kInfo, "line"}});
+    }
+    REQUIRE(store->Apply(writes, 0).ok());
+  }
+  const auto kept = store->ReadLog({}, kLines).value();
+  CHECK(std::ssize(kept) >= kLogLinesKept);
+  CHECK(std::ssize(kept) < kLogLinesKept + 2'000);
+  CHECK(kept.back().event.sequence == 2 * (kLines - 1) + 1);
+}
+
 TEST_CASE("whatever text is written can be read again") {
   for (const std::string& text : {std::string("caf\xe9"), std::string(100'000, 'x')}) {
     ProgressRecord progress;

@@ -5,6 +5,7 @@
 // the process. Its output is described in pusher.h.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <thread>
@@ -25,18 +26,23 @@ struct Load {
   TensorClientOptions client;
 };
 
+// Each has buffers for a shard, so many islands share them.
+constexpr int kPushersMax = 4;
+
 int Run(const Load& load) {
   std::vector<std::unique_ptr<Pusher>> pushers;
   std::vector<std::unique_ptr<Connection<WorkerSide>>> workers;
-  for (int i = 0; i < load.islands; ++i) {
+  for (int i = 0; i < std::min(load.islands, kPushersMax); ++i) {
     pushers.push_back(std::make_unique<Pusher>(i, load.client));
+  }
+  for (int i = 0; i < load.islands; ++i) {
     auto channel = OpenChannel(load.tls, load.coordinator);
     if (!channel.ok()) {
       std::fprintf(stderr, "load: %s\n", std::string(channel.status().message()).c_str());
       return 1;
     }
-    const auto staged = [pusher = pushers.back().get()](const ShardPlacement& at,
-                                                        const PushId& push, Encoding encoding) {
+    const auto staged = [pusher = pushers[i % kPushersMax].get()](
+                            const ShardPlacement& at, const PushId& push, Encoding encoding) {
       pusher->Push(at, push, encoding);
     };
     workers.push_back(std::make_unique<Connection<WorkerSide>>(FakeWorker(&load.scene, i, staged),
@@ -63,7 +69,7 @@ int main(int argc, char** argv) {
   atl::bench::Load load;
   double step_ms = 500;
   app.add_option("--coordinator", load.coordinator, "host:port")->required();
-  app.add_option("--islands", load.islands)->check(CLI::Range(1, 64));
+  app.add_option("--islands", load.islands)->check(CLI::Range(1, 512));
   app.add_option("--step-ms", step_ms, "of an island");
   atl::AddTlsFlags(app, &load.tls);
   CLI11_PARSE(app, argc, argv);

@@ -325,6 +325,57 @@ TEST_CASE("a_large_pull_comes_whole_in_segments_and_a_refused_segment_refuses_it
   REQUIRE(early.version == 9);
 }
 
+// Their chunks wait for those of older pulls, for longer than a client may be silent.
+TEST_CASE("pulls_that_wait_for_older_ones_of_several_clients_are_not_dropped_as_idle") {
+  TestLink link({.idle_timeout = 300ms, .bandwidth_limit_bytes_per_s = 16e6},
+                {.connections_per_server_max = 1});
+  const auto other = TensorClient::Create({.connections_per_server_max = 1}).value();
+  const Values values = RandomValues(int64_t{1} << 20);  // one segment
+  link.handler.Hold(1, values, 9);
+  std::vector<std::vector<float>> pulled(8, std::vector<float>(values->size()));
+  std::vector<Awaited<PullResult>> pulls(pulled.size());
+  for (size_t i = 0; i < pulled.size(); ++i) {
+    TensorClient& client = i % 2 == 0 ? *link.client : *other;
+    // The last one waits for all others.
+    const int32_t priority = i + 1 < pulled.size() ? 1 : 0;
+    client.Pull(link.address, {"job-1", 9, 1, Encoding::kFloat32, priority}, pulled[i], 30s,
+                pulls[i].Setter());
+  }
+  for (size_t i = 0; i < pulled.size(); ++i) {
+    REQUIRE(pulls[i].Get().status.ToString() == "OK");
+    REQUIRE(pulled[i] == *values);
+  }
+}
+
+// More of each than its connection takes at once: 4 MiB with libzmq, and the kernel's buffers.
+TEST_CASE("large_pulls_of_several_clients_come_whole_in_segments") {
+  TestLink link;
+  const Values values = RandomValues(int64_t{20} << 20);  // 80 MiB: 10 segments
+  link.handler.Hold(1, values, 9);
+  std::vector<std::unique_ptr<TensorClient>> clients;
+  std::vector<std::vector<float>> pulled(3, std::vector<float>(values->size()));
+  std::vector<Awaited<PullResult>> pulls(pulled.size());
+  for (size_t i = 0; i < pulled.size(); ++i) {
+    clients.push_back(TensorClient::Create({}).value());
+    clients[i]->Pull(link.address, {"job-1", 9, 1}, pulled[i], 60s, pulls[i].Setter());
+  }
+  for (size_t i = 0; i < pulled.size(); ++i) {
+    REQUIRE(pulls[i].Get().status.ToString() == "OK");
+    REQUIRE(pulled[i] == *values);
+  }
+  REQUIRE(link.server->counters().payload_bytes_sent == 3 * int64_t{80} << 20);
+}
+
+TEST_CASE("a_client_that_grants_no_more_credit_is_dropped_as_idle") {
+  // Grants one chunk a second.
+  TestLink link({.idle_timeout = 300ms}, {.bandwidth_limit_bytes_per_s = 1e6});
+  link.handler.Hold(1, RandomValues(int64_t{2} << 20), 9);
+  std::vector<float> pulled(int64_t{2} << 20);
+  Awaited<PullResult> pull = link.StartPull({"job-1", 9, 1}, pulled, 2s);
+  while (link.server->counters().transfers_failed == 0) std::this_thread::yield();
+  REQUIRE(pull.Get().status.code() == absl::StatusCode::kDeadlineExceeded);
+}
+
 TEST_CASE("a_large_transfer_can_be_cancelled_and_ends_once") {
   TensorClientOptions slow;
   slow.bandwidth_limit_bytes_per_s = 1e6;

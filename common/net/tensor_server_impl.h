@@ -77,6 +77,7 @@ class TensorServer::Impl {
     int transfers = 0;
     std::string key;  // with which it was let in
     std::shared_ptr<SendAccount> account;
+    Instant sent;  // the last chunk of a pull
   };
 
   void Run();
@@ -104,6 +105,7 @@ class TensorServer::Impl {
   bool SendChunks();  // whether there is more to send at once
   void SendChunk(Pull& pull);
   void DropIdle();
+  bool IsIdle(const Pull& pull, Instant oldest);
   // Whether the sender's key is still among those that may connect: sessions outlive the list.
   bool IsAllowed(const LinkFrame& in);
   void EndTransfers(const std::string& peer);
@@ -139,7 +141,7 @@ class TensorServer::Impl {
   std::map<Route, Pull> pulls_;
   std::map<uint64_t, Route> pull_of_token_;
   std::map<std::string, Peer> peers_;
-  Route last_served_;
+  std::string last_served_;  // the connection
   Pace pace_;
   std::thread thread_;
 };

@@ -1,6 +1,7 @@
 // The network thread's loop: waiting, receiving, authentication, sending of pulled tensors.
 
 #include <algorithm>
+#include <limits>
 
 #include "common/check.h"
 #include "common/net/tensor_server_impl.h"
@@ -141,13 +142,15 @@ SendOutcome TensorServer::Impl::SendFrame(const Route& route, const v1::Frame& f
   return link_->Send(route.peer, frame, payload);
 }
 
-// Sends at most a few chunks: highest priority first, equal ones in turn. It stops where credits,
-// the pace or the bound on unsent bytes do.
+// Sends at most a few chunks: highest priority first, among equal ones the connections in turn, and
+// of one connection the oldest pull. Its client opens the next segment when the oldest is done,
+// while the others keep the link busy. Stops where credits, the pace or the bound on unsent bytes
+// do.
 bool TensorServer::Impl::SendChunks() {
   for (int sent = 0; sent < kChunksPerTurn && pace_.Ready(now_); ++sent) {
     Pull* best = nullptr;
-    // From the one after the last served, round to it.
-    auto it = pulls_.upper_bound(last_served_);
+    // From the connection after the last served, round to it.
+    auto it = pulls_.upper_bound({last_served_, std::numeric_limits<uint64_t>::max()});
     for (size_t i = 0; i < pulls_.size(); ++i, ++it) {
       if (it == pulls_.end()) it = pulls_.begin();
       Pull& pull = it->second;
@@ -163,7 +166,7 @@ bool TensorServer::Impl::SendChunks() {
 
 void TensorServer::Impl::SendChunk(Pull& pull) {
   const Route route = pull.route;
-  last_served_ = route;
+  last_served_ = route.peer;
   const int64_t bytes = pull.outgoing->next_bytes();
   v1::Frame frame = MakeFrame(route.transfer);
   Message payload = pull.outgoing->Next(*pool_, peers_[route.peer].account, frame.mutable_chunk(),
@@ -174,11 +177,19 @@ void TensorServer::Impl::SendChunk(Pull& pull) {
   }
   pace_.Spend(bytes, now_);
   Count(&LinkCounters::payload_bytes_sent, bytes);
-  pull.active = now_;
+  pull.active = peers_[route.peer].sent = now_;
   if (pull.outgoing->done()) {
     CountDone(pull.opened);
     EndPull(route);
   }
+}
+
+// A pull with credit waits for this server, or for its connection to take what is before it.
+bool TensorServer::Impl::IsIdle(const Pull& pull, Instant oldest) {
+  if (!pull.outgoing || pull.active >= oldest) return false;
+  if (pull.outgoing->next() >= pull.chunk_limit) return true;
+  Peer& peer = peers_[pull.route.peer];
+  return peer.sent < oldest && !peer.account->Admits(pull.outgoing->next_bytes());
 }
 
 void TensorServer::Impl::DropIdle() {
@@ -193,7 +204,7 @@ void TensorServer::Impl::DropIdle() {
   }
   std::vector<Route> idle_pulls;
   for (const auto& [route, pull] : pulls_) {
-    if (pull.outgoing && pull.active < oldest) idle_pulls.push_back(route);
+    if (IsIdle(pull, oldest)) idle_pulls.push_back(route);
   }
   for (const Route& route : idle_pulls) {
     Count(&LinkCounters::transfers_failed);

@@ -23,7 +23,8 @@ struct PullRequest {
   ShardId shard = 0;
   // How the elements travel. Both ends keep fp32; bf16 halves the bytes and rounds to nearest even.
   Encoding encoding = Encoding::kFloat32;
-  // Larger goes first among the pulls that one server is answering; equal ones take turns.
+  // Larger goes first among the pulls that one server is answering. Of equal ones connections take
+  // turns, each with its oldest.
   int32_t priority = 0;
   // Of the shard: elements [begin, begin + elements); 0 elements: the whole shard.
   int64_t begin = 0;

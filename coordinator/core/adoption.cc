@@ -508,8 +508,9 @@ bool HasDecided(const State& s) {
 std::string OutdatedText(const Job& job) {
   if (job.progress.outdated.empty()) return "";
   return absl::StrCat("nothing is decided: ", job.progress.outdated,
-                      "; start the coordinator with the newest --state-dir or --restore an intact "
-                      "backup, or go on from what the parameter servers hold: atoll adopt ",
+                      "; start the coordinator with the newest --state-dir or --store, or "
+                      "--restore an intact backup, or go on from what the parameter servers hold: "
+                      "atoll adopt ",
                       job.id());
 }
 

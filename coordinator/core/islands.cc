@@ -122,10 +122,8 @@ std::optional<SavedUnit> Missing(const SavedState& state,
 // Whether steps from this base may have been pushed: a contribution that is not certain to be
 // dropped.
 bool MayBePushed(const Job& job, const IslandRecord& island, Version base) {
-  return std::any_of(job.contributions.begin(), job.contributions.end(), [&](const auto& entry) {
-    return entry.first.island == island.island && entry.first.base_version >= base &&
-           !entry.second.dropped;
-  });
+  return job.HasContribution(island.island,
+                             [&](const ContributionId& id) { return id.base_version >= base; });
 }
 
 // What the island may have trained on since its save, so that devices that are further than that
@@ -456,10 +454,8 @@ void SendFencesTo(State& s, Job& job, const NodeId& server) {
 bool IsActive(const Job& job, const IslandRecord& island) {
   if (island.incarnation == 0 || !island.ready) return false;
   if (job.ledger.free() > 0 || job.ledger.Leased(island.island) > 0) return true;
-  return std::any_of(job.contributions.begin(), job.contributions.end(), [&](const auto& entry) {
-    return entry.first.island == island.island && entry.first.generation == island.generation &&
-           !entry.second.dropped;
-  });
+  return job.HasContribution(
+      island.island, [&](const ContributionId& id) { return id.generation == island.generation; });
 }
 
 int64_t ActiveIslands(const Job& job) {

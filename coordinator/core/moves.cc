@@ -654,8 +654,11 @@ Instant NextMoveDeadline(const State& s, const Job& job) {
   }
   if (!job.record.moves.empty()) return std::min(next, Later(s, job.moving.again_at));
   // A server that may take shards later, or one that still has to give some.
-  for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kServer || !member.attached) continue;
+  // Of thousands of members only servers are looked at: this runs after every event of the job.
+  for (auto it = s.members.lower_bound({MemberKind::kServer, ""});
+       it != s.members.end() && it->first.first == MemberKind::kServer; ++it) {
+    const auto& [key, member] = *it;
+    if (!member.attached) continue;
     const bool gives = member.record.draining && HoldsShards(job.record, key.second);
     const Instant takes = member.attached_at + s.options.rebalance_after;
     if (gives) next = std::min(next, Later(s, job.moving.plan_again_at));

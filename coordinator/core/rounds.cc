@@ -223,9 +223,11 @@ bool Contributes(const Job& job, const IslandRecord& island) {
 }
 
 std::vector<IslandId> MissingIslands(const Job& job) {
+  std::set<std::pair<IslandId, Generation>> in;
+  for (const ContributionId& id : job.complete) in.emplace(id.island, id.generation);
   std::vector<IslandId> missing;
   for (const auto& [id, island] : job.islands) {
-    if (IsActive(job, island) && !IsStalled(job, id) && !Contributes(job, island)) {
+    if (!in.contains({id, island.generation}) && IsActive(job, island) && !IsStalled(job, id)) {
       missing.push_back(id);
     }
   }

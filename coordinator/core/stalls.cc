@@ -24,9 +24,8 @@ Duration LimitOf(const Job& job) {
 
 // Has a contribution that is granted and not complete.
 bool IsPushing(const Job& job, const IslandRecord& island) {
-  return std::any_of(job.contributions.begin(), job.contributions.end(), [&](const auto& entry) {
-    const auto& [id, record] = entry;
-    return id.island == island.island && id.generation == island.generation && !record.dropped &&
+  return job.HasContribution(island.island, [&](const ContributionId& id) {
+    return id.generation == island.generation &&
            std::find(job.complete.begin(), job.complete.end(), id) == job.complete.end();
   });
 }
@@ -92,10 +91,11 @@ bool AdvanceStalls(State& s, Job& job) {
       continue;
     }
     const Duration still = s.now - watch.since;
+    if (still < LimitOf(job)) continue;
     const bool contributes = std::any_of(
         job.complete.begin(), job.complete.end(),
         [&, island = id](const ContributionId& complete) { return complete.island == island; });
-    if (contributes || still < LimitOf(job)) continue;
+    if (contributes) continue;
     if (still >= kBeginsAnewAfter) anew.push_back(id);
     if (watch.stalled) continue;
     watch.stalled = changed = true;

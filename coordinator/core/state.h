@@ -6,6 +6,7 @@
 #ifndef ATOLL_COORDINATOR_CORE_STATE_H_
 #define ATOLL_COORDINATOR_CORE_STATE_H_
 
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -319,6 +320,15 @@ struct Job {
   bool active() const;
   bool occupied(IslandId id) const { return islands.at(id).incarnation != 0; }
   int64_t occupied_islands() const;
+  // The island's contributions that are not dropped, as `is(contribution)` wants one.
+  template <class Is>
+  bool HasContribution(IslandId island, Is is) const {
+    for (auto it = contributions.lower_bound({island, std::numeric_limits<Generation>::min()});
+         it != contributions.end() && it->first.island == island; ++it) {
+      if (!it->second.dropped && is(it->first)) return true;
+    }
+    return false;
+  }
   int64_t StagedBytes(const NodeId& server) const;
 };
 

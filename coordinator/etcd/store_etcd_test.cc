@@ -168,6 +168,44 @@ TEST_CASE("step_survives_a_restart_of_etcd_and_is_stored_once") {
   CHECK(store->sequence() == 2);
 }
 
+TEST_CASE("full_etcd_is_named_with_the_remedy_to_the_leader_and_to_the_next_one") {
+  EtcdServer server({}, {"--quota-backend-bytes=16777216"});
+  Keys keys(server);
+  auto store = keys.Open();
+  absl::Status status;
+  for (int64_t line = 1; status.ok() && line < 100; ++line) {
+    status =
+        store->Apply({{EventRecord{line, "a", Severity::kInfo, std::string(1 << 20, 'x')}}}, 0);
+  }
+  const auto names_remedy = [](const absl::Status& full) {
+    INFO(full.ToString());
+    CHECK(absl::IsResourceExhausted(full));
+    for (const char* words : {"space exceeded", "compact and defragment", "alarm disarm"}) {
+      CHECK(full.message().find(words) != absl::string_view::npos);
+    }
+  };
+  names_remedy(status);
+  store.reset();
+  names_remedy(keys.TryOpen().status());  // no lease is granted
+}
+
+// Nothing in it is damaged; members notice, as of an older folder.
+TEST_CASE("etcd_that_is_an_older_copy_opens_with_its_older_epoch") {
+  EtcdServer server;
+  Keys keys(server);
+  REQUIRE(keys.Open()->Apply({{EpochRecord{1}}}, 0).ok());
+  server.Kill();
+  server.KeepCopy();
+  server.Start();
+  REQUIRE(keys.Open()->Apply({{EpochRecord{2}}}, 0).ok());
+  server.Kill();
+  server.RestoreCopy();
+  server.Start();
+  const auto store = keys.Open();
+  CHECK(store->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{1}});
+  CHECK(store->Apply({{EpochRecord{3}}}, 0).ok());
+}
+
 TEST_CASE("damaged_missing_foreign_and_newer_keys_are_refused_by_name") {
   Keys keys;
   REQUIRE(keys.Open()->Apply(Puts(OneOfEach()), 0).ok());

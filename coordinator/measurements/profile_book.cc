@@ -50,7 +50,7 @@ void ProfileBook::OnHello(const NodeId& worker, Incarnation incarnation, const W
   const bool moved = std::exchange(standing_[worker].declared, hello.site) != hello.site;
   if (moved) {
     NoteLines();
-    turns_changed_ = true;
+    CheckAllTurns();
   }
   IslandMember& known = said_hello_[worker];
   const bool same = incarnation <= known.incarnation;
@@ -104,11 +104,14 @@ void ProfileBook::OnMeasured(Instant now, const NodeId& worker, const LinksMeasu
     if (failure.to != worker) unreachable_.Failed(now, worker, failure, false, changes_);
   }
   for (Waiting& waiting : waiting_) {
-    const auto ended = std::erase_if(waiting.turns, [&](const Turn& turn) {
-      return turn.measurer == worker && turn.number == measured.request;
-    });
-    if (ended == 0) continue;
-    turns_changed_ = true;
+    const auto ended =
+        std::find_if(waiting.turns.begin(), waiting.turns.end(), [&](const Turn& turn) {
+          return turn.number == measured.request && turn.measurer == worker;
+        });
+    if (ended == waiting.turns.end()) continue;
+    EndTurn(*ended);
+    waiting.turns.erase(ended);
+    if (!measured.unmeasured.empty() || !measured.trouble.empty()) CheckAllTurns();
     // No other worker is to wait for them.
     for (const LinkFailure& failure : measured.unmeasured) {
       Busy(now, failure.to, waiting, failure.reason);
@@ -221,17 +224,12 @@ ProfileBook::Work ProfileBook::Advance(Instant now) {
   work.persist = std::exchange(persist_, {});
   Probe(now, work);
   work.changes = std::exchange(changes_, {});
-  EndLateTurns(now);
-  if (std::exchange(turns_changed_, false)) {
-    InUse in_use;
-    for (const Waiting& waiting : waiting_) {
-      for (const Turn& turn : waiting.turns) {
-        for (const IslandMember& member : turn.members) in_use.workers.insert(member.worker);
-        in_use.sites.insert(turn.sites.begin(), turn.sites.end());
-      }
-    }
+  if (turns_at_ <= now) EndLateTurns(now);
+  const bool turns_changed = std::exchange(turns_changed_, false);
+  if (turns_changed) {
     for (Waiting& waiting : std::exchange(waiting_, {})) {
-      if (BeginTurns(now, waiting, in_use, work) || !waiting.turns.empty()) {
+      if (!std::exchange(waiting.changed, false) || BeginTurns(now, waiting, work) ||
+          !waiting.turns.empty()) {
         waiting_.push_back(std::move(waiting));
         continue;
       }
@@ -240,7 +238,11 @@ ProfileBook::Work ProfileBook::Advance(Instant now) {
       work.plan.emplace_back(waiting.key, std::move(waiting.request));
     }
   }
-  for (Waiting& waiting : waiting_) SendTurns(now, waiting, work);
+  if (turns_changed || turns_at_ <= now) {
+    turns_at_ = kNever;
+    for (Waiting& waiting : waiting_) SendTurns(now, waiting, work);
+  }
+  work.deadline = std::min(work.deadline, turns_at_);
   // Half of the links would say something about the others that is not so.
   if (std::none_of(waiting_.begin(), waiting_.end(),
                    [](const Waiting& waiting) { return !waiting.turns.empty(); })) {

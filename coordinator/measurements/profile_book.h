@@ -27,6 +27,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -142,6 +143,8 @@ class ProfileBook {
   struct Waiting {
     PlanKey key;
     PlanRequest request;
+    std::unordered_set<NodeId> workers;  // of the request
+    bool changed = true;                 // turns of it may begin, or it may be ready
     std::set<NodeId> joined;  // not empty: only their lines are measured, beside training
     bool measures = true;     // false: it is planned with what is known
     // Whose turn had what, so that nothing is tried without end.
@@ -158,7 +161,7 @@ class ProfileBook {
   };
   // What is in use by turns that go on.
   struct InUse {
-    std::set<NodeId> workers;
+    std::unordered_set<NodeId> workers;
     std::set<std::string> sites;
   };
   // Where the request's members stand, by their indices in order.
@@ -186,21 +189,23 @@ class ProfileBook {
   void UpdateSites(Work& work);
   bool Fresh(Instant now, const Pair& pair) const;
   bool IsLineFresh(Instant now, const std::string& line) const;
+  void Release(const Turn& turn);
+  void EndTurn(const Turn& turn);
   void EndLateTurns(Instant now);
-  bool BeginTurns(Instant now, Waiting& waiting, InUse& in_use, Work& work);
-  bool BeginHubTurn(Instant now, Waiting& waiting, const Places& places, InUse& in_use);
-  bool BeginLineTurns(Instant now, Waiting& waiting, const Places& places, InUse& in_use);
-  void BeginTurn(Instant now, Waiting& waiting, size_t measurer, const std::vector<Wanted>& wanted,
-                 InUse& in_use);
+  void CheckAllTurns();
+  bool BeginTurns(Instant now, Waiting& waiting, Work& work);
+  bool BeginHubTurn(Instant now, Waiting& waiting, const Places& places);
+  bool BeginLineTurns(Instant now, Waiting& waiting, const Places& places);
+  void BeginTurn(Instant now, Waiting& waiting, size_t measurer, const std::vector<Wanted>& wanted);
   std::vector<size_t> NearHub(const PlanRequest& request, size_t hub,
                               const std::vector<size_t>& others) const;
   std::optional<Wanted> ChooseOnLine(Instant now, const Waiting& waiting, size_t measurer,
                                      const std::vector<size_t>& others, const Wanted& line,
-                                     const InUse& in_use, bool& blocked) const;
+                                     bool& blocked) const;
   std::vector<Wanted> WantedOf(Instant now, const Waiting& waiting, const Places& places,
-                               size_t measurer, const InUse& in_use, bool& blocked) const;
+                               size_t measurer, bool& blocked) const;
   Places PlacesOf(const PlanRequest& request) const;
-  static void SendTurns(Instant now, Waiting& waiting, Work& work);
+  void SendTurns(Instant now, Waiting& waiting, Work& work);
   std::string LineOf(const Pair& pair) const;
   void NoteLine(const Pair& measured);
   void NoteLines();  // a worker's site has changed
@@ -241,7 +246,9 @@ class ProfileBook {
   std::map<std::string, Stored> stored_;  // by key
   std::vector<StoreWrite> persist_;
   std::vector<Waiting> waiting_;  // in order of arrival
-  bool turns_changed_ = false;    // others may begin
+  bool turns_changed_ = false;    // of some of waiting_
+  InUse in_use_;
+  Instant turns_at_ = kNever;  // not after the first that ends or is sent again
   int64_t last_turn_ = 0;
   int64_t last_probe_ = 0;
 };

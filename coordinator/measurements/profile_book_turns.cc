@@ -46,12 +46,16 @@ double SecondsOf(const LinkProfile& link) {
 
 void ProfileBook::Want(PlanKey key, PlanRequest request, bool busy,
                        const std::set<NodeId>& joined) {
-  std::erase_if(waiting_, [&](const Waiting& waiting) {
-    return waiting.key.job == key.job && waiting.key.island == key.island;
+  const auto replaced = std::erase_if(waiting_, [&](const Waiting& waiting) {
+    if (waiting.key.job != key.job || waiting.key.island != key.island) return false;
+    for (const Turn& turn : waiting.turns) Release(turn);
+    return true;
   });
+  if (replaced > 0) CheckAllTurns();
   Waiting waiting;
   waiting.key = std::move(key);
   waiting.request = std::move(request);
+  for (const PlanMember& m : waiting.request.members) waiting.workers.insert(m.member.worker);
   if (busy) waiting.joined = joined;
   waiting.measures =
       !(busy && joined.empty()) && waiting.request.members.size() > 1 && Reachable(waiting.request);
@@ -97,11 +101,34 @@ ProfileBook::Places ProfileBook::PlacesOf(const PlanRequest& request) const {
   return places;
 }
 
+void ProfileBook::Release(const Turn& turn) {
+  for (const IslandMember& member : turn.members) in_use_.workers.erase(member.worker);
+  for (const std::string& site : turn.sites) in_use_.sites.erase(site);
+}
+
+// Of what waits, only that is checked again which shares a worker with the turn, or may share a
+// site's link: thousands of turns of a hundred islands end one after the other.
+void ProfileBook::EndTurn(const Turn& turn) {
+  Release(turn);
+  turns_changed_ = true;
+  for (Waiting& waiting : waiting_) {
+    waiting.changed =
+        waiting.changed || !turn.sites.empty() ||
+        std::any_of(turn.members.begin(), turn.members.end(),
+                    [&](const IslandMember& m) { return waiting.workers.contains(m.worker); });
+  }
+}
+
+void ProfileBook::CheckAllTurns() {
+  turns_changed_ = true;
+  for (Waiting& waiting : waiting_) waiting.changed = true;
+}
+
 void ProfileBook::EndLateTurns(Instant now) {
   for (Waiting& waiting : waiting_) {
     for (const Turn& turn : waiting.turns) {
       if (now < turn.ends) continue;
-      turns_changed_ = true;
+      EndTurn(turn);
       Busy(now, turn.measurer, waiting,
            absl::StrCat(turn.measurer, " did not measure within ", Seconds(options_.turn_limit),
                         " s"));
@@ -111,16 +138,16 @@ void ProfileBook::EndLateTurns(Instant now) {
 }
 
 // True: something is to be measured that cannot be now, because of turns that go on.
-bool ProfileBook::BeginTurns(Instant now, Waiting& waiting, InUse& in_use, Work& work) {
+bool ProfileBook::BeginTurns(Instant now, Waiting& waiting, Work& work) {
   if (!waiting.measures) return false;
   Places places = PlacesOf(waiting.request);
   if (places.unknown.size() > kAllPairsMax && waiting.joined.empty()) {
-    if (BeginHubTurn(now, waiting, places, in_use)) return true;
+    if (BeginHubTurn(now, waiting, places)) return true;
     UpdateSites(work);
     places = PlacesOf(waiting.request);
     places.unknown.clear();  // of those that no hub reaches nothing is measured
   }
-  return BeginLineTurns(now, waiting, places, in_use);
+  return BeginLineTurns(now, waiting, places);
 }
 
 // Those of `others` that are near the hub by what is known, in their order.
@@ -147,7 +174,7 @@ std::vector<size_t> ProfileBook::NearHub(const PlanRequest& request, size_t hub,
 
 // A turn of the first hub that has links to measure. Hubs are one worker of each known site, then
 // workers without a site. True while there is such a hub, or a turn goes on.
-bool ProfileBook::BeginHubTurn(Instant now, Waiting& waiting, const Places& places, InUse& in_use) {
+bool ProfileBook::BeginHubTurn(Instant now, Waiting& waiting, const Places& places) {
   if (!waiting.turns.empty()) return true;
   const std::vector<PlanMember>& members = waiting.request.members;
   std::vector<size_t> hubs, left = places.unknown;
@@ -168,10 +195,10 @@ bool ProfileBook::BeginHubTurn(Instant now, Waiting& waiting, const Places& plac
     }
     if (!wanted.empty()) {
       std::erase_if(wanted, [&](const Wanted& link) {
-        return in_use.workers.contains(members[link.to].member.worker);
+        return in_use_.workers.contains(members[link.to].member.worker);
       });
-      if (!wanted.empty() && !in_use.workers.contains(from)) {
-        BeginTurn(now, waiting, hubs[next], wanted, in_use);
+      if (!wanted.empty() && !in_use_.workers.contains(from)) {
+        BeginTurn(now, waiting, hubs[next], wanted);
       }
       return true;
     }
@@ -182,9 +209,11 @@ bool ProfileBook::BeginHubTurn(Instant now, Waiting& waiting, const Places& plac
 }
 
 // The first of `others` after the measurer that is to be timed on this line and is free.
-std::optional<ProfileBook::Wanted> ProfileBook::ChooseOnLine(
-    Instant now, const Waiting& waiting, size_t measurer, const std::vector<size_t>& others,
-    const Wanted& line, const InUse& in_use, bool& blocked) const {
+std::optional<ProfileBook::Wanted> ProfileBook::ChooseOnLine(Instant now, const Waiting& waiting,
+                                                             size_t measurer,
+                                                             const std::vector<size_t>& others,
+                                                             const Wanted& line,
+                                                             bool& blocked) const {
   const std::vector<PlanMember>& members = waiting.request.members;
   const NodeId& from = members[measurer].member.worker;
   const auto tries = waiting.tries.find(line.line);
@@ -196,15 +225,17 @@ std::optional<ProfileBook::Wanted> ProfileBook::ChooseOnLine(
   }
   const bool site_taken =
       std::any_of(line.sites.begin(), line.sites.end(),
-                  [&](const std::string& site) { return in_use.sites.contains(site); });
+                  [&](const std::string& site) { return in_use_.sites.contains(site); });
   const auto after = static_cast<size_t>(std::upper_bound(others.begin(), others.end(), measurer) -
                                          others.begin());
   for (size_t n = 0; n < others.size(); ++n) {
     const size_t i = others[(after + n) % others.size()];
+    if (i == measurer) continue;
+    const bool is_free = !site_taken && !in_use_.workers.contains(members[i].member.worker);
+    if (blocked && !is_free) continue;
     const Pair pair(from, members[i].member.worker);
-    if (i == measurer || !IsWanted(waiting, pair) || Fresh(now, pair)) continue;
-    if (!site_taken && !in_use.workers.contains(pair.second))
-      return Wanted{i, line.line, line.sites};
+    if (!IsWanted(waiting, pair) || Fresh(now, pair)) continue;
+    if (is_free) return Wanted{i, line.line, line.sites};
     blocked = true;
   }
   return std::nullopt;
@@ -214,14 +245,14 @@ std::optional<ProfileBook::Wanted> ProfileBook::ChooseOnLine(
 // where turns that go on keep it from something.
 std::vector<ProfileBook::Wanted> ProfileBook::WantedOf(Instant now, const Waiting& waiting,
                                                        const Places& places, size_t measurer,
-                                                       const InUse& in_use, bool& blocked) const {
+                                                       bool& blocked) const {
   const std::vector<PlanMember>& members = waiting.request.members;
   const NodeId& from = members[measurer].member.worker;
   const std::string own = SiteOf(from);
   std::vector<Wanted> wanted;
   const auto choose = [&](const std::vector<size_t>& others, std::set<std::string> sites) {
     const Wanted line{0, LineOf({from, members[others[0]].member.worker}), std::move(sites)};
-    if (const auto link = ChooseOnLine(now, waiting, measurer, others, line, in_use, blocked)) {
+    if (const auto link = ChooseOnLine(now, waiting, measurer, others, line, blocked)) {
       wanted.push_back(*link);
     }
   };
@@ -247,28 +278,28 @@ std::vector<ProfileBook::Wanted> ProfileBook::WantedOf(Instant now, const Waitin
   return wanted;
 }
 
-bool ProfileBook::BeginLineTurns(Instant now, Waiting& waiting, const Places& places,
-                                 InUse& in_use) {
+bool ProfileBook::BeginLineTurns(Instant now, Waiting& waiting, const Places& places) {
   const bool one_by_one = !waiting.joined.empty() || !places.unknown.empty();
   if (one_by_one && !waiting.turns.empty()) return true;
   bool blocked = false;
   for (size_t i = 0; i < waiting.request.members.size(); ++i) {
     const NodeId& from = waiting.request.members[i].member.worker;
     if (SiteOf(from).empty() && places.unknown.empty()) continue;  // no hub reaches it
-    const std::vector<Wanted> wanted = WantedOf(now, waiting, places, i, in_use, blocked);
+    if (blocked && in_use_.workers.contains(from)) continue;
+    const std::vector<Wanted> wanted = WantedOf(now, waiting, places, i, blocked);
     if (wanted.empty()) continue;
-    if (in_use.workers.contains(from)) {
+    if (in_use_.workers.contains(from)) {
       blocked = true;
       continue;
     }
-    BeginTurn(now, waiting, i, wanted, in_use);
+    BeginTurn(now, waiting, i, wanted);
     if (one_by_one) return true;
   }
   return blocked;
 }
 
 void ProfileBook::BeginTurn(Instant now, Waiting& waiting, size_t measurer,
-                            const std::vector<Wanted>& wanted, InUse& in_use) {
+                            const std::vector<Wanted>& wanted) {
   const std::vector<PlanMember>& members = waiting.request.members;
   Turn turn;
   turn.measurer = members[measurer].member.worker;
@@ -283,15 +314,15 @@ void ProfileBook::BeginTurn(Instant now, Waiting& waiting, size_t measurer,
   }
   for (const size_t i : part) {
     turn.members.push_back(members[i].member);
-    in_use.workers.insert(members[i].member.worker);
+    in_use_.workers.insert(members[i].member.worker);
   }
-  in_use.sites.insert(turn.sites.begin(), turn.sites.end());
+  in_use_.sites.insert(turn.sites.begin(), turn.sites.end());
   waiting.had_turn.insert(turn.measurer);
   // Grows over restarts of the coordinator, too.
   last_turn_ = std::max<int64_t>(last_turn_ + 1, now.time_since_epoch().count());
   turn.number = last_turn_;
   turn.ends = now + options_.turn_limit;
-  turn.send_again = now;
+  turn.send_again = turns_at_ = now;
   waiting.turns.push_back(std::move(turn));
 }
 
@@ -306,7 +337,7 @@ void ProfileBook::SendTurns(Instant now, Waiting& waiting, Work& work) {
       }
       turn.send_again = now + kRetryInterval;
     }
-    work.deadline = std::min({work.deadline, turn.ends, turn.send_again});
+    turns_at_ = std::min({turns_at_, turn.ends, turn.send_again});
   }
 }
 

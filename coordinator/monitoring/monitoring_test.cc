@@ -139,5 +139,27 @@ TEST_CASE("an_empty_cluster_reports_every_state_as_zero") {
   CHECK(text.find("atoll_members{kind=\"worker\",state=\"attached\"} 0") != std::string::npos);
 }
 
+TEST_CASE("metrics_of_ten_thousand_members_are_bounded") {
+  CoordinatorOptions options;
+  options.software_version = "1";
+  CoordinatorCore core(options, "cluster", 1);
+  REQUIRE(core.Recover(kBegin, {}).ok());
+  constexpr int kWorkers = 10'000;
+  for (int i = 0; i < kWorkers; ++i) {
+    WorkerHello hello;
+    hello.software_version = "1";
+    core.Step(kBegin, FromWorker{"w" + std::to_string(i), 1, hello});
+  }
+  MetricsWriter writer;
+  AddClusterMetrics(kBegin, core, RoundCounters(), ProgressWatch(), writer);
+  const std::string text = writer.Text();
+  CHECK(text.find("atoll_members{kind=\"worker\",state=\"attached\"} 10000\n") !=
+        std::string::npos);
+  size_t ages = 0;
+  const std::string age = "\natoll_member_heartbeat_age_seconds{";
+  for (size_t at = text.find(age); at != std::string::npos; at = text.find(age, at + 1)) ++ages;
+  CHECK(ages == kMembersShown);
+}
+
 }  // namespace
 }  // namespace atl

@@ -172,7 +172,7 @@ class Cluster:
         return self._add("coordinator", "atoll-coordinator", "--listen=" + self.address, *flags,
                          wrapper=wrapper)
 
-    def etcd(self, members=1):
+    def etcd(self, members=1, flags=()):
         """Starts etcd1.. (Debian's etcd-server); returns their endpoints, HOST:PORT each."""
         program = "/usr/bin/etcd"
         if not os.access(program, os.X_OK):
@@ -187,7 +187,7 @@ class Cluster:
                 "--listen-client-urls=http://" + clients[name],
                 "--advertise-client-urls=http://" + clients[name],
                 "--listen-peer-urls=" + peers[name], "--initial-advertise-peer-urls=" + peers[name],
-                "--initial-cluster=" + everyone], os.path.join(self.folder, name + ".log"))
+                "--initial-cluster=" + everyone, *flags], os.path.join(self.folder, name + ".log"))
             self.daemons[name].start()
         return list(clients.values())
 

@@ -1,8 +1,13 @@
 #!/usr/bin/python3
 """Several coordinators with their records in a real etcd: the leader is killed or frozen while a job
-trains, and another one takes over."""
+trains, and another one takes over; an etcd that is full, or older than what members have seen."""
+import base64
+import json
 import os
+import shutil
 import sys
+import urllib.error
+import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from story import LIMIT_S, case, check, main  # noqa: E402
@@ -10,10 +15,13 @@ from story import LIMIT_S, case, check, main  # noqa: E402
 STEP_MS = 20
 
 
-def starts(story, **changes):
-    """A job under way, with three coordinators: (job, the leader's daemon)."""
-    store = "etcd://" + ",".join(story.etcd())
-    story.coordinators([store] * 3)
+QUOTA_BYTES = 16 << 20
+
+
+def starts(story, coordinators=3, etcd_flags=(), **changes):
+    """A job under way: (job, the leading coordinator's daemon)."""
+    story.endpoints = story.etcd(flags=etcd_flags)
+    story.coordinators(["etcd://" + ",".join(story.endpoints)] * coordinators)
     for name in ("ps1", "ps2"):
         story.server(name, memory="64MiB")
     for name in ("w1", "w2"):
@@ -69,6 +77,101 @@ def the_leader_is_stopped(story):
     check(leader.stop() == 0, "it did not end well")
     taken_over(story, leader)
     story.finishes(job, before["decisions"])
+
+
+def call(story, path, **request):
+    """A call of etcd's v3 API as JSON; returns the answer, or what it refuses."""
+    body = json.dumps(request).encode()
+    try:
+        with urllib.request.urlopen(f"http://{story.endpoints[0]}/v3/{path}", body, timeout=20) as answer:
+            return json.loads(answer.read())
+    except urllib.error.HTTPError as refused:
+        return json.loads(refused.read())
+
+
+def text(value):
+    return base64.b64encode(value.encode()).decode()
+
+
+def fills_etcd(story):
+    for i in range(100):
+        answer = call(story, "kv/put", key=text(f"junk/{i}"), value=text("x" * (1 << 20)))
+        if "database space exceeded" in answer.get("error", ""):
+            return
+    raise AssertionError(f"etcd takes everything: {answer}")
+
+
+def makes_room(story):
+    """As docs/coordinators.md says."""
+    answer = call(story, "kv/deleterange", key=text("junk/"), range_end=text("junk0"))
+    call(story, "kv/compaction", revision=answer["header"]["revision"], physical=True)
+    call(story, "maintenance/defragment")
+    for alarm in call(story, "maintenance/alarm", action="GET").get("alarms", []):
+        call(story, "maintenance/alarm", action="DEACTIVATE", memberID=alarm["memberID"], alarm=alarm["alarm"])
+
+
+def last_words(daemon):
+    """The errors of the daemon's newest start."""
+    lines = daemon.log().splitlines()
+    starts_at = max(i for i, line in enumerate(lines) if "listening on" in line)
+    return [line for line in lines[starts_at:] if " ERROR " in line]
+
+
+@case
+def etcd_is_full(story):
+    """etcd full: the coordinator ends with one message that says what to do, and goes on after it"""
+    job, leader = starts(story, coordinators=1, etcd_flags=[f"--quota-backend-bytes={QUOTA_BYTES}"])
+    before = story.job(job)
+    fills_etcd(story)
+    for _ in range(2):  # the one that leads, and one that is started then
+        story.wait_until("the coordinator to end", lambda: not leader.alive(), LIMIT_S)
+        check(leader.process.returncode == 1, f"it ended with {leader.process.returncode}")
+        said = last_words(leader)
+        check(len(said) == 1, f"not one message: {said}")
+        for words in ("database space exceeded", "compact and defragment", "etcdctl alarm disarm"):
+            check(words in said[0], f"no {words!r} in {said[0]}")
+        leader.start()
+    makes_room(story)
+
+    def leads():
+        if not leader.alive():
+            leader.start()
+        return story.leader()
+    story.wait_until("the coordinator to lead", leads, LIMIT_S)
+    story.finishes(job, before["decisions"])
+
+
+@case
+def etcd_is_an_older_copy(story):
+    """etcd restored from an older snapshot: jobs wait and say why, `adopt` takes them over"""
+    job, leader = starts(story, coordinators=1)
+    etcd = story.daemons["etcd1"]
+    data = os.path.join(story.folder, "etcd1")
+    leader.stop()
+    etcd.stop()
+    shutil.copytree(data, data + ".older")
+    etcd.start()
+    leader.start()
+    story.wait_until("a leader", story.leader, LIMIT_S)
+    version = story.job(job)["summary"]["version"]
+    story.reaches(job, version + 2)
+    leader.kill()
+    etcd.kill()
+    shutil.rmtree(data)
+    shutil.move(data + ".older", data)
+    etcd.start()
+    leader.start()
+    story.wait_until("a leader", story.leader, LIMIT_S)
+    story.attached(4)
+    waits = story.wait_until("the job to wait", lambda: story.job(job)["summary"].get("waiting_for", ""), LIMIT_S)
+    check("older copy" in waits and f"atoll adopt {job}" in waits, f"it says: {waits}")
+    check("older copy" in story.atoll("status")[1], "`atoll status` does not say it")
+    said = [line for line in story.atoll("logs")[1].splitlines() if "older copy" in line]
+    of_job = [line for line in said if "nothing is decided" in line]
+    check(len(said) == 2 and len(of_job) == 1, f"not one message of the cluster and one of the job: {said}")
+    check(story.job(job)["summary"]["version"] <= version, "something was decided")
+    story.atoll("adopt", job)
+    story.finishes(job)
 
 
 main("coordinators")

@@ -11,6 +11,8 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -32,7 +34,8 @@ int FreePort() {
 
 }  // namespace
 
-EtcdServer::EtcdServer(const TlsOptions& tls) : tls_(tls) {
+EtcdServer::EtcdServer(const TlsOptions& tls, std::vector<std::string> flags)
+    : tls_(tls), flags_(std::move(flags)) {
   folder_ = absl::StrCat(std::getenv("TEST_TMPDIR"), "/etcd-XXXXXX");
   REQUIRE(mkdtemp(folder_.data()) != nullptr);
   endpoint_ = absl::StrCat("127.0.0.1:", FreePort());
@@ -57,6 +60,7 @@ void EtcdServer::Start() {
                              absl::StrCat("--cert-file=", tls_.cert_path),
                              absl::StrCat("--key-file=", tls_.key_path)});
   }
+  args.insert(args.end(), flags_.begin(), flags_.end());
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
@@ -80,6 +84,16 @@ void EtcdServer::Kill() {
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
   pid_ = -1;
+}
+
+void EtcdServer::KeepCopy() {
+  std::filesystem::copy(folder_ + "/data", folder_ + "/copy",
+                        std::filesystem::copy_options::recursive);
+}
+
+void EtcdServer::RestoreCopy() {
+  std::filesystem::remove_all(folder_ + "/data");
+  std::filesystem::rename(folder_ + "/copy", folder_ + "/data");
 }
 
 void EtcdServer::Freeze() { kill(pid_, SIGSTOP); }

@@ -15,9 +15,9 @@ namespace atl {
 
 class EtcdServer {
  public:
-  // With `tls`, clients show a certificate that tls.ca_path signed. REQUIRES: etcd is installed;
-  // fails the test otherwise.
-  explicit EtcdServer(const TlsOptions& tls = {});
+  // With `tls`, clients show a certificate that tls.ca_path signed. `flags`: of etcd, beside its
+  // addresses. REQUIRES: etcd is installed; fails the test otherwise.
+  explicit EtcdServer(const TlsOptions& tls = {}, std::vector<std::string> flags = {});
   ~EtcdServer();
   EtcdServer(const EtcdServer&) = delete;
   EtcdServer& operator=(const EtcdServer&) = delete;
@@ -28,11 +28,15 @@ class EtcdServer {
 
   void Kill();   // SIGKILL
   void Start();  // again, with its data
+  // While it is killed: what it has, and to have only that again.
+  void KeepCopy();
+  void RestoreCopy();
   void Freeze();
   void Thaw();
 
  private:
   const TlsOptions tls_;
+  const std::vector<std::string> flags_;
   std::string folder_, endpoint_, peer_;
   pid_t pid_ = -1;
 };

@@ -1,0 +1,129 @@
+// The loop with a store in memory that counts transactions.
+
+#include "coordinator/loop.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/version.h"
+
+namespace atl {
+namespace {
+
+// What the store has had to do, which outlives it.
+struct Stored {
+  int transactions = 0;
+  int events = 0;  // lines of the log
+  absl::Status next = absl::OkStatus();
+};
+
+class MemoryStore : public Store {
+ public:
+  explicit MemoryStore(Stored* stored) : stored_(stored) {}
+  int64_t sequence() const override { return stored_->transactions; }
+  const std::string& name() const override { return name_; }
+  absl::StatusOr<std::vector<StoreRecord>> ReadAll() override { return std::vector<StoreRecord>(); }
+  absl::Status Apply(const std::vector<StoreWrite>& writes, int64_t) override {
+    if (!stored_->next.ok()) return stored_->next;
+    ++stored_->transactions;
+    for (const StoreWrite& write : writes) {
+      stored_->events += std::holds_alternative<EventRecord>(write.record);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Fill(const StoreContents&) override { return absl::OkStatus(); }
+  absl::StatusOr<std::vector<LogEntry>> ReadLog(const LogQuery&, int64_t) override {
+    return std::vector<LogEntry>();
+  }
+  absl::StatusOr<int64_t> TailOfLog(const LogQuery&, int64_t) override { return 0; }
+  absl::StatusOr<int64_t> BackUp(const std::string&) const override { return 0; }
+
+ private:
+  Stored* const stored_;
+  const std::string name_ = "memory";
+};
+
+// A loop that runs on the test's thread, with what it has sent.
+struct Harness {
+  Harness() {
+    std::string folder = absl::StrCat(std::getenv("TEST_TMPDIR"), "/loop-XXXXXX");
+    REQUIRE(mkdtemp(folder.data()) != nullptr);
+    CoordinatorOptions options;
+    options.software_version = kSoftwareVersion;
+    loop = CoordinatorLoop::Open(std::make_unique<MemoryStore>(&stored), folder, "", "", options)
+               .value();
+    loop->send_to_worker = [this](const ToWorker& m) { sent.push_back(m); };
+    loop->send_to_server = [](const ToServer&) {};
+    before = stored.transactions;
+  }
+
+  void PostHello(int worker) {
+    WorkerHello hello;
+    hello.software_version = kSoftwareVersion;
+    REQUIRE(loop->PostEvent([this, worker, hello](Instant now) {
+      loop->Step(now, FromWorker{absl::StrCat("w", worker), 1, hello});
+    }));
+  }
+  // Runs all that was posted; what the loop returns.
+  absl::Status Run() {
+    loop->Post([this](Instant) { loop->Stop(); });
+    return loop->Run();
+  }
+  int transactions() const { return stored.transactions - before; }
+
+  Stored stored;
+  std::vector<ToWorker> sent;
+  std::unique_ptr<CoordinatorLoop> loop;
+  int before = 0;  // transactions of the start
+};
+
+TEST_CASE("member_events_that_wait_together_are_stored_in_one_transaction_and_then_sent") {
+  Harness harness;
+  constexpr int kWorkers = 200;
+  for (int i = 0; i < kWorkers; ++i) harness.PostHello(i);
+  size_t sent_before = 0;
+  harness.loop->Post([&](Instant) { sent_before = harness.sent.size(); });
+  REQUIRE(harness.Run().ok());
+  CHECK(harness.stored.events >= kWorkers);
+  CHECK(harness.transactions() <= 3);
+  CHECK(sent_before >= kWorkers);  // each is welcome before a task that is not an event runs
+}
+
+TEST_CASE("transactions_of_many_events_are_bounded") {
+  Harness harness;
+  constexpr int kWorkers = 2000;
+  for (int i = 0; i < kWorkers; ++i) harness.PostHello(i);
+  REQUIRE(harness.Run().ok());
+  CHECK(harness.stored.events >= kWorkers);
+  CHECK(harness.transactions() >= kWorkers / 256);
+  CHECK(harness.transactions() <= kWorkers / 100);
+}
+
+TEST_CASE("nothing_of_gathered_events_is_sent_when_the_store_fails") {
+  Harness harness;
+  for (int i = 0; i < 10; ++i) harness.PostHello(i);
+  harness.stored.next = absl::ResourceExhaustedError("full");
+  CHECK(harness.loop->Run() == harness.stored.next);
+  CHECK(harness.sent.empty());
+}
+
+TEST_CASE("a_new_connection_of_a_member_is_preceded_by_what_is_pending_for_it") {
+  Harness harness;
+  harness.PostHello(1);
+  harness.PostHello(2);
+  size_t after_other = 99, after_own = 99;
+  harness.loop->PostEvent([&](Instant) {
+    harness.loop->CommitFor("w3");
+    after_other = harness.sent.size();
+    harness.loop->CommitFor("w2");
+    after_own = harness.sent.size();
+  });
+  REQUIRE(harness.Run().ok());
+  CHECK(after_other == 0);
+  CHECK(after_own == 2);
+}
+
+}  // namespace
+}  // namespace atl
