@@ -139,8 +139,9 @@ TEST_CASE("an_eager_update_survives_a_handover_and_the_adoption_removes_it") {
   REQUIRE(before.trainer->ApplyEager().ToString() == "OK");
 
   const IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w2", "w3", "w1"});
-  Leadership known;
-  const auto taken = group.HandOver("w1", Leadership(), plan, &known);
+  Leadership kept, known;
+  kept.generation = 1;
+  const auto taken = group.HandOver("w1", kept, plan, &known);
   INFO(taken.status().ToString());
   REQUIRE(taken.ok());
   REQUIRE(taken->kept);
