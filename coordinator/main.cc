@@ -25,19 +25,15 @@ int Serve(atl::ServerOptions options) {
   signals.Watch([&](const char*) { (*server)->Stop(); });
   const absl::Status status = (*server)->Run();
   signals.StopWatching();
-  if (!status.ok()) {
-    atl::LogError("store", status.message());
-    return 1;
-  }
-  atl::LogInfo("main", "ended");
-  return 0;
+  if (status.ok()) atl::LogInfo("main", "ended");
+  if (!status.ok()) atl::LogError("store", status.message());
+  return status.ok() ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Debian's Abseil looks for cycles at every lock of gRPC's: a sixth of the CPU time that idle
-  // members cost.
+  // Debian's Abseil looks for cycles at every lock of gRPC's, a sixth of an idle member's cost.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   atl::ServerOptions options;
   std::string log_level = "info";

@@ -13,7 +13,7 @@
 
 namespace atl::bench {
 
-// Lives as long as the process: a call without a read does not end.
+// Exists as long as the process: a call without a read does not end.
 class JobWatcher : public grpc::ClientReadReactor<v1::Job> {
  public:
   JobWatcher(const std::shared_ptr<grpc::Channel>& channel, const JobId& job)

@@ -10,11 +10,9 @@ import urllib.error
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from story import LIMIT_S, case, check, main  # noqa: E402
+from story import LIMIT_S, case, check, decided_twice, main  # noqa: E402
 
 STEP_MS = 20
-
-
 QUOTA_BYTES = 16 << 20
 
 
@@ -171,7 +169,13 @@ def etcd_is_an_older_copy(story):
     check(len(said) == 2 and len(of_job) == 1, f"not one message of the cluster and one of the job: {said}")
     check(story.job(job)["summary"]["version"] <= version, "something was decided")
     story.atoll("adopt", job)
-    story.finishes(job)
+    # Decisions that only the newer copy had are not known again, but their tokens and weights are.
+    done = story.state(job, "done")
+    summary, ledger = done["summary"], done["ledger"]
+    check(summary["tokens_committed"] == summary["tokens_budget"], f"committed tokens differ: {summary}")
+    check(ledger["committed"] == ledger["budget"] and ledger["leased"] == ledger["pushed"] == 0,
+          f"the ledger is not used up: {ledger}")
+    check(decided_twice(done["decisions"]) == [], "decided twice")
 
 
 main("coordinators")
