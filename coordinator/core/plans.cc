@@ -217,8 +217,9 @@ std::string Describe(const IslandPlan& plan) {
     for (const PlanReplica& replica : plan.replicas) {
       for (const PlanStage& stage : replica.stages) least = std::min(least, stage.devices.size());
     }
-    absl::StrAppend(&text, " on ", static_cast<int>(least) < most ? absl::StrCat(least, " to ") : "",
-                    most, " devices each");
+    absl::StrAppend(&text, " on ",
+                    static_cast<int>(least) < most ? absl::StrCat(least, " to ") : "", most,
+                    " devices each");
   }
   if (!plan.schedule.empty()) absl::StrAppend(&text, ", ", plan.schedule);
   if (plan.step_ns > 0) {

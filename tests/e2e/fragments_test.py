@@ -80,7 +80,9 @@ def eager_and_in_few_bits(story):
     few bytes"""
     story.starts(workers=2, servers=1)
     job = story.submits(schedule__train_tokens=400_000, outer__fragment_delay_steps=2, outer__eager=True,
-                        outer__push_encoding="int4", outer__pull_encoding="int4", **FRAGMENTS)
+                        outer__push_encoding="int4", outer__pull_encoding="int4",
+                        # The head of so small a model moves in other proportions than its blocks.
+                        outer__reject_outliers=False, **FRAGMENTS)
     whole = sum(4 * shard["elements"] for shard in story.reaches(job, 2)["shards"])
 
     def traffic():

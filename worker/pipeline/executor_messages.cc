@@ -42,7 +42,7 @@ Executor::Outbox Executor::OutboxOf(const StageRun& run, int32_t m, bool gradien
                 Tag(role.stage + (gradient ? -1 : 1), m, gradient), payload, Shape(m).rows};
   const bool is_here = gradient ? role.before_is_here : role.next_is_here;
   if (is_here || (gradient ? role.before : role.next).empty()) return outbox;
-  // Also where nothing leaves: all ranks of the stage work in the same pieces.
+  // Also where nothing leaves: all ranks of the stage compute in the same chunks.
   outbox.pieces =
       PiecesWithin(std::min<int64_t>({PiecesOf(run, gradient), job_.max_pieces, outbox.rows}));
   return outbox;
