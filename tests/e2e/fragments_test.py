@@ -81,7 +81,7 @@ def eager_and_in_few_bits(story):
     story.starts(workers=2, servers=1)
     job = story.submits(schedule__train_tokens=400_000, outer__fragment_delay_steps=2, outer__eager=True,
                         outer__push_encoding="int4", outer__pull_encoding="int4",
-                        # The head of so small a model moves in other proportions than its blocks.
+                        # The penalty judges all fragments by one mean, and this head moves by far the most.
                         outer__reject_outliers=False, **FRAGMENTS)
     whole = sum(4 * shard["elements"] for shard in story.reaches(job, 2)["shards"])
 
