@@ -66,7 +66,7 @@ class Pusher {
         Must(copies_.Take(runner_.stream(), parameters, [](int64_t) { return true; }));
     if (!taken) Must(absl::ResourceExhaustedError("no room for a copy of the parameters"));
     reads_ = std::thread([this] {
-      for (size_t i = 0; i < host_.size(); ++i) Must(copies_.Read(i, host_[i]));
+      for (size_t i = 0; i < host_.size(); ++i) Must(copies_.Read(i, 0, host_[i]));
     });
   }
   void Finish() {

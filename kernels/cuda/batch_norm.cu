@@ -90,7 +90,7 @@ struct NormForwardMap {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float normal = (v.v[i] - statistics.Mean(col + i)) * statistics.Rstd(col + i);
-      v.v[i] = Activate<kKind>(normal * scale.v[i] + shift.v[i] + a.v[i]);
+      v.v[i] = Activate<kKind, T>(normal * scale.v[i] + shift.v[i] + a.v[i]);
     }
     Store(y.Row(row) + col, v);
   }
@@ -115,7 +115,7 @@ struct NormGradient {
     for (int i = 0; i < N; ++i) {
       normal->v[i] = (normal->v[i] - mean[col + i]) * rstd[col + i];
       const float z = normal->v[i] * scale.v[i] + shift.v[i] + a.v[i];
-      dz->v[i] *= ActivateDerivative<kKind>(z);
+      dz->v[i] *= ActivateDerivative<kKind, T>(z);
     }
   }
 };

@@ -58,21 +58,33 @@ __global__ void __launch_bounds__(kSumThreads)
   }
 }
 
-// finish(plane, column, sums) for every column of every plane.
+// finish(plane, column, sums) for every column of every plane. A block has a column a lane; its
+// warps take every so many parts, so that enough loads are in flight.
 template <int kSums, typename Finish>
 __global__ void __launch_bounds__(kSumThreads)
     FinishSumsKernel(const PartialSums partials, const Finish finish) {
-  const int64_t col = int64_t{blockIdx.x} * kSumThreads + threadIdx.x;
-  if (col >= partials.cols) return;
+  __shared__ float shared[kSums * kSumWarps * kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t col = int64_t{blockIdx.x} * kWarp + lane;
+  const bool here = col < partials.cols;
   const int64_t size = partials.parts * partials.cols;
   const float* from = partials.data + blockIdx.y * kSums * size + col;
+#pragma unroll
+  for (int s = 0; s < kSums; ++s) {
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int64_t part = warp; here && part < partials.parts; part += kSumWarps) {
+      sum += from[s * size + part * partials.cols];
+    }
+    shared[(s * kSumWarps + warp) * kWarp + lane] = sum;
+  }
+  __syncthreads();
+  if (warp != 0 || !here) return;
   float sums[kSums];
 #pragma unroll
   for (int s = 0; s < kSums; ++s) {
     sums[s] = 0.0f;
-    for (int64_t part = 0; part < partials.parts; ++part) {
-      sums[s] += from[s * size + part * partials.cols];
-    }
+    for (int w = 0; w < kSumWarps; ++w) sums[s] += shared[(s * kSumWarps + w) * kWarp + lane];
   }
   finish(int64_t{blockIdx.y}, col, sums);
 }
@@ -127,7 +139,7 @@ void SumColumns(const Queue& queue, const char* name, const Terms& terms,
   } else {
     launch.template operator()<1>();
   }
-  const dim3 grid(static_cast<unsigned>(CeilDiv(cols, kSumThreads)), static_cast<unsigned>(planes));
+  const dim3 grid(static_cast<unsigned>(CeilDiv(cols, kWarp)), static_cast<unsigned>(planes));
   Launch(queue, grid, dim3(kSumThreads), 0, name, FinishSumsKernel<Terms::kSums, Finish>, partials,
          finish);
 }

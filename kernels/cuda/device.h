@@ -88,6 +88,36 @@ __device__ inline void Store(T* to, const Pack<float, N>& x) {
   *reinterpret_cast<Pack<T, N>*>(to) = raw;
 }
 
+// ---- Functions of numbers that are stored as T: of bf16, which keeps 8 bits, by the device's own
+// instructions, which have some 20 of them and take a quarter of the time ----
+
+template <typename T>
+__device__ inline float Exp(float x) {
+#ifdef __CUDACC__
+  if constexpr (sizeof(T) < sizeof(float)) return __expf(x);
+#endif
+  return expf(x);
+}
+
+template <typename T>
+__device__ inline float Quotient(float x, float y) {
+#ifdef __CUDACC__
+  if constexpr (sizeof(T) < sizeof(float)) return __fdividef(x, y);
+#endif
+  return x / y;
+}
+
+template <typename T>
+__device__ inline float Tanh(float x) {
+  if constexpr (sizeof(T) < sizeof(float)) return 1.0f - Quotient<T>(2.0f, 1.0f + Exp<T>(2.0f * x));
+  return tanhf(x);
+}
+
+template <typename T>
+__device__ inline float Sigmoid(float x) {
+  return Quotient<T>(1.0f, 1.0f + Exp<T>(-x));
+}
+
 // A matrix as kernels see it.
 template <typename T>
 struct View {

@@ -23,7 +23,7 @@ struct GatedForwardMap {
     Pack<float, N> g = Load<N>(gate.Row(row) + col);
     const Pack<float, N> u = Load<N>(up.Row(row) + col);
 #pragma unroll
-    for (int i = 0; i < N; ++i) g.v[i] = Activate<kKind>(g.v[i]) * u.v[i];
+    for (int i = 0; i < N; ++i) g.v[i] = Activate<kKind, T>(g.v[i]) * u.v[i];
     Store(y.Row(row) + col, g);
   }
 };
@@ -39,8 +39,8 @@ struct GatedBackwardMap {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float x = g.v[i];
-      g.v[i] = d.v[i] * u.v[i] * ActivateDerivative<kKind>(x);
-      u.v[i] = d.v[i] * Activate<kKind>(x);
+      g.v[i] = d.v[i] * u.v[i] * ActivateDerivative<kKind, T>(x);
+      u.v[i] = d.v[i] * Activate<kKind, T>(x);
     }
     Store(dgate.Row(row) + col, g);
     Store(dup.Row(row) + col, u);
@@ -55,7 +55,7 @@ struct SoftcapForwardMap {
   __device__ void At(int64_t row, int64_t col) const {
     Pack<float, N> v = Load<N>(x.Row(row) + col);
 #pragma unroll
-    for (int i = 0; i < N; ++i) v.v[i] = cap * tanhf(v.v[i] / cap);
+    for (int i = 0; i < N; ++i) v.v[i] = cap * Tanh<T>(v.v[i] / cap);
     Store(y.Row(row) + col, v);
   }
 };
@@ -70,7 +70,7 @@ struct SoftcapBackwardMap {
     Pack<float, N> d = Load<N>(dy.Row(row) + col);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float t = tanhf(v.v[i] / cap);
+      const float t = Tanh<T>(v.v[i] / cap);
       d.v[i] *= 1.0f - t * t;
     }
     Store(dx.Row(row) + col, d);
@@ -90,7 +90,7 @@ struct FinishForwardMap {
     for (int i = 0; i < N; ++i) x.v[i] += b.v[i];
     if (pre.data != nullptr) Store(pre.Row(row) + col, x);
 #pragma unroll
-    for (int i = 0; i < N; ++i) x.v[i] = Activate<kKind>(x.v[i]) + a.v[i];
+    for (int i = 0; i < N; ++i) x.v[i] = Activate<kKind, T>(x.v[i]) + a.v[i];
     Store(y.Row(row) + col, x);
   }
 };
@@ -104,7 +104,7 @@ struct FinishBackwardMap {
     const Pack<float, N> x = Load<N>(pre.Row(row) + col);
     const Pack<float, N> a = LoadOrZero<N>(add.data, row * add.stride + col);
 #pragma unroll
-    for (int i = 0; i < N; ++i) d.v[i] = d.v[i] * ActivateDerivative<kKind>(x.v[i]) + a.v[i];
+    for (int i = 0; i < N; ++i) d.v[i] = d.v[i] * ActivateDerivative<kKind, T>(x.v[i]) + a.v[i];
     Store(dx.Row(row) + col, d);
   }
 };

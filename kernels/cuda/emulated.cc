@@ -66,12 +66,6 @@ void Compute(const LtCall& call) {
       Set(call.d, out, at, sum);
     }
   }
-  if (s.epilogue != Epilogue::kBiasGradient) return;
-  for (int64_t col = 0; col < s.n; ++col) {
-    double sum = 0;
-    for (int64_t k = 0; k < s.k; ++k) sum += Element(call.b, s.b, s.b_transposed, k, col);
-    Set(call.bias, DType::kFloat32, col, sum);
-  }
 }
 
 class LoopEngine final : public emulated::ProductEngine {

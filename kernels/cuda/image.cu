@@ -113,7 +113,7 @@ struct GateMap {
     Pack<float, N> v = Load<N>(x.Row(row) + col);
     const Pack<float, N> g = Load<N>(gate.Row(row / rows_per_image) + col);
 #pragma unroll
-    for (int i = 0; i < N; ++i) v.v[i] *= Sigmoid(g.v[i]);
+    for (int i = 0; i < N; ++i) v.v[i] *= Sigmoid<T>(g.v[i]);
     Store(y.Row(row) + col, v);
   }
 };
@@ -135,7 +135,7 @@ template <typename T>
 struct GateGradient {
   View<T> gate, dgate;
   __device__ void Take(int64_t, int64_t image, int64_t col, float sum) const {
-    const float s = Sigmoid(ToFloat(gate.Row(image)[col]));
+    const float s = Sigmoid<T>(ToFloat(gate.Row(image)[col]));
     Put(dgate.Row(image) + col, sum * s * (1.0f - s));
   }
 };

@@ -29,8 +29,6 @@ cublasLtEpilogue_t EpilogueOf(Epilogue epilogue) {
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case Epilogue::kGeluBackward:
       return CUBLASLT_EPILOGUE_DGELU;
-    case Epilogue::kBiasGradient:
-      return CUBLASLT_EPILOGUE_BGRADB;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -105,8 +103,7 @@ bool Describe(const LtCall::Shape& s, Plan* plan) {
             Set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, b) &&
             Set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(s.epilogue));
   if (UsesBias(s.epilogue)) {
-    ok = ok && Set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
-                   s.epilogue == Epilogue::kBiasGradient ? CUDA_R_32F : TypeOf(s.d.dtype));
+    ok = ok && Set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(s.d.dtype));
   }
   if (UsesAux(s.epilogue)) {
     ok = ok && Set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.aux_stride) &&

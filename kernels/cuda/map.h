@@ -15,7 +15,11 @@ inline constexpr int64_t kRowsOfGrid = 65535;
 template <int N, typename Function>
 __global__ void __launch_bounds__(kMapThreads)
     MapKernel(const Function function, int64_t rows, int64_t packs) {
+  // Grids are as large as the matrix, but for the largest: unrolled, this would only cost
+  // registers.
+#pragma unroll 1
   for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+#pragma unroll 1
     for (int64_t pack = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; pack < packs;
          pack += int64_t{gridDim.x} * blockDim.x) {
       function.template At<N>(row, pack * N);
@@ -61,23 +65,21 @@ void Map(const Queue& queue, const char* name, const Function& function,
   }
 }
 
-// ---- Activations ----
-
-__device__ inline float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// ---- Activations, of numbers that are stored as T ----
 
 inline constexpr float kCubic = 0.044715f;
 inline constexpr float kSqrt2OverPi = 0.7978845608028654f;
 inline constexpr float kSqrtHalf = 0.7071067811865476f;
 inline constexpr float kInverseSqrt2Pi = 0.3989422804014327f;
 
-template <Activation kKind>
+template <Activation kKind, typename T>
 __device__ inline float Activate(float x) {
   if constexpr (kKind == Activation::kGeluTanh) {
-    return 0.5f * x * (1.0f + tanhf(kSqrt2OverPi * (x + kCubic * x * x * x)));
+    return 0.5f * x * (1.0f + Tanh<T>(kSqrt2OverPi * (x + kCubic * x * x * x)));
   } else if constexpr (kKind == Activation::kGeluErf) {
     return 0.5f * x * (1.0f + erff(x * kSqrtHalf));
   } else if constexpr (kKind == Activation::kSilu) {
-    return x * Sigmoid(x);
+    return x * Sigmoid<T>(x);
   } else if constexpr (kKind == Activation::kRelu) {
     return x > 0.0f ? x : 0.0f;
   } else {
@@ -85,16 +87,16 @@ __device__ inline float Activate(float x) {
   }
 }
 
-template <Activation kKind>
+template <Activation kKind, typename T>
 __device__ inline float ActivateDerivative(float x) {
   if constexpr (kKind == Activation::kGeluTanh) {
-    const float t = tanhf(kSqrt2OverPi * (x + kCubic * x * x * x));
+    const float t = Tanh<T>(kSqrt2OverPi * (x + kCubic * x * x * x));
     return 0.5f * (1.0f + t) +
            0.5f * x * (1.0f - t * t) * kSqrt2OverPi * (1.0f + 3.0f * kCubic * x * x);
   } else if constexpr (kKind == Activation::kGeluErf) {
-    return 0.5f * (1.0f + erff(x * kSqrtHalf)) + x * kInverseSqrt2Pi * expf(-0.5f * x * x);
+    return 0.5f * (1.0f + erff(x * kSqrtHalf)) + x * kInverseSqrt2Pi * Exp<T>(-0.5f * x * x);
   } else if constexpr (kKind == Activation::kSilu) {
-    const float s = Sigmoid(x);
+    const float s = Sigmoid<T>(x);
     return s + x * s * (1.0f - s);
   } else if constexpr (kKind == Activation::kRelu) {
     return x > 0.0f ? 1.0f : 0.0f;

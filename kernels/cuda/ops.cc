@@ -5,19 +5,6 @@
 namespace atl::ATOLL_DEVICE {
 namespace {
 
-int64_t AlignUp(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
-// The part of a workspace behind the first `bytes`.
-Workspace Behind(Workspace workspace, int64_t bytes) {
-  ATOLL_CHECK(workspace.bytes >= bytes, "workspace too small");
-  return {static_cast<char*>(workspace.data) + bytes, workspace.bytes - bytes};
-}
-
-// Scratch of a weight gradient: the bias's gradient, then the engine's or the partial sums.
-int64_t BiasGradientBytes(const LinearBackwardWeight& op) {
-  return AlignUp(op.dy.cols * int64_t{sizeof(float)});
-}
-
 // A window that no sequence is longer than hides nothing, and cuDNN takes what hides nothing.
 template <typename Op>
 Op WithoutIdleWindow(Op op) {
@@ -64,22 +51,16 @@ void Ops::Run(Stream& stream, const LinearBackwardInput& op, Workspace workspace
 void Ops::Run(Stream& stream, const LinearBackwardWeight& op, Workspace workspace) {
   op.Check();
   const Queue queue = QueueOf(stream);
-  if (!op.dbias.present()) return Multiply(queue, ProductOf(op), workspace);
-  const Tensor gradient(workspace.data, DType::kFloat32, 1, op.dy.cols);
-  const Workspace rest = Behind(workspace, BiasGradientBytes(op));
-  if (TryProduct(queue, FusedProductOf(op, gradient), rest)) {
-    return Enqueue(queue, AddScaled{.a = op.dbias, .b = gradient, .out = op.dbias});
-  }
-  Multiply(queue, ProductOf(op), rest);
-  Enqueue(queue, SumRows{.x = op.dy, .sum = op.dbias}, rest);
+  Multiply(queue, ProductOf(op), workspace);
+  // By itself: cuBLASLt's sums, in a kernel of their own too, take nearly twice as long (H200).
+  if (op.dbias.present()) Enqueue(queue, SumRows{.x = op.dy, .sum = op.dbias}, workspace);
 }
 
 int64_t Ops::WorkspaceBytes(const LinearForward&) const { return ProductBytes(); }
 int64_t Ops::WorkspaceBytes(const LinearBackwardInput&) const { return ProductBytes(); }
 int64_t Ops::WorkspaceBytes(const LinearBackwardWeight& op) const {
   // Requested with shapes alone, so whether there is a bias cannot be seen.
-  return BiasGradientBytes(op) +
-         std::max(ProductBytes(), ScratchBytes(SumRows{.x = op.dy, .sum = {}}));
+  return std::max(ProductBytes(), ScratchBytes(SumRows{.x = op.dy, .sum = {}}));
 }
 
 // ---- Attention ----

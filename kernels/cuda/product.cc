@@ -60,15 +60,6 @@ Product FusedProductOf(const LinearBackwardInput& op) {
   return p;
 }
 
-Product FusedProductOf(const LinearBackwardWeight& op, const Tensor& bias_gradient) {
-  Product p = ProductOf(op);
-  if (op.dbias.present()) {
-    p.bias = bias_gradient;
-    p.epilogue = Epilogue::kBiasGradient;
-  }
-  return p;
-}
-
 LtCall LtCallOf(const Product& p) {
   LtCall call;
   LtCall::Shape& s = call.shape;
@@ -108,15 +99,12 @@ const char* Name(Epilogue epilogue) {
       return "product + bias + GELU";
     case Epilogue::kGeluBackward:
       return "product + GELU's derivative";
-    case Epilogue::kBiasGradient:
-      return "product + bias's gradient";
   }
   return "";
 }
 
 bool UsesBias(Epilogue epilogue) {
-  return epilogue == Epilogue::kBias || epilogue == Epilogue::kGeluBias ||
-         epilogue == Epilogue::kBiasGradient;
+  return epilogue == Epilogue::kBias || epilogue == Epilogue::kGeluBias;
 }
 
 bool UsesAux(Epilogue epilogue) {

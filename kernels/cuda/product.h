@@ -17,7 +17,6 @@ enum class Epilogue : uint8_t {
   kGelu,          // aux = ab; d = gelu_tanh(aux)
   kGeluBias,      // aux = ab + bias; d = gelu_tanh(aux)
   kGeluBackward,  // d = ab * gelu_tanh'(aux)
-  kBiasGradient,  // d = ab + c; bias = sums of a's columns as it lies in memory (a is transposed)
 };
 
 // d = op(a) op(b) + c, rows as in kernels/tensor.h: op(a) is [d.rows, depth], op(b) is
@@ -30,7 +29,7 @@ struct Product {
   Tensor c;  // optional; may be d
   Tensor d;
   Epilogue epilogue = Epilogue::kNone;
-  Tensor bias;  // [1, d.cols], d's type; of kBiasGradient: [1, d.rows], f32, overwritten
+  Tensor bias;  // [1, d.cols], d's type
   Tensor aux;   // [d.rows, d.cols], d's type
 
   int64_t depth() const { return a_transposed ? a.rows : a.cols; }
@@ -45,7 +44,6 @@ Product ProductOf(const LinearBackwardWeight& op);  // dw = dy^T x + dw
 // `bias_gradient`: f32 [1, out] of scratch.
 Product FusedProductOf(const LinearForward& op);
 Product FusedProductOf(const LinearBackwardInput& op);
-Product FusedProductOf(const LinearBackwardWeight& op, const Tensor& bias_gradient);
 
 // The arguments of one cublasLtMatmul, whose matrices are column-major: a row-major matrix is its
 // own transpose there, so D^T = op(b)^T op(a)^T, with b in A's place. Everything but the pointers

@@ -66,7 +66,8 @@ template <typename Check>
 void OnEveryDevice(const Check& check) {
   for (const BackendUnderTest& under_test : testing::BackendsUnderTest()) {
     if (under_test.compute == DType::kFloat64) continue;  // no device's type
-    for (const std::string& name : parity::kDeviceDecoders) {
+    const bool gpu = under_test.name.rfind("cuda", 0) == 0;
+    for (const std::string& name : gpu ? parity::kGpuModels : parity::kEmulatedModels) {
       auto backend = under_test.make();
       if (backend.ok()) {
         check(under_test, *std::move(backend), name);

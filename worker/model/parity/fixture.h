@@ -22,9 +22,11 @@ inline constexpr int64_t kRows = 3, kSeqLen = 16;
 inline const std::vector<std::string> kModels = {
     "bert",    "gpt2",  "llama", "llama_tied", "llama3", "llama_linear", "llama_yarn",
     "mistral", "qwen2", "qwen3", "olmo2",      "gemma2", "phi3"};
-// Of these, what devices are tested with: together every operation of a decoder that they have.
-inline const std::vector<std::string> kDeviceDecoders = {"gpt2", "llama", "llama_tied", "qwen2",
-                                                         "olmo2"};
+// Of these, what GPUs are tested with, and what stands in for them: together every operation.
+inline const std::vector<std::string> kGpuModels = {
+    "bert", "gpt2", "llama", "llama_tied", "mistral", "qwen2", "qwen3", "olmo2", "gemma2", "phi3"};
+inline const std::vector<std::string> kEmulatedModels = {"bert", "gpt2", "llama_tied", "olmo2",
+                                                         "gemma2"};
 // Of a gradient in bf16, in units of a tensor's largest number: few channels average little out.
 inline double Bfloat16Tolerance(const ModelConfig& config) {
   return config.d_model < 32 ? 0.15 : 0.06;

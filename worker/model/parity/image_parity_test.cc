@@ -1,4 +1,5 @@
-// Our models of images against PyTorch's numbers (images.py), on every CPU backend.
+// Our models of images against PyTorch's numbers (images.py), on every CPU backend, on GPUs and on
+// what stands in for them.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -7,6 +8,8 @@
 #include "common/files.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
+#include "kernels/testing/backends.h"
+#include "tests/catch/skip.h"
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"
 #include "worker/model/safetensors.h"
@@ -44,10 +47,14 @@ class Fixture {
  public:
   explicit Fixture(const std::string& name, const std::string& backend,
                    int64_t micro_batch_rows = kRows)
+      : Fixture(name, backend == "cpu" ? NewCpuBackend(2) : NewReferenceBackend(), DType::kFloat32,
+                micro_batch_rows) {}
+  Fixture(const std::string& name, std::unique_ptr<Backend> backend, DType compute,
+          int64_t micro_batch_rows = kRows)
       : folder_("worker/model/parity/" + name),
-        backend_(backend == "cpu" ? NewCpuBackend(2) : NewReferenceBackend()),
+        backend_(std::move(backend)),
         expected_(Must(SafetensorsReader::Open(folder_ + "/expected.safetensors"))),
-        model_(Must(Model::Create(Must(ReadModelConfig(folder_))))),
+        model_(Must(Model::Create(Must(ReadModelConfig(folder_)), compute))),
         runner_(Must(ModelRunner::Create(*backend_, model_,
                                          {.micro_batch_rows = micro_batch_rows,
                                           .seq_len = 1,
@@ -58,9 +65,11 @@ class Fixture {
     std::vector<std::span<float>> spans(values.begin(), values.end());
     Must(ReadWeights(folder_, layouts_, spans));
     for (size_t i = 0; i < values.size(); ++i) {
-      backend_->CopyToDevice(runner_->stream(), runner_->params(static_cast<int>(i)),
-                             values[i].data());
+      LayerState& layer = runner_->layer(static_cast<int>(i));
+      backend_->CopyToDevice(runner_->stream(), layer.params(), values[i].data());
+      layer.ParamsWritten(runner_->stream());
     }
+    Must(backend_->Synchronize(runner_->stream()));
     const std::vector<float> labels = Expected("labels");
     const auto each = static_cast<size_t>(model_.config().image.pixels());
     for (size_t at = 0; at < labels.size(); at += kRows) {
@@ -115,7 +124,68 @@ class Fixture {
   const std::string backend = GENERATE("reference", "cpu");                    \
   CAPTURE(name, backend);                                                      \
   Fixture fixture(name, backend);                                              \
-  ModelRunner& runner = fixture.runner()
+  [[maybe_unused]] ModelRunner& runner = fixture.runner()
+
+// ---- On devices ----
+
+void CheckGradients(Fixture& fixture) {
+  Must(fixture.runner().Train(fixture.Batch(0)));
+  fixture.ForEachParam([&](int layer, const ParamSpec& param, bool trained) {
+    if (!trained) return;
+    CAPTURE(param.name);
+    const auto grad = fixture.Read(fixture.runner().grads(layer).Columns(param.offset, param.size));
+    const std::vector<float> expected = fixture.Expected("grad." + param.name);
+    const auto largest = [](const std::vector<float>& values) {
+      float most = 0;
+      for (const float value : values) most = std::max(most, std::abs(value));
+      return most;
+    };
+    // Zero but for PyTorch's rounding: a bias that the next normalisation takes out again.
+    if (largest(expected) < 1e-9f) {
+      REQUIRE(largest(grad) < 1e-5f);
+    } else {
+      REQUIRE(Difference(grad, expected) < kTolerance);
+    }
+  });
+}
+
+void CheckOnDevice(const std::string& name, const testing::BackendUnderTest& under_test) {
+  CAPTURE(name, under_test.name);
+  auto backend = under_test.make();
+  if (!backend.ok()) {
+    return testing::SkipCase(absl::StrCat(under_test.name, ": ", backend.status().message()));
+  }
+  Fixture fixture(name, *std::move(backend), under_test.compute);
+  ModelRunner& runner = fixture.runner();
+  const bool half = under_test.compute == DType::kBfloat16;
+  const std::vector<float> expected = fixture.Expected("logits");
+  std::vector<float> logits(expected.size() / kRows);
+  const auto pixels = static_cast<size_t>(runner.model().config().image.pixels());
+  Must(runner.Logits(std::span(fixture.Batch(0).inputs).first(pixels), logits));
+  REQUIRE(Difference(logits, std::span(expected).first(logits.size())) <
+          (half ? 0.05 : kTolerance));
+  if (!half) CheckGradients(fixture);
+
+  Fixture steps(name, Must(under_test.make()), under_test.compute);
+  auto optimizer = Must(Optimizer::Create(steps.runner().backend(), steps.runner().stream(),
+                                          steps.runner().layers(), {.kind = InnerOptimizer::kSgd}));
+  const std::vector<float> losses = steps.Expected("losses");
+  for (size_t step = 0; step < 3; ++step) {
+    CAPTURE(step);
+    const double loss = Must(steps.runner().Train(steps.Batch(step))).mean();
+    REQUIRE(std::abs(loss / losses[step] - 1) < (half ? 0.02 : kTolerance));
+    Must(optimizer->Step(static_cast<int64_t>(step) + 1, 0.01f, kRows));
+  }
+}
+
+TEST_CASE("on_devices_logits_gradients_and_losses_are_pytorchs") {
+  const std::string name = GENERATE("resnet", "resnet_basic", "efficientnet");
+  for (const testing::BackendUnderTest& under_test : testing::BackendsUnderTest()) {
+    if (under_test.compute != DType::kFloat64) CheckOnDevice(name, under_test);
+  }
+}
+
+// ---- On CPUs ----
 
 TEST_CASE("logits_by_running_statistics_are_pytorchs") {
   ON_EVERY_MODEL_AND_BACKEND();
@@ -138,24 +208,7 @@ TEST_CASE("logits_by_running_statistics_are_pytorchs") {
 
 TEST_CASE("every_gradient_is_pytorchs") {
   ON_EVERY_MODEL_AND_BACKEND();
-  Must(runner.Train(fixture.Batch(0)));
-  fixture.ForEachParam([&](int layer, const ParamSpec& param, bool trained) {
-    if (!trained) return;
-    CAPTURE(param.name);
-    const auto grad = fixture.Read(runner.grads(layer).Columns(param.offset, param.size));
-    const std::vector<float> expected = fixture.Expected("grad." + param.name);
-    const auto largest = [](const std::vector<float>& values) {
-      float most = 0;
-      for (const float value : values) most = std::max(most, std::abs(value));
-      return most;
-    };
-    // Zero but for PyTorch's rounding: a bias that the next normalisation takes out again.
-    if (largest(expected) < 1e-9f) {
-      REQUIRE(largest(grad) < 1e-5f);
-    } else {
-      REQUIRE(Difference(grad, expected) < kTolerance);
-    }
-  });
+  CheckGradients(fixture);
 }
 
 TEST_CASE("twenty_steps_have_pytorchs_losses_and_running_statistics") {
