@@ -98,7 +98,7 @@ class FakeMemory {
   explicit FakeMemory(std::string name) : name_(std::move(name)) {}
   ~FakeMemory() { ATOLL_CHECK(regions_.empty(), name_, " dies before its buffers"); }
 
-  // The last twelve bits are those of the memory behind it (see FakeBackend::Real).
+  // Aligned as the memory behind it is.
   void* Place(Buffer real) {
     const auto offset = static_cast<int64_t>(reinterpret_cast<uintptr_t>(real.data()) % kPage);
     // With at least an unused page behind it.
@@ -332,11 +332,14 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   }
 
   // The operation with the memory behind its addresses. They are found by their values: no size or
-  // coefficient looks like one. What lies between its fields may, as the rest of an address whose
-  // end a small field has overwritten; so ends stay as they are.
+  // coefficient looks like one. What lies between its fields may, with a float before it: the rest
+  // of an address that was in the same place of the stack.
   template <typename Op>
-  Op Real(const Op& op) const {
+  Op Real(Op op) const {
     using Words = std::array<uintptr_t, sizeof(Op) / sizeof(uintptr_t)>;
+#if __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(&op);
+#endif
     auto words = std::bit_cast<Words>(op);
     for (uintptr_t& word : words) word = memory_->Behind(word);
     return std::bit_cast<Op>(words);
