@@ -32,9 +32,6 @@ void Encode(const IslandView& view, v1::Island* m) {
   m->set_tokens_committed(s.tokens_committed);
   m->set_evictions(s.evictions);
   m->set_leased_sequences(view.leased_sequences);
-  m->set_penalty_mean(view.penalty.mean);
-  m->set_penalty_deviation(view.penalty.deviation);
-  m->set_penalty_warm_up_pushes(view.penalty.warm_up_pushes);
   for (const IslandWorkerView& worker : view.workers) {
     v1::IslandWorker* w = m->add_workers();
     w->set_worker(worker.worker);

@@ -201,7 +201,7 @@ absl::Status ValidateInner(const InnerSpec& i) {
 }
 
 absl::Status ValidateFragments(const OuterSpec& o) {
-  ATOLL_RETURN_IF_ERROR(IntInRange("outer.fragments", o.fragments, 1, 4096));
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.fragments", o.fragments, 1, kFragmentsMax));
   ATOLL_RETURN_IF_ERROR(InRange("outer.fragment_blend", o.fragment_blend, 0.01, 1.0000001));
   if (o.steps_per_round % o.fragments != 0) {
     return Bad("outer.steps_per_round", o.steps_per_round,

@@ -146,6 +146,8 @@ enum class Overlap {
   kCarry,  // trains on: theta <- theta_v + (theta_now - theta_push) when version v arrives
 };
 
+inline constexpr int64_t kFragmentsMax = 4096;
+
 // Outer rounds; docs/decisions/penalty.md has the rules of the penalty.
 struct OuterSpec {
   int64_t steps_per_round = 64;  // H of the fastest island
@@ -153,7 +155,9 @@ struct OuterSpec {
   int64_t steps_min = 1;         // and not fewer than these, or all
   double learning_rate = 0.7;
   double momentum = 0.8;
-  double clip_norm = 1.0;       // of the averaged pseudo-gradient (phi); 0: no clipping
+  // Of the averaged pseudo-gradient (phi); 0: no clipping. Its norm grows with the model and with
+  // H, so that no limit suits all: penalty.md.
+  double clip_norm = 0;
   double grace_seconds = 10;    // from the first complete arrival of a round
   bool adaptive_grace = false;  // as long as no island idles, at most grace_seconds
   bool wait_for_all = false;    // synchronous: the grace time does not end a round

@@ -8,12 +8,19 @@
 
 namespace atl {
 
-struct PenaltyState {
-  int warm_up_pushes = 0;      // accepted since the warm-up began, at most kPenaltyWarmUpPushes
-  double mean = 0;             // mu, of norm / reach
-  double deviation = 0;        // sigma
-  std::vector<double> scores;  // of the last accepted pushes, each cut at kPenaltyScoreCut
+// How far its pushes of one fragment usually go; without fragments, all its pushes.
+struct UsualPush {
+  int warm_up_pushes = 0;  // accepted since the warm-up began, at most kPenaltyWarmUpPushes
+  double mean = 0;         // mu, of norm / reach
+  double deviation = 0;    // sigma
   int rejections_in_row = 0;
+
+  bool operator==(const UsualPush&) const = default;
+};
+
+struct PenaltyState {
+  std::vector<UsualPush> usual;  // by fragment; of those that it has pushed
+  std::vector<double> scores;    // of the last accepted pushes, each cut at kPenaltyScoreCut
 
   bool operator==(const PenaltyState&) const = default;
 };

@@ -258,12 +258,17 @@ void Fields(V& v, Plain<V, ContributionId>& s, v1::ContributionId& m) {
 }
 
 template <class V>
-void Fields(V& v, Plain<V, PenaltyState>& s, v1::PenaltyState& m) {
+void Fields(V& v, Plain<V, UsualPush>& s, v1::UsualPush& m) {
   ATOLL_WIRE_COUNT(warm_up_pushes);
   ATOLL_WIRE_COPY(mean);
   ATOLL_WIRE_COPY(deviation);
-  ATOLL_WIRE_VALUES(scores, 4096);
   ATOLL_WIRE_COUNT(rejections_in_row);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, PenaltyState>& s, v1::PenaltyState& m) {
+  ATOLL_WIRE_MESSAGES(usual, kFragmentsMax);
+  ATOLL_WIRE_VALUES(scores, 4096);
 }
 
 template <class V>

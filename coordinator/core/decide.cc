@@ -15,7 +15,7 @@ double CountedTokens(const RoundCandidate& candidate) {
 }  // namespace
 
 RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
-                     bool reject_outliers, std::map<IslandId, PenaltyState>& penalties) {
+                     const Judgement& how, std::map<IslandId, PenaltyState>& penalties) {
   const size_t k = candidates.size();
   ATOLL_CHECK(gram.size() == k * k);
   RoundDecision decision;
@@ -25,7 +25,8 @@ RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::v
     // A sum of squares; rounding cannot make it negative, but a NaN must stay one.
     verdict.norm = std::sqrt(gram[i * k + i]);
     PenaltyState& state = penalties[candidates[i].contribution.island];
-    verdict.penalty = Judge(state, verdict.norm, candidates[i].reach, reject_outliers);
+    verdict.penalty =
+        Judge(state, {verdict.norm, candidates[i].reach, how.fragment}, how.reject_outliers);
     state = verdict.penalty.after;
     if (verdict.penalty.accepted) {
       decision.tokens += candidates[i].tokens;

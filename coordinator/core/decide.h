@@ -32,6 +32,12 @@ struct RoundDecision {
   bool is_void = false;                // nothing was accepted
 };
 
+// How candidates are judged.
+struct Judgement {
+  int64_t fragment = 0;         // of the model, that the round concerns
+  bool reject_outliers = true;  // see penalty.h
+};
+
 // `gram` is k-by-k, row by row: inner products of the candidates' whole pseudo-gradients. Judges in
 // the order of the candidates and updates `penalties` (an island without a state begins its
 // warm-up).
@@ -39,7 +45,7 @@ struct RoundDecision {
 // where counted = max(1, tokens - masked_tokens). REQUIRES: tokens >= masked_tokens >= 0; reach >
 // 0; gram.size() == k * k.
 RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
-                     bool reject_outliers, std::map<IslandId, PenaltyState>& penalties);
+                     const Judgement& how, std::map<IslandId, PenaltyState>& penalties);
 
 }  // namespace atl
 

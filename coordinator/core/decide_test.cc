@@ -23,14 +23,14 @@ RoundCandidate Candidate(IslandId island, int64_t tokens) { return {{island, 1, 
 
 PenaltyState WarmedUp(double norm) {
   PenaltyState state;
-  for (int i = 0; i < kPenaltyWarmUpPushes; ++i) state = Judge(state, norm, 1, true).after;
+  for (int i = 0; i < kPenaltyWarmUpPushes; ++i) state = Judge(state, {norm}, true).after;
   return state;
 }
 
 TEST_CASE("weights are shares of tokens") {
   std::map<IslandId, PenaltyState> penalties;
   const RoundDecision d =
-      Decide({Candidate(0, 300), Candidate(1, 100)}, GramOf({{1, 0}, {0, 1}}), true, penalties);
+      Decide({Candidate(0, 300), Candidate(1, 100)}, GramOf({{1, 0}, {0, 1}}), {}, penalties);
   CHECK(d.verdicts[0].weight == Approx(0.75));
   CHECK(d.verdicts[1].weight == Approx(0.25));
   CHECK(d.tokens == 400);
@@ -43,7 +43,7 @@ TEST_CASE("weights_are_shares_of_the_tokens_that_the_loss_counted") {
   second.masked_tokens = 70;
   third.masked_tokens = 50;  // nothing counted: as good as no weight
   const RoundDecision d =
-      Decide({first, second, third}, GramOf({{1, 0}, {0, 1}, {0, 0}}), true, penalties);
+      Decide({first, second, third}, GramOf({{1, 0}, {0, 1}, {0, 0}}), {}, penalties);
   CHECK(d.verdicts[0].weight == Approx(10.0 / 41));
   CHECK(d.verdicts[1].weight == Approx(30.0 / 41));
   CHECK(d.verdicts[2].weight == Approx(1.0 / 41));
@@ -53,7 +53,7 @@ TEST_CASE("weights_are_shares_of_the_tokens_that_the_loss_counted") {
 TEST_CASE("a rejected island has no weight, and its tokens no share") {
   std::map<IslandId, PenaltyState> penalties = {{0, WarmedUp(1)}, {1, WarmedUp(1)}};
   const RoundDecision d =
-      Decide({Candidate(0, 100), Candidate(1, 100)}, GramOf({{1, 0}, {0, 90}}), true, penalties);
+      Decide({Candidate(0, 100), Candidate(1, 100)}, GramOf({{1, 0}, {0, 90}}), {}, penalties);
   CHECK(d.verdicts[0].weight == 1);
   CHECK(d.verdicts[1].weight == 0);
   CHECK_FALSE(d.verdicts[1].penalty.accepted);
@@ -64,26 +64,26 @@ TEST_CASE("a pseudo-gradient that is not a number does not reach the others") {
   std::map<IslandId, PenaltyState> penalties;
   const double nan = std::nan("");
   const RoundDecision d =
-      Decide({Candidate(0, 100), Candidate(1, 100)}, {4, nan, nan, nan}, true, penalties);
+      Decide({Candidate(0, 100), Candidate(1, 100)}, {4, nan, nan, nan}, {}, penalties);
   CHECK(d.verdicts[0].weight == Approx(1));
   CHECK(d.verdicts[1].weight == 0);
 }
 
 TEST_CASE("if all are rejected the round is void") {
   std::map<IslandId, PenaltyState> penalties;
-  const RoundDecision d = Decide({Candidate(0, 100)}, {std::nan("")}, true, penalties);
+  const RoundDecision d = Decide({Candidate(0, 100)}, {std::nan("")}, {}, penalties);
   CHECK(d.is_void);
   CHECK(d.verdicts[0].weight == 0);
-  CHECK(penalties[0].rejections_in_row == 1);
+  CHECK(penalties[0].usual[0].rejections_in_row == 1);
 }
 
 TEST_CASE("two contributions of one island are judged one after the other") {
   std::map<IslandId, PenaltyState> penalties;
   const RoundDecision d =
-      Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}}, GramOf({{1, 0}, {2, 0}}), true, penalties);
+      Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}}, GramOf({{1, 0}, {2, 0}}), {}, penalties);
   CHECK(d.verdicts[1].penalty.score == Approx(10));
   CHECK(d.verdicts[1].penalty.clip == Approx(1.3 / 2));
-  CHECK(penalties[0].warm_up_pushes == 2);
+  CHECK(penalties[0].usual[0].warm_up_pushes == 2);
 }
 
 }  // namespace

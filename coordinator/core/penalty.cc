@@ -17,11 +17,19 @@ double Limit(const PenaltyState& state) {
   return kPenaltyScoreCut * std::max(1.0, sorted[rank - 1]);
 }
 
-PenaltyVerdict Reject(PenaltyVerdict verdict, const PenaltyState& before, std::string reason) {
+// The fragment's, which comes into being.
+UsualPush& UsualOf(PenaltyState& state, int64_t fragment) {
+  const auto index = static_cast<size_t>(fragment);
+  if (state.usual.size() <= index) state.usual.resize(index + 1);
+  return state.usual[index];
+}
+
+PenaltyVerdict Reject(PenaltyVerdict verdict, const PenaltyState& before, int64_t fragment,
+                      std::string reason) {
   verdict.accepted = false;
   verdict.reason = std::move(reason);
   verdict.after = before;
-  if (++verdict.after.rejections_in_row >= kPenaltyRejectionsBeforeWarmUp) {
+  if (++UsualOf(verdict.after, fragment).rejections_in_row >= kPenaltyRejectionsBeforeWarmUp) {
     verdict.warm_up_again = true;
     verdict.after = PenaltyState();
     verdict.reason += absl::StrFormat("; %d rejections in a row: the island warms up again",
@@ -30,55 +38,64 @@ PenaltyVerdict Reject(PenaltyVerdict verdict, const PenaltyState& before, std::s
   return verdict;
 }
 
-void Learn(double size, double score, PenaltyState& state) {
-  if (state.warm_up_pushes == 0) {
-    state.mean = size;
-    state.deviation = kPenaltyFirstDeviation * size;
+void Learn(double size, UsualPush& usual) {
+  if (usual.warm_up_pushes == 0) {
+    usual.mean = size;
+    usual.deviation = kPenaltyFirstDeviation * size;
   } else {
-    state.mean = kPenaltyRate * size + (1 - kPenaltyRate) * state.mean;
-    const double off = size - state.mean;
-    state.deviation = std::sqrt((1 - kPenaltyRate) * state.deviation * state.deviation +
+    usual.mean = kPenaltyRate * size + (1 - kPenaltyRate) * usual.mean;
+    const double off = size - usual.mean;
+    usual.deviation = std::sqrt((1 - kPenaltyRate) * usual.deviation * usual.deviation +
                                 kPenaltyRate * off * off);
   }
-  state.warm_up_pushes = std::min(state.warm_up_pushes + 1, kPenaltyWarmUpPushes);
-  state.rejections_in_row = 0;
-  state.scores.push_back(std::min(score, kPenaltyScoreCut));
-  if (state.scores.size() > kPenaltyScoresKept) state.scores.erase(state.scores.begin());
+  usual.warm_up_pushes = std::min(usual.warm_up_pushes + 1, kPenaltyWarmUpPushes);
+  usual.rejections_in_row = 0;
+}
+
+void Keep(double score, std::vector<double>& scores) {
+  scores.push_back(std::min(score, kPenaltyScoreCut));
+  if (scores.size() > kPenaltyScoresKept) scores.erase(scores.begin());
 }
 
 }  // namespace
 
-PenaltyVerdict Judge(const PenaltyState& before, double norm, double reach, bool reject_outliers) {
-  ATOLL_CHECK(reach > 0);
+PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, bool reject_outliers) {
+  const auto& [norm, reach, fragment] = push;
+  ATOLL_CHECK(reach > 0 && fragment >= 0);
+  const auto index = static_cast<size_t>(fragment);
+  const UsualPush usual = index < before.usual.size() ? before.usual[index] : UsualPush();
   const double size = norm / reach;
   PenaltyVerdict verdict;
-  const bool first = before.warm_up_pushes == 0;
-  const bool warming_up = before.warm_up_pushes < kPenaltyWarmUpPushes;
+  const bool first = usual.warm_up_pushes == 0;
+  const bool warming_up = usual.warm_up_pushes < kPenaltyWarmUpPushes;
   verdict.limit = warming_up ? kPenaltyScoreCut : Limit(before);
-  if (!std::isfinite(norm)) return Reject(verdict, before, "rejected: its norm is not finite");
+  if (!std::isfinite(norm)) {
+    return Reject(verdict, before, fragment, "rejected: its norm is not finite");
+  }
   // A deviation of 0 (all norms were 0) is no scale to measure with.
-  if (!first && before.deviation > 0) verdict.score = (size - before.mean) / before.deviation;
+  if (!first && usual.deviation > 0) verdict.score = (size - usual.mean) / usual.deviation;
   double counted = size;
   verdict.reason = absl::StrFormat("accepted: norm %.4g, score %.2f of %.2f", norm, verdict.score,
                                    verdict.limit);
   if (warming_up) {
     verdict.reason +=
-        absl::StrFormat(", warm-up push %d of %d", before.warm_up_pushes + 1, kPenaltyWarmUpPushes);
+        absl::StrFormat(", warm-up push %d of %d", usual.warm_up_pushes + 1, kPenaltyWarmUpPushes);
   }
   if (reject_outliers && verdict.score > verdict.limit) {
     if (!warming_up) {
-      return Reject(verdict, before,
+      return Reject(verdict, before, fragment,
                     absl::StrFormat("rejected: norm %.4g is %.2f deviations above its usual %.4g, "
                                     "the limit is %.2f",
-                                    norm, verdict.score, before.mean * reach, verdict.limit));
+                                    norm, verdict.score, usual.mean * reach, verdict.limit));
     }
-    counted = before.mean + verdict.limit * before.deviation;
+    counted = usual.mean + verdict.limit * usual.deviation;
     verdict.clip = counted / size;
     verdict.reason += absl::StrFormat(", clipped by %.3g", verdict.clip);
   }
   verdict.accepted = true;
   verdict.after = before;
-  Learn(counted, verdict.score, verdict.after);
+  Learn(counted, UsualOf(verdict.after, fragment));
+  Keep(verdict.score, verdict.after.scores);
   return verdict;
 }
 

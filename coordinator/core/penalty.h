@@ -1,5 +1,6 @@
 // How far a contribution may stray from what its island usually sends: a running mean and deviation
-// of the size of each island's pseudo-gradients, which is their global L2 norm by their reach.
+// of the size of each island's pseudo-gradients of each fragment, which is their global L2 norm by
+// their reach.
 // docs/decisions/penalty.md has the rules and why.
 //
 // Pure values and functions.
@@ -7,6 +8,7 @@
 #ifndef ATOLL_COORDINATOR_CORE_PENALTY_H_
 #define ATOLL_COORDINATOR_CORE_PENALTY_H_
 
+#include <cstdint>
 #include <string>
 
 #include "common/protocol/penalty_state.h"
@@ -20,6 +22,13 @@ inline constexpr int kPenaltyWarmUpPushes = 10;
 inline constexpr int kPenaltyScoresKept = 100;
 inline constexpr int kPenaltyRejectionsBeforeWarmUp = 3;
 
+struct JudgedPush {
+  double norm = 0;
+  double reach = 1;      // > 0: how far its steps could go, the sum of their learning rates, or
+                         // anything in proportion
+  int64_t fragment = 0;  // of the model
+};
+
 struct PenaltyVerdict {
   bool accepted = false;
   bool warm_up_again = false;  // the island re-pulls and its state begins anew
@@ -30,11 +39,9 @@ struct PenaltyVerdict {
   PenaltyState after;
 };
 
-// Judges one contribution of norm `norm` (not finite: always rejected). `reach` is how far its
-// steps could go: the sum of their learning rates, or anything in proportion. With
-// `reject_outliers` off nothing finite is rejected or clipped; scores are kept for display.
-// REQUIRES: reach > 0.
-PenaltyVerdict Judge(const PenaltyState& before, double norm, double reach, bool reject_outliers);
+// Judges one contribution (a norm that is not finite: always rejected). With `reject_outliers` off
+// nothing finite is rejected or clipped; scores are kept for display.
+PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, bool reject_outliers);
 
 }  // namespace atl
 

@@ -12,11 +12,12 @@ struct Island {
   PenaltyState state;
   bool reject_outliers = true;
 
-  PenaltyVerdict Push(double norm, double reach = 1) {
-    const PenaltyVerdict verdict = Judge(state, norm, reach, reject_outliers);
+  PenaltyVerdict Push(double norm, double reach = 1, int64_t fragment = 0) {
+    const PenaltyVerdict verdict = Judge(state, {norm, reach, fragment}, reject_outliers);
     state = verdict.after;
     return verdict;
   }
+  UsualPush usual(size_t fragment = 0) const { return state.usual.at(fragment); }
   void WarmUp(double norm = 1) {
     for (int i = 0; i < kPenaltyWarmUpPushes; ++i) REQUIRE(Push(norm).accepted);
   }
@@ -25,8 +26,8 @@ struct Island {
 TEST_CASE("the first push sets the mean, and a tenth of it as deviation") {
   Island island;
   CHECK(island.Push(4).accepted);
-  CHECK(island.state.mean == 4);
-  CHECK(island.state.deviation == Approx(0.4));
+  CHECK(island.usual().mean == 4);
+  CHECK(island.usual().deviation == Approx(0.4));
 }
 
 TEST_CASE("the score is taken before the update, which follows the moving averages") {
@@ -35,8 +36,8 @@ TEST_CASE("the score is taken before the update, which follows the moving averag
   const PenaltyVerdict verdict = island.Push(4.8);
   CHECK(verdict.score == Approx(2));
   const double mean = 0.02 * 4.8 + 0.98 * 4;
-  CHECK(island.state.mean == Approx(mean));
-  CHECK(island.state.deviation ==
+  CHECK(island.usual().mean == Approx(mean));
+  CHECK(island.usual().deviation ==
         Approx(std::sqrt(0.98 * 0.16 + 0.02 * (4.8 - mean) * (4.8 - mean))));
 }
 
@@ -46,7 +47,7 @@ TEST_CASE("an outlier in the warm-up is clipped to a score of 3 and learnt as cl
   const PenaltyVerdict verdict = island.Push(400);
   CHECK(verdict.accepted);
   CHECK(verdict.clip * 400 == Approx(4 + 3 * 0.4));
-  CHECK(island.state.mean == Approx(0.02 * 5.2 + 0.98 * 4));
+  CHECK(island.usual().mean == Approx(0.02 * 5.2 + 0.98 * 4));
 }
 
 TEST_CASE("norms that grow with the learning rate are no outliers, others are") {
@@ -69,9 +70,9 @@ TEST_CASE("after the warm-up an outlier is rejected, teaches nothing, and says w
   const PenaltyVerdict verdict = island.Push(100);
   CHECK_FALSE(verdict.accepted);
   CHECK(verdict.reason.find("deviations above its usual") != std::string::npos);
-  CHECK(island.state.mean == before.mean);
+  CHECK(island.usual().mean == before.usual[0].mean);
   CHECK(island.state.scores == before.scores);
-  CHECK(island.state.rejections_in_row == 1);
+  CHECK(island.usual().rejections_in_row == 1);
 }
 
 TEST_CASE("small norms are never outliers") {
@@ -97,7 +98,35 @@ TEST_CASE("three rejections in a row begin the warm-up again; an accepted push b
   CHECK(island.Push(100).warm_up_again);
   CHECK(island.state == PenaltyState());
   CHECK(island.Push(100).accepted);
-  CHECK(island.state.mean == 100);
+  CHECK(island.usual().mean == 100);
+}
+
+TEST_CASE("each_fragment_is_judged_by_what_its_own_pushes_usually_are") {
+  Island island;
+  for (int turn = 0; turn < 2 * kPenaltyWarmUpPushes; ++turn) {
+    for (const int64_t fragment : {0, 1, 2}) {
+      const PenaltyVerdict verdict = island.Push(fragment == 2 ? 4 : 0.5, 1, fragment);
+      CHECK(verdict.accepted);
+      CHECK(verdict.clip == 1);
+    }
+  }
+  CHECK(island.usual(2).mean == Approx(4));
+  CHECK_FALSE(island.Push(4, 1, 1).accepted);
+  CHECK(island.usual(1).rejections_in_row == 1);
+  CHECK(island.Push(4, 1, 2).accepted);
+  CHECK(island.usual(1).rejections_in_row == 1);  // of its own row
+}
+
+TEST_CASE("a_fragment_rejected_three_times_in_a_row_begins_the_warm_up_of_all") {
+  Island island;
+  for (const int64_t fragment : {0, 1}) {
+    for (int i = 0; i < kPenaltyWarmUpPushes; ++i) island.Push(1, 1, fragment);
+  }
+  for (int turn = 0; turn < kPenaltyRejectionsBeforeWarmUp; ++turn) {
+    CHECK(island.Push(1, 1, 0).accepted);
+    CHECK(island.Push(100, 1, 1).warm_up_again == (turn == kPenaltyRejectionsBeforeWarmUp - 1));
+  }
+  CHECK(island.state == PenaltyState());
 }
 
 TEST_CASE("scores of 3 among the last widen the limit, to 9 at most") {

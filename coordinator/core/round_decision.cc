@@ -34,9 +34,7 @@ DecisionParticipant ParticipantOf(const Job& job, const ContributionId& id) {
 
 // See penalty.h. `round_tokens`: of all candidates together. A short push counts as a whole one:
 // its steps stray less from one direction than those of a long one.
-// A step moves all elements about as far, so that the norm of a fragment is that of the model times
-// the root of its share.
-double ReachOf(const Job& job, int64_t inner_steps, int64_t round_tokens, Version version) {
+double ReachOf(const Job& job, int64_t inner_steps, int64_t round_tokens) {
   const InnerSpec& inner = job.spec().inner;
   const int64_t committed = job.progress.tokens_committed;
   const auto rate = [&](int64_t tokens) {
@@ -45,13 +43,7 @@ double ReachOf(const Job& job, int64_t inner_steps, int64_t round_tokens, Versio
   const int64_t steps = std::max({inner_steps, job.spec().outer.steps_per_round, int64_t{1}});
   // In the middle where the rate rises, where they began at the latest where it falls.
   const double most = std::max(rate(committed), rate(committed + round_tokens / 2));
-  int64_t all = 0, in_turn = 0;
-  for (const ShardPlacement& shard : job.record.shards) {
-    all += shard.elements;
-    if (IsInTurn(version, shard.layer, job.spec().outer.fragments)) in_turn += shard.elements;
-  }
-  const double share = static_cast<double>(in_turn) / static_cast<double>(all);
-  return std::max(most, kLeastRate) * static_cast<double>(steps) * std::sqrt(share);
+  return std::max(most, kLeastRate) * static_cast<double>(steps);
 }
 
 DecisionRecord& NewDecision(Job& job) {
@@ -253,13 +245,15 @@ void DecideRound(State& s, Job& job) {
   }
   for (const DecisionParticipant& p : decision.participants) {
     const int64_t masked = job.contributions.at(p.contribution).masked_tokens;
-    candidates.push_back({p.contribution, p.tokens,
-                          ReachOf(job, p.inner_steps, tokens, collecting.version), masked});
+    candidates.push_back({p.contribution, p.tokens, ReachOf(job, p.inner_steps, tokens), masked});
   }
   const std::vector<LayerGram> layers = SumOf(collecting);
   decision.gram = WholeGram(layers, candidates.size());
+  const OuterSpec& outer = job.spec().outer;
   const RoundDecision result =
-      Decide(candidates, decision.gram, job.spec().outer.reject_outliers, job.penalties);
+      Decide(candidates, decision.gram,
+             {FragmentOfVersion(collecting.version, outer.fragments), outer.reject_outliers},
+             job.penalties);
   for (double& value : decision.gram) value = Storable(value);
   MergedRound merged;
   merged.weights.resize(candidates.size(), 0);
