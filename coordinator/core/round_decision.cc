@@ -228,14 +228,9 @@ void TakeMerged(const MergedRound& merged, DecisionRecord& decision) {
   decision.staleness = merged.health.staleness;
 }
 
-}  // namespace
-
-void DecideRound(State& s, Job& job) {
-  const Collecting collecting = std::move(*job.collecting);
-  job.collecting.reset();
-  DecisionRecord& decision = NewDecision(job);
-  decision.opened_by = collecting.opened_by;
-  decision.closed_because = collecting.closed_because;
+// The round's participants, into the decision and as they are judged.
+std::vector<RoundCandidate> TakeCandidates(Job& job, const Collecting& collecting,
+                                           DecisionRecord& decision) {
   std::vector<RoundCandidate> candidates;
   int64_t tokens = 0;
   for (const ContributionId& id : collecting.contributions) {
@@ -247,6 +242,18 @@ void DecideRound(State& s, Job& job) {
     const int64_t masked = job.contributions.at(p.contribution).masked_tokens;
     candidates.push_back({p.contribution, p.tokens, ReachOf(job, p.inner_steps, tokens), masked});
   }
+  return candidates;
+}
+
+}  // namespace
+
+void DecideRound(State& s, Job& job) {
+  const Collecting collecting = std::move(*job.collecting);
+  job.collecting.reset();
+  DecisionRecord& decision = NewDecision(job);
+  decision.opened_by = collecting.opened_by;
+  decision.closed_because = collecting.closed_because;
+  const std::vector<RoundCandidate> candidates = TakeCandidates(job, collecting, decision);
   const std::vector<LayerGram> layers = SumOf(collecting);
   decision.gram = WholeGram(layers, candidates.size());
   const OuterSpec& outer = job.spec().outer;
