@@ -1,7 +1,6 @@
 #include "coordinator/people_service.h"
 
-#include <google/protobuf/util/message_differencer.h>
-
+#include <map>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +12,7 @@
 #include "coordinator/measurements/live_profile.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/planning/predicted_step.h"
+#include "coordinator/shared_view.h"
 #include "coordinator/trust/authorizer.h"
 #include "coordinator/watchers.h"
 #include "coordinator/wire.h"
@@ -20,8 +20,6 @@
 
 namespace atl {
 namespace {
-
-using google::protobuf::util::MessageDifferencer;
 
 constexpr int64_t kLogLinesAtOnce = 1000;
 constexpr Duration kLogPageInterval = std::chrono::milliseconds(20);
@@ -136,6 +134,41 @@ absl::StatusOr<JobSpec> GoodSpec(const v1::SubmitRequest& request) {
   return spec;
 }
 
+// What is sent to all streams that watch a job, or the cluster.
+struct Feed {
+  SharedView view;
+  absl::Status missing;  // why there is nothing to view
+  bool last = false;     // the view will not change any more
+};
+
+// Of one stream.
+struct Seen {
+  std::shared_ptr<Feed> feed;
+  int64_t number = 0;  // of the view that was sent last
+};
+
+void SendNew(Seen* seen, WatchStream<grpc::ByteBuffer>* stream) {
+  const Feed& feed = *seen->feed;
+  if (!feed.missing.ok()) return stream->End(ToGrpc(feed.missing));
+  if (feed.view.number() != seen->number) {
+    seen->number = feed.view.number();
+    stream->Send(feed.view.bytes(), 1);
+  }
+  if (feed.last) stream->End(grpc::Status::OK);
+}
+
+template <class Request>
+bool Parse(grpc::ByteBuffer bytes, Request* request) {
+  return grpc::SerializationTraits<Request>::Deserialize(&bytes, request).ok();
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* RefuseToWatch() {
+  const auto stream = WatchStream<grpc::ByteBuffer>::Begin();
+  WatchStream<grpc::ByteBuffer>* const reactor = stream.get();
+  stream->End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "the request cannot be read"));
+  return reactor;
+}
+
 }  // namespace
 
 class PeopleService::Impl {
@@ -151,7 +184,7 @@ class PeopleService::Impl {
   using Context = grpc::CallbackServerContext;
   using Unary = grpc::ServerUnaryReactor;
 
-  class Jobs : public v1::Jobs::CallbackService {
+  class Jobs : public v1::Jobs::WithRawCallbackMethod_Watch<v1::Jobs::CallbackService> {
    public:
     explicit Jobs(Impl* impl) : impl_(impl) {}
 
@@ -325,22 +358,17 @@ class PeopleService::Impl {
       return reactor;
     }
 
-    grpc::ServerWriteReactor<v1::Job>* Watch(Context* context,
-                                             const v1::WatchRequest* request) override {
-      auto last = std::make_shared<v1::Job>();
-      return impl_->Watch<v1::Job>(
-          context, Interval(request->interval_ms(), 500),
-          [last, job = request->job(), loop = impl_->loop_](Instant now, auto& stream) {
-            const auto view = loop->core().Job(now, job);
-            if (!view) return stream.End(ToGrpc(NoSuchJob(job)));
-            v1::Job message;
-            EncodeJob(now, *loop, *view, &message);
-            const bool ended = Ended(message.summary().state());
-            if (ended || !MessageDifferencer::Equals(message, *last)) {
-              *last = message;
-              stream.Send(std::move(message), 1);
-            }
-            if (ended) stream.End(grpc::Status::OK);
+    grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(Context* context,
+                                                      const grpc::ByteBuffer* bytes) override {
+      v1::WatchRequest request;
+      if (!Parse(*bytes, &request)) return RefuseToWatch();
+      auto seen = std::make_shared<Seen>();
+      return impl_->Watch<grpc::ByteBuffer>(
+          context, Interval(request.interval_ms(), 500),
+          [seen, job = request.job(), impl = impl_](Instant now, auto& stream) {
+            if (seen->feed == nullptr) seen->feed = impl->FindOrAddFeed(job);
+            impl->RefreshJob(now, job, seen->feed.get());
+            SendNew(seen.get(), &stream);
           });
     }
 
@@ -413,7 +441,7 @@ class PeopleService::Impl {
     Impl* const impl_;
   };
 
-  class Status : public v1::Status::CallbackService {
+  class Status : public v1::Status::WithRawCallbackMethod_Watch<v1::Status::CallbackService> {
    public:
     explicit Status(Impl* impl) : impl_(impl) {}
 
@@ -430,14 +458,17 @@ class PeopleService::Impl {
                     [=, impl = impl_](Instant now) { return impl->Profile(now, *request, reply); });
     }
 
-    grpc::ServerWriteReactor<v1::ClusterStatus>* Watch(Context* context,
-                                                       const v1::StatusRequest* request) override {
-      return impl_->Watch<v1::ClusterStatus>(context, Interval(request->interval_ms(), 1000),
-                                             [impl = impl_](Instant now, auto& stream) {
-                                               v1::ClusterStatus message;
-                                               impl->Cluster(now, &message);
-                                               stream.Send(std::move(message), 1);
-                                             });
+    grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(Context* context,
+                                                      const grpc::ByteBuffer* bytes) override {
+      v1::StatusRequest request;
+      if (!Parse(*bytes, &request)) return RefuseToWatch();
+      auto seen = std::make_shared<Seen>();
+      seen->feed = impl_->cluster_feed_;
+      return impl_->Watch<grpc::ByteBuffer>(context, Interval(request.interval_ms(), 1000),
+                                            [seen, impl = impl_](Instant now, auto& stream) {
+                                              impl->RefreshCluster(now, seen->feed.get());
+                                              SendNew(seen.get(), &stream);
+                                            });
     }
 
    private:
@@ -589,6 +620,32 @@ class PeopleService::Impl {
     }
   }
 
+  std::shared_ptr<Feed> FindOrAddFeed(const JobId& job) {
+    std::erase_if(feeds_, [](const auto& entry) { return entry.second.expired(); });
+    std::shared_ptr<Feed> feed = feeds_[job].lock();
+    if (feed == nullptr) feeds_[job] = feed = std::make_shared<Feed>();
+    return feed;
+  }
+
+  void RefreshJob(Instant now, const JobId& job, Feed* feed) {
+    feed->view.Refresh(now, [&] {
+      v1::Job message;
+      const auto view = loop_->core().Job(now, job);
+      feed->missing = view ? absl::OkStatus() : NoSuchJob(job);
+      if (view) EncodeJob(now, *loop_, *view, &message);
+      feed->last = Ended(message.summary().state());
+      return message.SerializeAsString();
+    });
+  }
+
+  void RefreshCluster(Instant now, Feed* feed) {
+    feed->view.Refresh(now, [&] {
+      v1::ClusterStatus message;
+      Cluster(now, &message);
+      return message.SerializeAsString();
+    });
+  }
+
   // A call that changes something: what it did, to `target()` as of its end, is in the audit log
   // before the caller has the answer.
   template <class Change, class Target>
@@ -631,6 +688,8 @@ class PeopleService::Impl {
   CoordinatorLoop* const loop_;
   AccessControl* const access_;
   const Instant started_;
+  std::map<JobId, std::weak_ptr<Feed>> feeds_;  // of the streams in watchers_
+  const std::shared_ptr<Feed> cluster_feed_ = std::make_shared<Feed>();
   Watchers watchers_;
   Jobs jobs_;
   Status status_;

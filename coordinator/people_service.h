@@ -1,6 +1,6 @@
 // The coordinator's client services: Jobs and Status of proto/coordinator.proto.
 // Every call is answered from the loop's thread; streams get a new message when something has
-// changed, and no faster than they are read.
+// changed, no faster than they are read, and less often where they would delay other calls.
 
 #ifndef ATOLL_COORDINATOR_PEOPLE_SERVICE_H_
 #define ATOLL_COORDINATOR_PEOPLE_SERVICE_H_

@@ -8,9 +8,11 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/event_loop.h"
 #include "common/net/attach_client.h"
 #include "common/net/channel.h"
 #include "common/protocol/wire.h"
@@ -205,6 +207,66 @@ TEST_CASE("a watcher sees the job until its end") {
   while (lines->Read(&line)) ++count;
   REQUIRE(lines->Finish().ok());
   REQUIRE(count > 0);
+}
+
+// A call that watches the cluster and reads nothing until its end.
+class UnreadWatcher : public grpc::ClientReadReactor<v1::ClusterStatus> {
+ public:
+  explicit UnreadWatcher(v1::Status::Stub* stub) {
+    request_.set_interval_ms(100);
+    stub->async()->Watch(&context_, &request_, this);
+    StartCall();
+  }
+  // Cancels it and waits until it has ended.
+  ~UnreadWatcher() override {
+    context_.TryCancel();
+    StartRead(&message_);
+    ended_.get_future().wait();
+  }
+  // Waits for the first message, which comes with the metadata.
+  void Await() { first_.get_future().wait(); }
+  void OnReadInitialMetadataDone(bool) override { first_.set_value(); }
+  void OnReadDone(bool ok) override {
+    if (ok) StartRead(&message_);
+  }
+  void OnDone(const grpc::Status&) override { ended_.set_value(); }
+
+ private:
+  grpc::ClientContext context_;
+  v1::StatusRequest request_;
+  v1::ClusterStatus message_;
+  std::promise<void> first_, ended_;
+};
+
+TEST_CASE("unread_watchers_do_not_delay_other_calls") {
+  constexpr int kJobs = 200, kWatchers = 100, kCalls = 50;
+  Coordinator coordinator(FreshFolder());
+  std::string job;
+  for (int i = 0; i < kJobs; ++i) job = Submit(coordinator);
+  const auto seconds_of_calls = [&] {
+    const Instant begin = SteadyNow();
+    for (int i = 0; i < kCalls; ++i) Get(coordinator, job);
+    return Seconds(SteadyNow() - begin);
+  };
+  const double alone = seconds_of_calls();
+  std::deque<UnreadWatcher> watchers;
+  for (int i = 0; i < kWatchers; ++i) watchers.emplace_back(coordinator.status.get());
+  for (UnreadWatcher& watcher : watchers) watcher.Await();
+  // A call takes a turn of the loop. With a status made for each watcher, a turn takes 0.3 s.
+  const double watched = seconds_of_calls();
+  INFO(alone << " s without watchers, " << watched << " s with them");
+  CHECK(watched < 3 + 20 * alone);
+}
+
+TEST_CASE("a_watch_request_that_cannot_be_parsed_is_refused") {
+  Coordinator coordinator(FreshFolder());
+  v1::WatchRequest watch;
+  watch.set_job("\xff");  // not UTF-8
+  Context context;
+  auto stream = coordinator.jobs->Watch(&context, watch);
+  v1::Job job;
+  CHECK_FALSE(stream->Read(&job));
+  CHECK(stream->Finish().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_CASE("backup_of_a_serving_coordinator_brings_its_jobs_to_another") {

@@ -1,14 +1,16 @@
 // Streams to clients: each is polled from time to time, on the loop's thread, for something new to
-// send. For people_service.cc only.
+// send. For people_service.cc and trust_service.cc only.
 
 #ifndef ATOLL_COORDINATOR_WATCHERS_H_
 #define ATOLL_COORDINATOR_WATCHERS_H_
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
-#include <vector>
+#include <utility>
 
+#include "common/event_loop.h"
 #include "common/time.h"
 #include "coordinator/streams.h"
 
@@ -30,40 +32,53 @@ class WatchStream : public SendingStream<grpc::ServerWriteReactor<M>, M> {
   std::shared_ptr<WatchStream> self_;  // until OnDone
 };
 
-// Loop's thread only.
+// Polls streams by turns, within a bound: a view of thousands of members takes milliseconds to make
+// or to send, and the loop's other tasks wait meanwhile. Where the bound is reached, each stream is
+// polled less often. Loop's thread only.
 class Watchers {
  public:
   // Sends what is new; false when the stream has ended.
   using Poll = std::function<bool(Instant now)>;
 
-  // `interval`: how often poll is called while nothing changes, and at most so often while much
-  // does. The first call is made at once.
+  // `clock` measures how long polls take.
+  explicit Watchers(std::function<Instant()> clock = SteadyNow) : clock_(std::move(clock)) {}
+
+  // `interval`: how often poll is called at most. It is due at once.
   void Add(Instant now, Duration interval, Poll poll) {
-    if (poll(now)) all_.push_back({now, interval, std::move(poll)});
+    all_.emplace(now, Watcher{interval, std::move(poll)});
   }
   size_t size() const { return all_.size(); }
 
-  // Polls the streams that are due; returns when the next one is.
+  // Polls streams that are due, those first that have been due for longest. Returns when it is to
+  // be called again.
   Instant Turn(Instant now) {
-    Instant next = kNever;
-    std::erase_if(all_, [&](Watcher& w) {
-      if (now >= w.last + w.interval) {
-        w.last = now;
-        if (!w.poll(now)) return true;
+    if (now >= rest_until_) {
+      const Instant begin = clock_();
+      Instant end = begin;
+      while (!all_.empty() && all_.begin()->first <= now && end - begin < kAtOnce) {
+        auto due = all_.extract(all_.begin());
+        if (due.mapped().poll(now)) {
+          due.key() = now + due.mapped().interval;
+          all_.insert(std::move(due));
+        }
+        end = clock_();
       }
-      next = std::min(next, w.last + w.interval);
-      return false;
-    });
-    return next;
+      rest_until_ = end + kRest * (end - begin);
+    }
+    return all_.empty() ? kNever : std::max(all_.begin()->first, rest_until_);
   }
 
  private:
+  static constexpr Duration kAtOnce = std::chrono::milliseconds(5);
+  static constexpr int kRest = 9;  // times as long as polls took: a tenth of the thread is theirs
+
   struct Watcher {
-    Instant last;
     Duration interval;
     Poll poll;
   };
-  std::vector<Watcher> all_;
+  const std::function<Instant()> clock_;
+  std::multimap<Instant, Watcher> all_;  // by when each is due
+  Instant rest_until_{};
 };
 
 }  // namespace atl
