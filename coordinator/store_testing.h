@@ -69,7 +69,7 @@ inline std::vector<StoreRecord> OneOfEach() {
       island,
       ContributionRecord{"lm-1", id, 64, 512, 2.5, {{0, 8}}, true, "fenced"},
       decision,
-      PenaltyRecord{"lm-1", 1, {10, 1.5, .1, {.5, 1.5}, 2}},
+      PenaltyRecord{"lm-1", 1, {{{10, 1.5, .1, 2}, {3, 4, .4, 0}}, {.5, 1.5}}},
       LedgerRecord{"lm-1", {0, 8}, LedgerUse::kPushed, 1, id},
       PlanRecord{
           "lm-1",
