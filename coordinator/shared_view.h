@@ -47,8 +47,8 @@ class SharedView {
  private:
   // Shorter than any stream's interval, so that a stream alone gets a new view every time.
   static constexpr Duration kFresh = std::chrono::milliseconds(50);
-  // Times as long as it took to make: a thirtieth of the thread makes a view, however large.
-  static constexpr int kFreshFactor = 30;
+  // Times as long as it took to make: a sixtieth of the thread makes a view, however large.
+  static constexpr int kFreshFactor = 60;
 
   const std::function<Instant()> clock_;
   grpc::Slice bytes_;

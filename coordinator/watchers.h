@@ -70,7 +70,8 @@ class Watchers {
 
  private:
   static constexpr Duration kAtOnce = std::chrono::milliseconds(5);
-  static constexpr int kRest = 9;  // times as long as polls took: a tenth of the thread is theirs
+  // Times as long as polls took: a twentieth of the thread is theirs.
+  static constexpr int kRest = 19;
 
   struct Watcher {
     Duration interval;

@@ -56,11 +56,11 @@ TEST_CASE("cheap_watchers_are_polled_at_their_intervals") {
   for (const int polls : h.polls) CHECK(polls == 10);
 }
 
-TEST_CASE("costly_watchers_take_a_tenth_of_the_time_and_are_all_polled") {
+TEST_CASE("costly_watchers_take_a_twentieth_of_the_time_and_are_all_polled") {
   Harness h;
   h.cost = 2 * kMs;  // 250 at intervals of 100 ms would take 5 s a second
   h.Add(250, 100 * kMs);
-  const Duration polled = h.Run(10'000 * kMs);
+  const Duration polled = h.Run(20'000 * kMs);
   CHECK(polled <= 1010 * kMs);
   CHECK(polled >= 950 * kMs);
   CHECK(h.longest <= 6 * kMs);
@@ -109,7 +109,7 @@ TEST_CASE("a_shared_view_is_made_again_when_old_and_numbered_when_changed") {
     cost = 10 * kMs;
     now += 100 * kMs;
     refresh();
-    now += 290 * kMs;
+    now += 590 * kMs;
     refresh();
     CHECK(made == 4);
     now += 20 * kMs;
