@@ -114,20 +114,33 @@ template <int kBits>
 __global__ void __launch_bounds__(kThreads)
     DequantizeKernel(View<int32_t> codes, const float* scales, float* out, int64_t n,
                      int64_t blocks, bool wide) {
+  constexpr int kAtOnce = 4;  // numbers of a lane, side by side: a warp writes whole sectors
   const int64_t block = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
   if (block >= blocks) return;
   const int lane = threadIdx.x % kWarp;
   const float scale = scales[block];
-  Numbers x;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int word = kBits == 8 ? i / 4 : 0, shift = kBits == 8 ? i % 4 * 8 : i * 4;
-    const auto bits = static_cast<unsigned>(codes.Row(block)[lane * (kBits / 4) + word]) >> shift;
-    const int code =
-        kBits == 8 ? static_cast<int8_t>(bits & 255u) : static_cast<int>(bits & 15u) - 8;
-    x.v[i] = static_cast<float>(code) * scale;
+  for (int turn = 0; turn < kQuantBlock / (kWarp * kAtOnce); ++turn) {
+    const int first = (turn * kWarp + lane) * kAtOnce, bit = first * kBits;
+    const auto bits = static_cast<unsigned>(codes.Row(block)[bit / 32]) >> bit % 32;
+    Pack<float, kAtOnce> x;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const unsigned own = bits >> i * kBits;
+      const int code =
+          kBits == 8 ? static_cast<int8_t>(own & 255u) : static_cast<int>(own & 15u) - 8;
+      x.v[i] = static_cast<float>(code) * scale;
+    }
+    const int64_t at = block * kQuantBlock + first;
+    if (wide && at + kAtOnce <= n) {
+      Store(out + at, x);
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (at + i < n) out[at + i] = x.v[i];
+    }
   }
-  Write(out, block * kQuantBlock + lane * kEach, n, wide, x);
 }
 
 template <typename T, int N>
