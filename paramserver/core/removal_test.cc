@@ -51,7 +51,7 @@ JobImage TrainOneRound(ServerStory& story) {
   image.tokens = image.tokens_committed = 40;
   image.plan_generation = 4;
   image.committed = {{0, 4}};
-  image.islands = {{0, "w1", 1, 0, 40, {1, 0.5, 0.1, {1, 2}, 0}}};
+  image.islands = {{0, "w1", 1, 0, 40, {{{1, 0.5, 0.1, 0}}, {1, 2}}}};
   story.Says(CommitRound{kJob, 1, {{{0, 4, 1, 0}, 1.0}}, {}, image});
   story.Sync();
   return image;
