@@ -90,8 +90,7 @@ __global__ void __launch_bounds__(kThreads)
     EmbeddingTableKernel(const int32_t* tokens, int64_t positions, View<T> dy, int64_t cols,
                          int64_t first_token, int32_t token_mask, View<float> dtable,
                          int64_t table_rows) {
-  constexpr int kAtOnce = 4;  // tokens of a thread: loads in flight, and barriers spared
-  __shared__ unsigned matches[kAtOnce][kWarps];
+  __shared__ unsigned matches[kWarps];
   __shared__ int seen_before;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t n = blockIdx.x;
@@ -100,29 +99,22 @@ __global__ void __launch_bounds__(kThreads)
   if (of_table < 0 || of_table >= table_rows) return;  // in another part of the table
   if (threadIdx.x == 0) seen_before = 0;
   __syncthreads();
-  // Backwards: frequent tokens are near.
-  for (int64_t chunk = n; chunk > 0; chunk -= kAtOnce * kThreads) {
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const int64_t m = chunk - 1 - k * kThreads - threadIdx.x;
-      if (m >= 0 && (tokens[m] & token_mask) == token) seen_before = 1;
-    }
+  for (int64_t chunk = n; chunk > 0; chunk -= kThreads) {  // backwards: frequent tokens are near
+    const int64_t m = chunk - 1 - threadIdx.x;
+    if (m >= 0 && (tokens[m] & token_mask) == token) seen_before = 1;
     __syncthreads();
     if (seen_before != 0) return;
     __syncthreads();
   }
   const int64_t col = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
   Pack<float, N> sum = {};
-  for (int64_t chunk = n; chunk < positions; chunk += kAtOnce * kThreads) {
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const int64_t m = chunk + k * kThreads + threadIdx.x;
-      const unsigned of_warp = Ballot(m < positions && (tokens[m] & token_mask) == token);
-      if (lane == 0) matches[k][warp] = of_warp;
-    }
+  for (int64_t chunk = n; chunk < positions; chunk += kThreads) {
+    const int64_t m = chunk + threadIdx.x;
+    const unsigned of_warp = Ballot(m < positions && (tokens[m] & token_mask) == token);
+    if (lane == 0) matches[warp] = of_warp;
     __syncthreads();
-    for (int w = 0; w < kAtOnce * kWarps && col < cols; ++w) {
-      for (unsigned rest = matches[w / kWarps][w % kWarps]; rest != 0; rest &= rest - 1) {
+    for (int w = 0; w < kWarps && col < cols; ++w) {
+      for (unsigned rest = matches[w]; rest != 0; rest &= rest - 1) {
         const int64_t row = chunk + w * kWarp + __ffs(rest) - 1;
         const Pack<float, N> d = Load<N>(dy.Row(row) + col);
 #pragma unroll

@@ -53,62 +53,37 @@ __global__ void __launch_bounds__(kThreadsMax)
   }
 }
 
-// A thread's packs of a row that is looked at several times: the first are kept in registers, which
-// are all unless the row is long (ThreadsFor).
-template <typename T, int N>
-struct RowPacks {
-  static constexpr int kKept = 2;
-  const T* from;
-  int cols;
-  Pack<float, N> kept[kKept];
-
-  __device__ RowPacks(const T* row, int size) : from(row), cols(size) {
-#pragma unroll
-    for (int k = 0; k < kKept; ++k) {
-      if (ColumnOf(k) < cols) kept[k] = Load<N>(from + ColumnOf(k));
-    }
-  }
-  __device__ int ColumnOf(int k) const {
-    return static_cast<int>(threadIdx.x + k * blockDim.x) * N;
-  }
-  template <typename Function>
-  __device__ void Each(const Function& f) const {
-#pragma unroll
-    for (int k = 0; k < kKept; ++k) {
-      if (ColumnOf(k) < cols) f(ColumnOf(k), kept[k]);
-    }
-    for (int k = kKept; ColumnOf(k) < cols; ++k) f(ColumnOf(k), Load<N>(from + ColumnOf(k)));
-  }
-};
-
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreadsMax)
     LayerForwardKernel(View<T> x, const T* w, const T* b, View<T> y, float* mean_out, float* rstd,
                        int cols, float eps) {
   const int64_t row = blockIdx.x;
-  const RowPacks<T, N> packs(x.Row(row), cols);
+  const T* from = x.Row(row);
   float sum = 0.0f;
-  packs.Each([&](int, const Pack<float, N>& v) {
+  for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+    const Pack<float, N> v = Load<N>(from + c);
 #pragma unroll
     for (int i = 0; i < N; ++i) sum += v.v[i];
-  });
+  }
   const float mean = BlockSum(sum) / cols;
   float squares = 0.0f;
-  packs.Each([&](int, const Pack<float, N>& v) {
+  for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+    const Pack<float, N> v = Load<N>(from + c);
 #pragma unroll
     for (int i = 0; i < N; ++i) squares += (v.v[i] - mean) * (v.v[i] - mean);
-  });
+  }
   const float scale = 1.0f / sqrtf(BlockSum(squares) / cols + eps);
   if (threadIdx.x == 0) {
     mean_out[row] = mean;
     rstd[row] = scale;
   }
-  packs.Each([&](int c, Pack<float, N> v) {
+  for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+    Pack<float, N> v = Load<N>(from + c);
     const Pack<float, N> weight = Load<N>(w + c), bias = Load<N>(b + c);
 #pragma unroll
     for (int i = 0; i < N; ++i) v.v[i] = (v.v[i] - mean) * scale * weight.v[i] + bias.v[i];
     Store(y.Row(row) + c, v);
-  });
+  }
 }
 
 // With xh = (x - mean) * rstd and g = dy * w: dx = rstd * (g - mean(g) - xh * mean(g * xh)) + add.
