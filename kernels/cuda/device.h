@@ -99,6 +99,20 @@ __device__ inline float Exp(float x) {
   return expf(x);
 }
 
+// e^(x - y), where many x have one y: a product and the device's power of two.
+template <typename T>
+__device__ inline float ExpOfDifference(float x, float y) {
+#ifdef __CUDACC__
+  if constexpr (sizeof(T) < sizeof(float)) {
+    constexpr float kLog2OfE = 1.4426950408889634f;
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(fmaf(x, kLog2OfE, -y * kLog2OfE)));
+    return power;
+  }
+#endif
+  return expf(x - y);
+}
+
 template <typename T>
 __device__ inline float Quotient(float x, float y) {
 #ifdef __CUDACC__
@@ -231,6 +245,19 @@ void Launch(const Queue& queue, dim3 grid, dim3 block, int64_t shared_bytes, con
 #else
   (void)queue, (void)name;
   Emulate(grid, block, shared_bytes, [&] { kernel(arguments...); });
+#endif
+}
+
+// That the blocks of one multiprocessor may have together.
+inline int64_t SharedBytesOfDevice() {
+#ifdef __CUDACC__
+  int device = 0, bytes = 0;
+  const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+                                            device) == cudaSuccess;
+  return known ? bytes : 0;
+#else
+  return 228 * 1024;
 #endif
 }
 

@@ -12,12 +12,48 @@ Op WithoutIdleWindow(Op op) {
   return op;
 }
 
+// ---- A vocabulary may have any size, and products are much slower where it is no multiple of 8,
+// however far apart its rows are (GPT-2 with 50,257 instead of 50,304: a step of 50 instead of
+// 31 ms on an H200, PyTorch's alike). So the outputs beyond the last multiple come apart. ----
+
+constexpr int64_t kManyOutputs = 4096;
+
+int64_t EvenOutputs(int64_t outputs) { return outputs < kManyOutputs ? outputs : outputs / 8 * 8; }
+
+Tensor Columns(const Tensor& x, int64_t first, int64_t count) {
+  return x.present() ? x.Columns(first, count) : x;
+}
+
+LinearForward OfOutputs(LinearForward op, int64_t first, int64_t count) {
+  op.w = op.w.Rows(first, count);
+  for (Tensor* x : {&op.y, &op.bias, &op.add, &op.pre}) *x = Columns(*x, first, count);
+  return op;
+}
+
+LinearBackwardInput OfOutputs(LinearBackwardInput op, int64_t first, int64_t count) {
+  op.dy = Columns(op.dy, first, count);
+  op.w = op.w.Rows(first, count);
+  return op;
+}
+
+LinearBackwardWeight OfOutputs(LinearBackwardWeight op, int64_t first, int64_t count) {
+  op.dy = Columns(op.dy, first, count);
+  op.dw = op.dw.Rows(first, count);
+  op.dbias = Columns(op.dbias, first, count);
+  return op;
+}
+
 }  // namespace
 
 // ---- Linear ----
 
 void Ops::Run(Stream& stream, const LinearForward& op, Workspace workspace) {
   op.Check();
+  const int64_t outputs = op.w.rows, even = EvenOutputs(outputs);
+  if (even < outputs) {
+    Run(stream, OfOutputs(op, 0, even), workspace);
+    return Run(stream, OfOutputs(op, even, outputs - even), workspace);
+  }
   const Queue queue = QueueOf(stream);
   const Product fused = FusedProductOf(op);
   const bool all = op.activation == Activation::kNone || fused.epilogue != Epilogue::kNone;
@@ -36,6 +72,14 @@ void Ops::Run(Stream& stream, const LinearForward& op, Workspace workspace) {
 
 void Ops::Run(Stream& stream, const LinearBackwardInput& op, Workspace workspace) {
   op.Check();
+  const int64_t outputs = op.w.rows, even = EvenOutputs(outputs);
+  if (even < outputs && op.activation == Activation::kNone) {
+    // The small part first: what rounding takes from it is little.
+    Run(stream, OfOutputs(op, even, outputs - even), workspace);
+    LinearBackwardInput rest = OfOutputs(op, 0, even);
+    rest.add = op.dx;
+    return Run(stream, rest, workspace);
+  }
   const Queue queue = QueueOf(stream);
   const Product fused = FusedProductOf(op);
   const bool all = op.activation == Activation::kNone || fused.epilogue != Epilogue::kNone;
@@ -50,6 +94,11 @@ void Ops::Run(Stream& stream, const LinearBackwardInput& op, Workspace workspace
 
 void Ops::Run(Stream& stream, const LinearBackwardWeight& op, Workspace workspace) {
   op.Check();
+  const int64_t outputs = op.dy.cols, even = EvenOutputs(outputs);
+  if (even < outputs) {
+    Run(stream, OfOutputs(op, 0, even), workspace);
+    return Run(stream, OfOutputs(op, even, outputs - even), workspace);
+  }
   const Queue queue = QueueOf(stream);
   Multiply(queue, ProductOf(op), workspace);
   // By itself: cuBLASLt's sums, in a kernel of their own too, take nearly twice as long (H200).

@@ -21,6 +21,9 @@ constexpr int kThreadsMax = 256;
 // quarter of the rows.
 constexpr int kThreadsOfLongRow = 1024;
 constexpr int64_t kLongRow = 16384;
+// Two blocks a multiprocessor that keep a row each in shared memory: of 228 KB, where there is as
+// much (compute capability 9.0 and later).
+constexpr int64_t kKeptRowBytesMax = 112 * 1024;
 
 // Threads of a row's block: about two packs each, for enough loads in flight.
 dim3 ThreadsFor(int64_t packs) {
@@ -152,7 +155,7 @@ struct OnlineSoftmax {
       largest = top;
     }
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += Exp<T>(x.v[i] - largest);
+    for (int i = 0; i < N; ++i) sum += ExpOfDifference<T>(x.v[i], largest);
   }
 };
 
@@ -162,11 +165,15 @@ struct RowSoftmax {
   float target;  // the target's logit - largest
 };
 
-// Of the whole row; the same in all threads but for `target`, which thread 0 has.
+// Of the whole row, which it copies to `kept` (unless null); the same in all threads but for
+// `target`, which thread 0 has.
 template <typename T>
-__device__ inline RowSoftmax SoftmaxOf(const T* row, int cols, bool apart, int target) {
+__device__ inline RowSoftmax SoftmaxOf(const T* row, int cols, bool apart, int target, T* kept) {
   OnlineSoftmax<T> softmax;
-  ForRow(row, cols, apart, [&](int, const auto& pack) { softmax.Add(pack); });
+  ForRow(row, cols, apart, [&](int col, const auto& pack) {
+    if (kept != nullptr) Store(kept + col, pack);
+    softmax.Add(pack);
+  });
   const float largest = BlockReduce(softmax.largest, -INFINITY, Max());
   const float scaled = softmax.sum == 0.0f ? 0.0f : softmax.sum * expf(softmax.largest - largest);
   const float sum = BlockSum(scaled);
@@ -186,9 +193,11 @@ struct LossOperands {
   int32_t ignore_index;
 };
 
-template <typename T>
-__global__ void __launch_bounds__(kThreadsOfLongRow)
+// kKeep: the second look at the row is in shared memory.
+template <typename T, bool kKeep>
+__global__ void __launch_bounds__(kThreadsOfLongRow, 2)
     CrossEntropyKernel(const LossOperands<T> a, float2* losses) {
+  ATOLL_DYNAMIC_SHARED(T, shared);
   const int64_t row = blockIdx.x;
   const T* from = a.logits.Row(row);
   T* to = a.dlogits.data == nullptr ? nullptr : a.dlogits.Row(row);
@@ -196,8 +205,10 @@ __global__ void __launch_bounds__(kThreadsOfLongRow)
   const int target = ignored ? -1 : static_cast<int>(a.targets[row] - a.first_class);
   const bool apart = to != nullptr && (reinterpret_cast<uintptr_t>(to) % 16 !=
                                        reinterpret_cast<uintptr_t>(from) % 16);
+  // Aligned as the row is.
+  T* kept = kKeep ? shared + reinterpret_cast<uintptr_t>(from) % 16 / sizeof(T) : nullptr;
   const RowSoftmax softmax = a.max == nullptr
-                                 ? SoftmaxOf(from, a.cols, apart, target)
+                                 ? SoftmaxOf(from, a.cols, apart, target, kept)
                                  : RowSoftmax{a.max[row], a.sums.Row(0)[row], a.sums.Row(1)[row]};
   const float log_sum = logf(softmax.sum);
   float loss = log_sum - softmax.target;
@@ -217,12 +228,15 @@ __global__ void __launch_bounds__(kThreadsOfLongRow)
   const float factor = ignored ? 0.0f : a.grad_scale / softmax.sum;
   const float hit = ignored ? 0.0f : a.grad_scale * (1.0f - a.smoothing);
   const float share = ignored ? 0.0f : a.grad_scale * a.smoothing / static_cast<float>(a.cols);
-  ForRow(from, a.cols, apart, [&](int col, auto pack) {
+  ForRow(kKeep ? kept : from, a.cols, apart, [&](int col, auto pack) {
     constexpr int kN = sizeof(pack) / sizeof(float);
 #pragma unroll
     for (int i = 0; i < kN; ++i) {
-      const float p = factor * Exp<T>(pack.v[i] - softmax.largest);
-      pack.v[i] = p - (col + i == target ? hit : 0.0f) - share;
+      pack.v[i] = factor * ExpOfDifference<T>(pack.v[i], softmax.largest) - share;
+    }
+    if (target >= col && target < col + kN) {
+#pragma unroll
+      for (int i = 0; i < kN; ++i) pack.v[i] -= col + i == target ? hit : 0.0f;
     }
     Store(to + col, pack);
   });
@@ -250,7 +264,7 @@ __global__ void __launch_bounds__(kThreadsMax) SumsKernel(const LossOperands<T> 
   ForRow(from, a.cols, false, [&](int, const auto& pack) {
     constexpr int kN = sizeof(pack) / sizeof(float);
 #pragma unroll
-    for (int i = 0; i < kN; ++i) sum += Exp<T>(pack.v[i] - largest);
+    for (int i = 0; i < kN; ++i) sum += ExpOfDifference<T>(pack.v[i], largest);
   });
   sum = BlockSum(sum);
   if (threadIdx.x != 0) return;
@@ -349,10 +363,15 @@ void Enqueue(const Queue& queue, const CrossEntropy& op, Workspace workspace) {
                                    .grad_scale = op.grad_scale,
                                    .smoothing = op.smoothing,
                                    .ignore_index = op.ignore_index};
-    const dim3 threads =
-        op.logits.cols > kLongRow ? dim3(kThreadsOfLongRow) : ThreadsFor(op.logits.cols / kWide<T>);
-    Launch(queue, dim3(Rows(op.logits)), threads, 0, "CrossEntropy", CrossEntropyKernel<T>,
-           operands, losses);
+    const bool is_long = op.logits.cols > kLongRow;
+    const dim3 threads = is_long ? dim3(kThreadsOfLongRow) : ThreadsFor(op.logits.cols / kWide<T>);
+    // 16 more for where the row begins.
+    const int64_t kept_bytes = op.logits.cols * static_cast<int64_t>(sizeof(T)) + 16;
+    const bool keep = is_long && op.dlogits.present() && !op.max.present() &&
+                      kept_bytes <= kKeptRowBytesMax &&
+                      SharedBytesOfDevice() > 2 * kKeptRowBytesMax;
+    Launch(queue, dim3(Rows(op.logits)), threads, keep ? kept_bytes : 0, "CrossEntropy",
+           keep ? CrossEntropyKernel<T, true> : CrossEntropyKernel<T, false>, operands, losses);
   });
   Launch(queue, dim3(1), dim3(kThreadsMax), 0, "CrossEntropy totals", TotalsKernel, losses,
          op.logits.rows, op.totals.f32());

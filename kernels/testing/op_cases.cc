@@ -59,6 +59,7 @@ std::vector<OpCase> TestCases() {
       LinearCase(7, 5, 9, false, false),
       LinearCase(300, 33, 20, true, false),
       LinearCase(4, 16, 150, false, true),
+      LinearCase(3, 8, 4101, true, true),  // a vocabulary's, in two parts
       LinearCase(19, 24, 33, true, true, kTanh),
       LinearCase(5, 7, 16, false, false, kErf),
       // As models have them on a GPU, where every epilogue is cuBLASLt's.
@@ -71,6 +72,7 @@ std::vector<OpCase> TestCases() {
       ActivatedInputCase(3, 16, 4, kErf),
       EmbeddingCase(2, 7, 11, 5, false, 0),
       EmbeddingCase(3, 5, 6, 70, true, 2),
+      EmbeddingCase(3, 700, 41, 8, false, 0),
       EmbeddingPartCase(3, 11, 7, 9, 70),
       RmsNormCase(5, 16, false),
       RmsNormCase(150, 37, true),
@@ -95,6 +97,8 @@ std::vector<OpCase> TestCases() {
       CrossEntropyCase(7, 256, true),
       CrossEntropyCase(900, 20, false),
       CrossEntropyCase(2, 16'397, true),
+      CrossEntropyCase(2, 16'392, true),
+      CrossEntropyCase(2, 60'000, true),
       CrossEntropyPartCase(17, 9, 21, false),
       CrossEntropyPartCase(700, 0, 40, true),
       QuantizeCase(1024, 8, true),
