@@ -86,9 +86,12 @@ std::vector<StoreRecord> AllRecords(const State& s) {
     for (const auto& [id, plan] : job.plans) records.push_back(PlanRecord{job.id(), id, plan});
     for (LedgerRecord& record : job.ledger.Records(job.id())) records.push_back(std::move(record));
   }
-  std::sort(records.begin(), records.end(),
-            [](const StoreRecord& a, const StoreRecord& b) { return KeyOf(a) < KeyOf(b); });
-  return records;
+  std::vector<std::pair<std::string, size_t>> order;
+  for (size_t i = 0; i < records.size(); ++i) order.emplace_back(KeyOf(records[i]), i);
+  std::sort(order.begin(), order.end());
+  std::vector<StoreRecord> sorted;
+  for (const auto& [key, i] : order) sorted.push_back(std::move(records[i]));
+  return sorted;
 }
 
 // ----------------------------------------------------------------------------------- recovery ----

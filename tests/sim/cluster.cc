@@ -295,7 +295,7 @@ void Cluster::CrashServer(ServerNode& node) {
 // version's parameters.
 bool Cluster::MayLose(const ServerNode& node) const {
   CoordinatorNode& coordinator = *world_.coordinator_node;
-  const auto progress = coordinator.Progress();
+  const ProgressRecord* progress = coordinator.Progress();
   if (disk_lost_ || !Placed() || coordinator.core() == nullptr || coordinator.mistaken() ||
       !world_.checker.Holds(node.name()) || progress->state != JobState::kRunning) {
     return false;
@@ -356,7 +356,7 @@ void Cluster::Refill(ServerNode& node, int tries, size_t refilled) {
   world_.timeline.After(seconds(1), [this, &node, tries, refilled] {
     bool whole = false;
     CoordinatorNode& coordinator = world_.coordinator();
-    const auto progress = coordinator.Progress();
+    const ProgressRecord* progress = coordinator.Progress();
     if (progress && coordinator.alive() && !coordinator.mistaken() && !removing_) {
       for (const Reply& reply : coordinator.Deliver(
                ControlJob{6, progress->job, JobCommand::kRefill, false, node.name()})) {
@@ -415,7 +415,7 @@ void Cluster::Undrain(const NodeId& member) {
 }
 
 bool Cluster::Placed() const {
-  const auto progress = world_.coordinator_node->Progress();
+  const ProgressRecord* progress = world_.coordinator_node->Progress();
   return progress && progress->version >= 0 && !removing_;
 }
 
@@ -477,11 +477,12 @@ void Cluster::IsolateSomebody() {
 }
 
 void Cluster::PauseForAWhile() {
-  const auto progress = world_.coordinator().Progress();
+  const ProgressRecord* progress = world_.coordinator().Progress();
   if (!progress || !world_.coordinator().alive() || world_.coordinator().mistaken()) return;
-  world_.coordinator().Deliver(ControlJob{1, progress->job, JobCommand::kPause});
+  const JobId job = progress->job;
+  world_.coordinator().Deliver(ControlJob{1, job, JobCommand::kPause});
   pausing_ = true;
-  world_.timeline.After(world_.UpTo(seconds(10)), [this, job = progress->job] { Resume(job); });
+  world_.timeline.After(world_.UpTo(seconds(10)), [this, job] { Resume(job); });
 }
 
 void Cluster::ChangeSomeProfile() {
@@ -502,7 +503,7 @@ void Cluster::Resume(const JobId& job) {
 }
 
 bool Cluster::Ended() const {
-  const auto progress = world_.coordinator_node->Progress();
+  const ProgressRecord* progress = world_.coordinator_node->Progress();
   return progress && !removing_ &&
          (progress->state == JobState::kDone || progress->state == JobState::kCancelled);
 }
@@ -520,7 +521,7 @@ void Cluster::Operate() {
     }
     return;
   }
-  const auto progress = node.Progress();
+  const ProgressRecord* progress = node.Progress();
   if (!progress) return;
   if (!progress->outdated.empty()) {
     for (const Reply& reply : node.Deliver(ControlJob{4, progress->job, JobCommand::kAdopt})) {
@@ -549,7 +550,7 @@ void Cluster::Submit() {
 
 // Again, as a person would, until the coordinator answers.
 void Cluster::RemoveJob() {
-  const auto progress = world_.coordinator().Progress();
+  const ProgressRecord* progress = world_.coordinator().Progress();
   if (!progress) return;
   if (world_.coordinator().mistaken()) {
     world_.timeline.After(seconds(1), [this] { RemoveJob(); });
@@ -623,7 +624,7 @@ Outcome Cluster::Run() {
     world_.timeline.RunOne();
   }
   Outcome outcome;
-  const auto progress = world_.coordinator().Progress();
+  const ProgressRecord* progress = world_.coordinator().Progress();
   if (CoordinatorCore* core = world_.coordinator().core(); core != nullptr && progress) {
     const std::optional<JobView> job = core->Job(world_.timeline.now(), progress->job);
     for (const IslandView& island : job ? job->islands : std::vector<IslandView>()) {

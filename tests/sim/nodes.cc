@@ -12,6 +12,7 @@ using std::chrono::seconds;
 
 namespace {
 constexpr char kCluster[] = "00000000000000aa";
+constexpr double kStoreIsChecked = 0.002;  // after a step: some dozens of times a history
 }  // namespace
 
 void Node::After(Duration delay, Timeline::Action action) {
@@ -122,7 +123,7 @@ std::vector<Reply> CoordinatorNode::Deliver(const CoordinatorEvent& event) {
     });
     return {};
   }
-  if (!mistaken_ && world_.rng.Chance(0.01)) CheckStore();
+  if (!mistaken_ && world_.rng.Chance(kStoreIsChecked)) CheckStore();
   Carry(actions);
   return actions.replies;
 }
@@ -212,11 +213,10 @@ void CoordinatorNode::ServerLost(const NodeId& server, Incarnation incarnation,
   }
 }
 
-std::optional<ProgressRecord> CoordinatorNode::Progress() const {
-  for (const auto& [key, record] : store_) {
-    if (const auto* progress = std::get_if<ProgressRecord>(&record)) return *progress;
-  }
-  return std::nullopt;
+const ProgressRecord* CoordinatorNode::Progress() const {
+  // By its key: this is asked after every event, and stores are large.
+  const auto first = store_.lower_bound(KeyOf(ProgressRecord{}));
+  return first == store_.end() ? nullptr : std::get_if<ProgressRecord>(&first->second);
 }
 
 bool CoordinatorNode::HasWhole(const NodeId& server) const {

@@ -81,7 +81,7 @@ class CoordinatorNode : public Node {
 
   CoordinatorCore* core() { return core_ ? &*core_ : nullptr; }
   bool mistaken() const { return mistaken_; }  // it has not the right store
-  std::optional<ProgressRecord> Progress() const;
+  const ProgressRecord* Progress() const;      // null if there is none; until the next event
   bool StoresJobs() const;
   // None of the job's shards on the server is lost any more.
   bool HasWhole(const NodeId& server) const;
