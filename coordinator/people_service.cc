@@ -660,22 +660,25 @@ class PeopleService::Impl {
   }
 
   // `send(now, stream)` sends what is new, or ends the stream. It is skipped while the caller has
-  // not taken the last message.
+  // not read the last message, and one that reads nothing for minutes is cancelled.
   template <class M, class Send>
   grpc::ServerWriteReactor<M>* Watch(Context* context, Duration interval, Send send) {
     auto access = std::make_shared<AccessWatch>(access_, *context);
-    auto stream = WatchStream<M>::Begin();
+    auto stream = WatchStream<M>::Begin(context);
     WatchStream<M>* const reactor = stream.get();
     const bool posted = loop_->Post([this, stream, interval, send, access](Instant now) {
       if (watchers_.size() >= kMaxWatchers) {
         return stream->End(
             grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls that watch"));
       }
-      watchers_.Add(now, interval, [stream, send, access](Instant at) {
+      watchers_.Add(now, interval, [stream, send, access, reads = ReadWatch()](Instant at) mutable {
         const Verdict verdict = access->Check();
         if (!verdict.ok()) stream->End(ToGrpc(ToStatus(verdict)));
-        if (!stream->ended() && stream->idle()) send(at, *stream);
-        return !stream->ended();
+        const bool idle = stream->idle();
+        if (!stream->ended() && idle) send(at, *stream);
+        if (!reads.IsOver(at, idle)) return !stream->ended();
+        stream->Abort();  // its place is free at once
+        return false;
       });
     });
     if (!posted) {
