@@ -45,8 +45,8 @@ struct ServerSide {
   }
 };
 
-// One member's connection. A member that is refused or disconnected does not reconnect; the first
-// ten are reported.
+// One member's connection. A member that is evicted says hello again; one that is disconnected does
+// not reconnect. The first ten of each are reported.
 template <class Side>
 class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typename Side::WireDown> {
  public:
@@ -101,8 +101,13 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
           beat_at_ =
               SteadyNow() + kHeartbeatInterval * (std::hash<NodeId>()(fake_.name()) % 100) / 100;
         } else if (const auto* refused = std::get_if<Refused>(&message->message)) {
-          std::fprintf(stderr, "%s is refused: %s\n", fake_.name().c_str(),
-                       refused->reason.c_str());
+          static std::atomic<int> shown = 0;
+          if (shown.fetch_add(1) < 10) {
+            std::fprintf(stderr, "%s is refused: %s\n", fake_.name().c_str(),
+                         refused->reason.c_str());
+          }
+          // Evicted while this machine stalled. A job that needs every worker would never begin.
+          if (std::exchange(welcome_, false) && !refused->final) says.push_back(fake_.Hello());
         } else {
           says = Answer(message->message);
         }
