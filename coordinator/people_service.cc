@@ -77,7 +77,11 @@ void AddTimes(const CoordinatorLoop& loop, const JobSummary& view, v1::JobSummar
   }
 }
 
-void EncodeJob(Instant now, const CoordinatorLoop& loop, const JobView& view, v1::Job* wire) {
+void EncodeJob(Instant now, const CoordinatorLoop& loop, JobView view, v1::Job* wire) {
+  for (IslandView& island : view.islands) {  // thousands of operations, which no client reads
+    island.plan.programs.clear();
+    island.plan.link_orders.clear();
+  }
   EncodeView(view, wire);
   AddTimes(loop, view.summary, wire->mutable_summary());
   for (size_t i = 0; i < view.islands.size(); ++i) {
@@ -230,9 +234,9 @@ class PeopleService::Impl {
 
     Unary* Get(Context* context, const v1::JobRequest* request, v1::Job* reply) override {
       return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
-        const auto view = loop->core().Job(now, request->job());
+        auto view = loop->core().Job(now, request->job());
         if (!view) return NoSuchJob(request->job());
-        EncodeJob(now, *loop, *view, reply);
+        EncodeJob(now, *loop, *std::move(view), reply);
         return absl::OkStatus();
       });
     }
@@ -616,7 +620,7 @@ class PeopleService::Impl {
       if (!view) continue;
       auto& decisions = view->decisions;
       if (decisions.size() > 1) decisions.erase(decisions.begin(), decisions.end() - 1);
-      EncodeJob(now, *loop_, *view, status->add_jobs());
+      EncodeJob(now, *loop_, *std::move(view), status->add_jobs());
     }
   }
 
@@ -630,9 +634,9 @@ class PeopleService::Impl {
   void RefreshJob(Instant now, const JobId& job, Feed* feed) {
     feed->view.Refresh(now, [&] {
       v1::Job message;
-      const auto view = loop_->core().Job(now, job);
+      auto view = loop_->core().Job(now, job);
       feed->missing = view ? absl::OkStatus() : NoSuchJob(job);
-      if (view) EncodeJob(now, *loop_, *view, &message);
+      if (view) EncodeJob(now, *loop_, *std::move(view), &message);
       feed->last = Ended(message.summary().state());
       return message.SerializeAsString();
     });
