@@ -27,7 +27,7 @@ struct Load {
   Scene scene;
 };
 
-// The generator may stall for longer than a member's host, and nothing here reconnects: no pings.
+// The generator may stall for longer than a member's host: it sends no pings.
 constexpr ChannelTimes kTimes{.keepalive_ms = 1'000'000'000, .keepalive_timeout_ms = 60'000};
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Open(const TlsOptions& tls,
