@@ -7,6 +7,7 @@
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "coordinator/plan_answer.h"
+#include "coordinator/planning/like_plan.h"
 #include "coordinator/planning/planning.h"
 
 namespace atl {
@@ -85,7 +86,7 @@ bool IslandPlanner::AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>
     absl::StrAppend(&plan->reason, "; prepared before the loss");
     std::erase_if(queue_, [&](const Item& other) { return SameIsland(other.key, key); });
     Supersede(key);
-    Keep(item, *plan);
+    Keep(item, *plan, nullptr);
     made.plan = *std::move(plan);
   }
   ProfileChanged search{{}, "its plan was prepared before a loss", false, "prepared plan", 1};
@@ -185,11 +186,11 @@ bool IslandPlanner::MayPrepare() const {
   return !prepared_.idle() && queue_.empty() && running_.empty();
 }
 
-void IslandPlanner::Keep(const Item& item, const IslandPlan& plan) {
-  Made made{item.key, item.request, plan};
-  made.request.stop = nullptr;
+void IslandPlanner::Keep(const Item& item, const IslandPlan& plan, Kept like) {
+  auto made = std::make_shared<Made>(Made{item.key, item.request, plan, std::move(like)});
+  made->request.stop = nullptr;
   made_.push_back(std::move(made));
-  const auto of_island = [&](const Made& other) { return SameIsland(other.key, item.key); };
+  const auto of_island = [&](const auto& other) { return SameIsland(other->key, item.key); };
   const auto oldest = std::find_if(made_.begin(), made_.end(), of_island);
   if (std::count_if(oldest, made_.end(), of_island) > static_cast<int64_t>(kKeptOfIsland)) {
     made_.erase(oldest);
@@ -200,17 +201,31 @@ void IslandPlanner::Keep(const Item& item, const IslandPlan& plan) {
 std::optional<PlanRequest> IslandPlanner::MadeFrom(const JobId& job, IslandId island,
                                                    const IslandPlan& plan) {
   const std::lock_guard lock(mutex_);
-  for (auto made = made_.rbegin(); made != made_.rend(); ++made) {
+  for (auto it = made_.rbegin(); it != made_.rend(); ++it) {
+    const Made& made = **it;
     // Its number and its members may have changed since.
-    if (made->key.job == job && made->key.island == island && made->plan.step_ns == plan.step_ns &&
-        made->plan.replicas == plan.replicas && made->plan.programs == plan.programs) {
-      return made->request;
+    if (made.key.job == job && made.key.island == island && made.plan.step_ns == plan.step_ns &&
+        made.plan.replicas == plan.replicas && made.plan.programs == plan.programs) {
+      return made.request;
     }
   }
   return std::nullopt;
 }
 
-CoordinatorEvent IslandPlanner::AnswerFor(Item& item) const {
+std::vector<IslandPlanner::Kept> IslandPlanner::OthersMade(const Item& item) const {
+  std::vector<Kept> others;
+  if (item.key.island == ProfileBook::kGrouping || item.current) return others;
+  for (auto it = made_.rbegin(); it != made_.rend() && others.size() < kComparedWith; ++it) {
+    const Kept& searched = (*it)->like != nullptr ? (*it)->like : *it;
+    if (searched->key.job != item.key.job) continue;
+    if (std::find(others.begin(), others.end(), searched) == others.end()) {
+      others.push_back(searched);
+    }
+  }
+  return others;
+}
+
+CoordinatorEvent IslandPlanner::AnswerFor(Item& item, std::vector<Kept>& others) const {
   const ProfileBook::PlanKey& key = item.key;
   const Instant begun = SteadyNow();
   if (key.island == ProfileBook::kGrouping) {
@@ -220,7 +235,17 @@ CoordinatorEvent IslandPlanner::AnswerFor(Item& item) const {
     LogInfo("planner", key.job, ": ", grouped.reason, " (", Seconds(SteadyNow() - begun), " s)");
     return grouped;
   }
-  PlanMade made = answer_(item.request, item.current);
+  PlanMade made;
+  made.plan = absl::NotFoundError("no like island has a plan");
+  std::erase_if(others, [&](const Kept& o) { return !AreAlike(item.request, o->request); });
+  if (!others.empty()) {
+    others.resize(1);
+    made.plan = PlanLike(item.request, others[0]->request, others[0]->plan);
+  }
+  if (!made.plan.ok()) {
+    others.clear();
+    made = answer_(item.request, item.current);
+  }
   made.job = key.job;
   made.island = key.island;
   made.request = key.request;
@@ -256,20 +281,21 @@ void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
 
 void IslandPlanner::Plan(std::unique_lock<std::mutex>& lock, Item item) {
   const auto running = running_.insert(running_.end(), Running{item.key});
+  std::vector<Kept> others = OthersMade(item);
   lock.unlock();
   item.request.stop = [this, running, begun = SteadyNow()] {
     if (SteadyNow() - begun > kPlanningLimit) return true;
     const std::lock_guard guard(mutex_);
     return stop_ || running->superseded;
   };
-  CoordinatorEvent answer = AnswerFor(item);
+  CoordinatorEvent answer = AnswerFor(item, others);
   lock.lock();
   const bool wanted = !running->superseded && !stop_;
   running_.erase(running);
   if (!wanted) return;
   const auto* made = std::get_if<PlanMade>(&answer);
   if (made != nullptr && made->plan.ok()) {
-    Keep(item, *made->plan);
+    Keep(item, *made->plan, others.empty() ? nullptr : others[0]);
     prepared_.Begin({item.key.job, item.key.island}, item.request);
   }
   post_(std::move(answer));  // before any answer to a newer request of the island

@@ -13,6 +13,10 @@
 // busy with plans for losses. When one is lost, the plan is there at once, and a full search is
 // requested after it.
 //
+// An island without a plan that is like another one of its job, which has one, gets that plan if it
+// is as good by its own measurements (planning/like_plan.h): of a hundred like islands one is
+// searched for.
+//
 // All calls come from one thread, the coordinator's loop. `post` is called on that one and on those
 // of the pool, and must not call this.
 
@@ -24,6 +28,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -85,7 +90,9 @@ class IslandPlanner {
     ProfileBook::PlanKey key;
     PlanRequest request;
     IslandPlan plan;
+    std::shared_ptr<const Made> like;  // whose layout it has; null: it was searched for
   };
+  using Kept = std::shared_ptr<const Made>;
   // A plan that a thread makes.
   struct Running {
     ProfileBook::PlanKey key;
@@ -94,11 +101,12 @@ class IslandPlanner {
   // The core may keep an earlier plan, and clients may request it long after.
   static constexpr size_t kKeptOfIsland = 4;
   static constexpr size_t kKept = 256;
+  static constexpr size_t kComparedWith = 16;  // plans of other islands
 
   void Enqueue(Item item);
   // Posts the plan that was prepared for what the item is about, if there is one.
   bool AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& tell);
-  void Keep(const Item& item, const IslandPlan& plan);  // with mutex_ held
+  void Keep(const Item& item, const IslandPlan& plan, Kept like);  // with mutex_ held
   void Run();
   // With mutex_ held, as the next ones; what is long is done without it.
   void Plan(std::unique_lock<std::mutex>& lock, Item item);
@@ -108,7 +116,10 @@ class IslandPlanner {
   bool MayPrepare() const;
   void StartThreads();
   void Supersede(const ProfileBook::PlanKey& island);
-  CoordinatorEvent AnswerFor(Item& item) const;
+  // Searched plans of the item's job, the newest first; none where there is time to search.
+  std::vector<Kept> OthersMade(const Item& item) const;
+  // `others` keeps the one that the plan is like, or nothing.
+  CoordinatorEvent AnswerFor(Item& item, std::vector<Kept>& others) const;
 
   ProfileBook book_;
   std::map<std::pair<JobId, IslandId>, IslandPlan> current_plans_;  // of requests in the book
@@ -120,7 +131,7 @@ class IslandPlanner {
   std::deque<Item> queue_;            // guarded by mutex_
   std::list<Running> running_;        // guarded by mutex_
   bool stop_ = false;                 // guarded by mutex_
-  std::deque<Made> made_;             // guarded by mutex_; oldest first
+  std::deque<Kept> made_;             // guarded by mutex_; oldest first
   PreparedPlans prepared_;            // guarded by mutex_
   Instant rests_until_{};             // guarded by mutex_
   std::vector<std::thread> threads_;  // last: they use the others

@@ -2,6 +2,7 @@
 
 #include "coordinator/island_planner.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <future>
 
@@ -291,6 +292,54 @@ TEST_CASE("one_jobs_plan_does_not_wait_for_the_plans_of_another_job") {
   std::unique_lock lock(inbox.mutex);
   CHECK(inbox.filled.wait_for(lock, std::chrono::seconds(60),
                               [&] { return inbox.made.size() == 103; }));
+}
+
+TEST_CASE("of_like_islands_of_a_job_one_is_searched_for_and_the_others_have_its_layout") {
+  Inbox inbox;
+  std::atomic<size_t> searched = 0;
+  IslandPlanner planner(
+      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); },
+      [&](PlanRequest& request, const auto& current) {
+        ++searched;
+        return AnswerPlan(request, current);
+      });
+  constexpr size_t kIslands = 20;
+  for (size_t island = 0; island < kIslands; ++island) {
+    MakePlan ask = Ask(static_cast<int64_t>(1 + island), 2);
+    ask.island = static_cast<IslandId>(island);
+    ask.workers[0].member.worker = absl::StrCat("w", island);
+    planner.Want(Instant{}, ask);
+  }
+  planner.Advance(Instant{});
+  std::unique_lock lock(inbox.mutex);
+  REQUIRE(inbox.filled.wait_for(lock, std::chrono::seconds(60),
+                                [&] { return inbox.made.size() == kIslands; }));
+  // As many at a time as begin before the first one is known.
+  CHECK(searched <= std::max(1U, std::thread::hardware_concurrency() / 2));
+  for (const PlanMade& made : inbox.made) {
+    REQUIRE(made.plan.ok());
+    CHECK(made.plan->members[0].worker == absl::StrCat("w", made.island));
+    CHECK(made.plan->step_ns == inbox.made[0].plan->step_ns);
+  }
+}
+
+TEST_CASE("an_island_that_is_unlike_the_others_of_its_job_is_searched_for") {
+  Inbox inbox;
+  std::atomic<int> searched = 0;
+  IslandPlanner planner(
+      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); },
+      [&](PlanRequest& request, const auto& current) {
+        ++searched;
+        return AnswerPlan(request, current);
+      });
+  for (int devices = 1; devices <= 3; ++devices) {
+    MakePlan ask = Ask(devices, devices);
+    ask.island = devices;
+    planner.Want(Instant{}, ask);
+    planner.Advance(Instant{});
+    CHECK(inbox.Last(devices).plan.ok());
+  }
+  CHECK(searched == 3);
 }
 
 TEST_CASE("plans_of_many_jobs_are_made_by_a_bounded_number_of_threads") {

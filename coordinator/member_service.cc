@@ -22,6 +22,7 @@ std::string CurveKeyIn(const FromWorker& up) {
 std::string CurveKeyIn(const FromServer&) { return ""; }
 
 struct WorkerKind {
+  static constexpr int kReadAhead = 1;
   using Up = FromWorker;
   using Down = ToWorker;
   using WireUp = v1::FromWorker;
@@ -35,6 +36,8 @@ grpc::Status ToGrpc(const absl::Status& status) {
 }
 
 struct ServerKind {
+  // A server says of each part of each contribution that it is staged.
+  static constexpr int kReadAhead = 64;
   using Up = FromServer;
   using Down = ToServer;
   using WireUp = v1::FromServer;
@@ -152,8 +155,11 @@ class Stream
                                     std::string(message.status().message())));
     }
     const bool first = name_.empty();
-    name_ = Kind::Name(*message);
-    incarnation_ = message->incarnation;
+    if (first) {
+      name_ = Kind::Name(*message);
+      incarnation_ = message->incarnation;
+    }
+    const bool reads_on = handed_over_.fetch_add(1) + 1 < Kind::kReadAhead;
     auto step = [self = self_, first, up = *std::move(message)](Instant now) {
       if (self->ended()) return;
       if (first) self->registry_->Add(self);
@@ -161,11 +167,12 @@ class Stream
         return self->End(ToGrpc(ToStatus(verdict)));  // revoked since the call began
       }
       self->loop_->Step(now, up);
-      self->IfOpen([&] { self->StartRead(&self->wire_); });
+      if (self->handed_over_.fetch_sub(1) == Kind::kReadAhead) self->Read();
     };
     if (!loop_->PostEvent(std::move(step))) {
       this->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator has too much to do"));
     }
+    if (reads_on) Read();
   }
 
   void OnDone() override {
@@ -187,6 +194,10 @@ class Stream
         watch_(registry->access(), context),
         count_(count) {}
 
+  void Read() {
+    this->IfOpen([this] { this->StartRead(&wire_); });
+  }
+
   CoordinatorLoop* const loop_;
   Registry<Kind>* const registry_;
   const std::string peer_;
@@ -195,6 +206,7 @@ class Stream
   std::atomic<int>* const count_;
   std::shared_ptr<Stream> self_;  // until OnDone
   typename Kind::WireUp wire_;
+  std::atomic<int> handed_over_ = 0;  // messages that the loop has not run; then none is read
   NodeId name_;  // set by the first message, before other threads see the stream
   Incarnation incarnation_ = 0;
 };

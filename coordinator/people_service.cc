@@ -77,7 +77,11 @@ void AddTimes(const CoordinatorLoop& loop, const JobSummary& view, v1::JobSummar
   }
 }
 
-void EncodeJob(Instant now, const CoordinatorLoop& loop, const JobView& view, v1::Job* wire) {
+void EncodeJob(Instant now, const CoordinatorLoop& loop, JobView view, v1::Job* wire) {
+  for (IslandView& island : view.islands) {  // thousands of operations, which no client reads
+    island.plan.programs.clear();
+    island.plan.link_orders.clear();
+  }
   EncodeView(view, wire);
   AddTimes(loop, view.summary, wire->mutable_summary());
   for (size_t i = 0; i < view.islands.size(); ++i) {
@@ -230,9 +234,9 @@ class PeopleService::Impl {
 
     Unary* Get(Context* context, const v1::JobRequest* request, v1::Job* reply) override {
       return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
-        const auto view = loop->core().Job(now, request->job());
+        auto view = loop->core().Job(now, request->job());
         if (!view) return NoSuchJob(request->job());
-        EncodeJob(now, *loop, *view, reply);
+        EncodeJob(now, *loop, *std::move(view), reply);
         return absl::OkStatus();
       });
     }
@@ -616,7 +620,7 @@ class PeopleService::Impl {
       if (!view) continue;
       auto& decisions = view->decisions;
       if (decisions.size() > 1) decisions.erase(decisions.begin(), decisions.end() - 1);
-      EncodeJob(now, *loop_, *view, status->add_jobs());
+      EncodeJob(now, *loop_, *std::move(view), status->add_jobs());
     }
   }
 
@@ -630,9 +634,9 @@ class PeopleService::Impl {
   void RefreshJob(Instant now, const JobId& job, Feed* feed) {
     feed->view.Refresh(now, [&] {
       v1::Job message;
-      const auto view = loop_->core().Job(now, job);
+      auto view = loop_->core().Job(now, job);
       feed->missing = view ? absl::OkStatus() : NoSuchJob(job);
-      if (view) EncodeJob(now, *loop_, *view, &message);
+      if (view) EncodeJob(now, *loop_, *std::move(view), &message);
       feed->last = Ended(message.summary().state());
       return message.SerializeAsString();
     });
@@ -660,22 +664,25 @@ class PeopleService::Impl {
   }
 
   // `send(now, stream)` sends what is new, or ends the stream. It is skipped while the caller has
-  // not taken the last message.
+  // not read the last message, and one that reads nothing for minutes is cancelled.
   template <class M, class Send>
   grpc::ServerWriteReactor<M>* Watch(Context* context, Duration interval, Send send) {
     auto access = std::make_shared<AccessWatch>(access_, *context);
-    auto stream = WatchStream<M>::Begin();
+    auto stream = WatchStream<M>::Begin(context);
     WatchStream<M>* const reactor = stream.get();
     const bool posted = loop_->Post([this, stream, interval, send, access](Instant now) {
       if (watchers_.size() >= kMaxWatchers) {
         return stream->End(
             grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls that watch"));
       }
-      watchers_.Add(now, interval, [stream, send, access](Instant at) {
+      watchers_.Add(now, interval, [stream, send, access, reads = ReadWatch()](Instant at) mutable {
         const Verdict verdict = access->Check();
         if (!verdict.ok()) stream->End(ToGrpc(ToStatus(verdict)));
-        if (!stream->ended() && stream->idle()) send(at, *stream);
-        return !stream->ended();
+        const bool idle = stream->idle();
+        if (!stream->ended() && idle) send(at, *stream);
+        if (!reads.IsOver(at, idle)) return !stream->ended();
+        stream->Abort();  // its place is free at once
+        return false;
       });
     });
     if (!posted) {

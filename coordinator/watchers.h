@@ -4,10 +4,14 @@
 #ifndef ATOLL_COORDINATOR_WATCHERS_H_
 #define ATOLL_COORDINATOR_WATCHERS_H_
 
+#include <grpcpp/server_context.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include "common/event_loop.h"
@@ -20,16 +24,47 @@ namespace atl {
 template <class M>
 class WatchStream : public SendingStream<grpc::ServerWriteReactor<M>, M> {
  public:
-  static std::shared_ptr<WatchStream> Begin() {
+  // `context`: of the call, to abort it; without one it cannot be.
+  static std::shared_ptr<WatchStream> Begin(grpc::CallbackServerContext* context = nullptr) {
     auto stream = std::shared_ptr<WatchStream>(new WatchStream);
     stream->self_ = stream;
+    stream->context_ = context;
     return stream;
   }
-  void OnDone() override { auto self = std::move(self_); }
+  // Ends the call although a message of it waits for the caller to read.
+  void Abort() {
+    const std::lock_guard lock(context_mutex_);
+    if (context_ != nullptr) context_->TryCancel();
+  }
+  void OnDone() override {
+    {
+      const std::lock_guard lock(context_mutex_);
+      context_ = nullptr;
+    }
+    auto self = std::move(self_);
+  }
 
  private:
   WatchStream() = default;
-  std::shared_ptr<WatchStream> self_;  // until OnDone
+  std::shared_ptr<WatchStream> self_;               // until OnDone
+  std::recursive_mutex context_mutex_;              // OnDone may be called from within TryCancel
+  grpc::CallbackServerContext* context_ = nullptr;  // until OnDone; guarded by context_mutex_
+};
+
+// Whether a caller reads. One that has left a message unread for a long time gets no further ones,
+// and takes a place from others that would read.
+class ReadWatch {
+ public:
+  static constexpr Duration kLongest = std::chrono::minutes(2);
+
+  // `idle`: all that was sent has been read. True: its call is to end.
+  bool IsOver(Instant now, bool idle) {
+    if (idle || !since_) since_ = now;
+    return now - *since_ >= kLongest;
+  }
+
+ private:
+  std::optional<Instant> since_;  // when all was read, or the first call
 };
 
 // Polls streams by turns, within a bound: a view of thousands of members takes milliseconds to make

@@ -77,6 +77,15 @@ TEST_CASE("streams_that_have_ended_are_polled_no_more") {
   CHECK(h.watchers.Turn(h.now) == kNever);
 }
 
+TEST_CASE("a_caller_that_reads_nothing_for_two_minutes_is_to_end") {
+  ReadWatch reads;
+  CHECK_FALSE(reads.IsOver(kBegin, false));  // the first message is on its way
+  CHECK_FALSE(reads.IsOver(kBegin + 119'000 * kMs, false));
+  CHECK_FALSE(reads.IsOver(kBegin + 120'000 * kMs, true));  // slow, but it reads
+  CHECK_FALSE(reads.IsOver(kBegin + 239'000 * kMs, false));
+  CHECK(reads.IsOver(kBegin + 240'000 * kMs, false));
+}
+
 TEST_CASE("a_shared_view_is_made_again_when_old_and_numbered_when_changed") {
   Instant now = kBegin;
   Duration cost{};

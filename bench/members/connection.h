@@ -45,8 +45,9 @@ struct ServerSide {
   }
 };
 
-// One member's connection. A member that is refused or disconnected does not reconnect; the first
-// ten are reported.
+// One member's connection. A member that is evicted says hello again, and one that is disconnected
+// reconnects, as daemons do: where this machine stalls, a job that needs all of them would never
+// begin. The first ten of each are reported.
 template <class Side>
 class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typename Side::WireDown> {
  public:
@@ -55,7 +56,7 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
       : fake_(std::move(fake)), incarnation_(incarnation), stub_(Side::Service::NewStub(channel)) {}
 
   void Open() {
-    stub_->async()->Attach(&context_, this);
+    stub_->async()->Attach(context_.get(), this);
     this->AddHold();  // Say() writes from outside of reactions
     this->StartRead(&wire_);
     Say(fake_.Hello());
@@ -72,6 +73,7 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
 
   // Heartbeats and whatever is due by itself.
   void Turn(Instant now) {
+    if (IsToReopen(now)) return Open();
     std::vector<typename Side::Message> says;
     {
       const std::lock_guard lock(fake_mutex_);
@@ -87,7 +89,11 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
     for (auto& message : says) Say(std::move(message));
   }
 
-  void Leave() { context_.TryCancel(); }
+  void Leave() {
+    const std::lock_guard lock(mutex_);
+    leaves_ = true;
+    context_->TryCancel();
+  }
 
   void OnReadDone(bool ok) override {
     if (!ok) return End();
@@ -101,8 +107,12 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
           beat_at_ =
               SteadyNow() + kHeartbeatInterval * (std::hash<NodeId>()(fake_.name()) % 100) / 100;
         } else if (const auto* refused = std::get_if<Refused>(&message->message)) {
-          std::fprintf(stderr, "%s is refused: %s\n", fake_.name().c_str(),
-                       refused->reason.c_str());
+          static std::atomic<int> shown = 0;
+          if (shown.fetch_add(1) < 10) {
+            std::fprintf(stderr, "%s is refused: %s\n", fake_.name().c_str(),
+                         refused->reason.c_str());
+          }
+          if (std::exchange(welcome_, false) && !refused->final) says.push_back(fake_.Hello());
         } else {
           says = Answer(message->message);
         }
@@ -120,6 +130,7 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
   void OnDone(const grpc::Status& status) override {
     const std::lock_guard lock(mutex_);
     over_ = done_ = true;
+    reopens_at_ = SteadyNow() + kReopensAfter;
     static std::atomic<int> told = 0;
     if (status.error_code() != grpc::StatusCode::CANCELLED && told.fetch_add(1) < 10) {
       std::fprintf(stderr, "%s: %s\n", fake_.name().c_str(), status.error_message().c_str());
@@ -136,9 +147,21 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
   const NodeId& name() const { return fake_.name(); }
 
  private:
+  static constexpr Duration kReopensAfter = std::chrono::seconds(1);
+
   std::vector<typename Side::Message> Answer(const auto& message) {
     if constexpr (std::is_same_v<Side, WorkerSide>) return fake_.On(SteadyNow(), message);
     if constexpr (std::is_same_v<Side, ServerSide>) return fake_.On(message);
+  }
+  // True once: its connection was lost, and everything of it is over.
+  bool IsToReopen(Instant now) {
+    const std::lock_guard fake_lock(fake_mutex_);
+    const std::lock_guard lock(mutex_);
+    if (!done_ || leaves_ || now < reopens_at_) return false;
+    over_ = done_ = welcome_ = false;
+    queue_.clear();
+    context_ = std::make_unique<grpc::ClientContext>();
+    return true;
   }
   void End() {
     const std::lock_guard lock(mutex_);
@@ -152,11 +175,12 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
   Instant beat_at_{};
   const Incarnation incarnation_;
   std::unique_ptr<typename Side::Service::Stub> stub_;
-  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
   typename Side::WireDown wire_;
   std::mutex mutex_;
   std::deque<typename Side::WireUp> queue_;
-  bool over_ = false, done_ = false;
+  bool over_ = false, done_ = false, leaves_ = false;
+  Instant reopens_at_{};  // once it is done
 };
 
 }  // namespace atl::bench

@@ -62,15 +62,15 @@ constexpr int64_t kElementBytes = sizeof(float);
 constexpr int64_t kSavesInMemory = 2;  // the older one is kept until the newer one is whole
 constexpr int64_t kStagedLayers = 2;   // what devices hold, and what takes its place
 
-// Layers of which the worker's devices hold a part.
-std::set<int32_t> LayersOf(const IslandPlan& plan, const NodeId& worker) {
-  std::set<int32_t> layers;
+// Of each worker, the layers of which its devices hold a part.
+std::map<NodeId, std::set<int32_t>> LayersByWorker(const IslandPlan& plan) {
+  std::map<NodeId, std::set<int32_t>> layers;
   for (const PlanReplica& replica : plan.replicas) {
     for (const PlanStage& stage : replica.stages) {
-      const bool here =
-          std::any_of(stage.devices.begin(), stage.devices.end(),
-                      [&](const std::string& device) { return WorkerOfDevice(device) == worker; });
-      for (int32_t l = 0; here && l < stage.layers; ++l) layers.insert(stage.first_layer + l);
+      for (const std::string& device : stage.devices) {
+        std::set<int32_t>& own = layers[WorkerOfDevice(device)];
+        for (int32_t l = 0; l < stage.layers; ++l) own.insert(stage.first_layer + l);
+      }
     }
   }
   return layers;
@@ -78,30 +78,41 @@ std::set<int32_t> LayersOf(const IslandPlan& plan, const NodeId& worker) {
 
 }  // namespace
 
-HostCopies MakeHostCopies(const JobSpec& spec, const IslandPlan& plan,
-                          const std::vector<LayerSize>& layers, const NodeId& worker) {
-  const auto kept = [&](int32_t copies) {
-    const auto all = KeptElements(plan, layers, copies, PartBlock(spec.outer.push_encoding));
-    const auto found = all.find(worker);
-    return found == all.end() ? 0 : kElementBytes * found->second;
-  };
+std::map<NodeId, HostCopies> MakeAllHostCopies(const JobSpec& spec, const IslandPlan& plan,
+                                               const std::vector<LayerSize>& layers) {
+  const int64_t block = PartBlock(spec.outer.push_encoding);
   const auto copies = static_cast<int32_t>(spec.checkpoint.peer_copies);
-  HostCopies bytes;
-  bytes.exchange_bytes = kept(copies) * OuterCopies(spec);
-  bytes.save_bytes = kept(0) * SaveCopies(spec);
-  if (copies > 0 && plan.members.size() > 1) {
-    bytes.peer_bytes = kSavesInMemory * SavedParts(spec) * kept(copies);
+  std::map<NodeId, HostCopies> all;
+  for (const auto& [worker, elements] : KeptElements(plan, layers, copies, block)) {
+    HostCopies& bytes = all[worker];
+    bytes.exchange_bytes = kElementBytes * elements * OuterCopies(spec);
+    if (copies > 0 && plan.members.size() > 1) {
+      bytes.peer_bytes = kSavesInMemory * SavedParts(spec) * kElementBytes * elements;
+    }
+  }
+  for (const auto& [worker, elements] : KeptElements(plan, layers, 0, block)) {
+    all[worker].save_bytes = kElementBytes * elements * SaveCopies(spec);
   }
   const bool validates = spec.schedule.validation_sequences > 0;
-  int64_t largest = 0;
-  for (const int32_t l : LayersOf(plan, worker)) {
-    const int64_t layer = kElementBytes * layers[static_cast<size_t>(l)].elements;
-    largest = std::max(largest, layer);
-    // Without overlap the parameters are theta_base when that is validated.
-    if (validates && spec.outer.overlap != Overlap::kNone) bytes.validation_bytes += layer;
+  for (const auto& [worker, held] : LayersByWorker(plan)) {
+    HostCopies& bytes = all[worker];
+    int64_t largest = 0;
+    for (const int32_t l : held) {
+      const int64_t layer = kElementBytes * layers[static_cast<size_t>(l)].elements;
+      largest = std::max(largest, layer);
+      // Without overlap the parameters are theta_base when that is validated.
+      if (validates && spec.outer.overlap != Overlap::kNone) bytes.validation_bytes += layer;
+    }
+    bytes.staging_bytes = kStagedLayers * largest;
   }
-  bytes.staging_bytes = kStagedLayers * largest;
-  return bytes;
+  return all;
+}
+
+HostCopies MakeHostCopies(const JobSpec& spec, const IslandPlan& plan,
+                          const std::vector<LayerSize>& layers, const NodeId& worker) {
+  const auto all = MakeAllHostCopies(spec, plan, layers);
+  const auto found = all.find(worker);
+  return found == all.end() ? HostCopies() : found->second;
 }
 
 }  // namespace atl

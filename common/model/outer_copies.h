@@ -38,6 +38,9 @@ struct HostCopies {
 };
 HostCopies MakeHostCopies(const JobSpec& spec, const IslandPlan& plan,
                           const std::vector<LayerSize>& layers, const NodeId& worker);
+// Of all of the plan's workers that keep any, in about the time that one of them takes.
+std::map<NodeId, HostCopies> MakeAllHostCopies(const JobSpec& spec, const IslandPlan& plan,
+                                               const std::vector<LayerSize>& layers);
 
 }  // namespace atl
 

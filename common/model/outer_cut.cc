@@ -37,8 +37,11 @@ std::vector<LayerPart> CutLayer(const IslandPlan& plan, int32_t layer, int64_t e
       LayerPart part{
           share.begin + share.size() / n * (rank + 1) + share.size() % n * (rank + 1) / n,
           {ranks[r][rank]}};
-      for (int other = 0; other < static_cast<int>(ranks.size()); ++other) {
-        if (ownership.ShardOf(other) != ownership.ShardOf(r) || ranks[other].empty()) continue;
+      int first = r;
+      while (!ownership.Leads(first)) --first;
+      for (int other = first; other < static_cast<int>(ranks.size()); ++other) {
+        if (ownership.ShardOf(other) != ownership.ShardOf(r)) break;
+        if (ranks[other].empty()) continue;
         const auto there = static_cast<int64_t>(ranks[other].size());
         const NodeId& worker = ranks[other][rank * there / n];
         if (std::count(part.holders.begin(), part.holders.end(), worker) == 0) {

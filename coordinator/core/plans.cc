@@ -326,8 +326,10 @@ bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island) {
 
 bool HasPart(const IslandPlan& plan, const NodeId& worker) {
   if (!plan.members.empty() && plan.members[0].worker == worker) return true;
+  // Names of devices are compared in place: islands have hundreds, and this is called for each.
+  const size_t slash = worker.size();
   return std::any_of(plan.programs.begin(), plan.programs.end(), [&](const PlanProgram& program) {
-    return WorkerOfDevice(program.device) == worker;
+    return program.device.rfind('/') == slash && program.device.compare(0, slash, worker) == 0;
   });
 }
 

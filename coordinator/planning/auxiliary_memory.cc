@@ -1,6 +1,8 @@
 #include "coordinator/planning/auxiliary_memory.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -171,15 +173,17 @@ int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const Nod
 }
 
 absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
+  std::optional<std::map<NodeId, HostCopies>> copies;
   for (const PlanMember& member : request.members) {
     if (member.devices.empty() || member.devices[0].host_memory_bytes == 0) continue;
+    if (!copies) copies = MakeAllHostCopies(request.spec, plan, request.facts.layers);
     const NodeId& worker = member.member.worker;
     int64_t messages = 0;
     for (const PlanProgram& program : plan.programs) {
       if (WorkerOfDevice(program.device) != worker) continue;
       messages += BesideOf(request, plan, program.device).host_bytes;
     }
-    const int64_t owned = OwnerBytes(request, plan, worker);
+    const int64_t owned = (*copies)[worker].needed_bytes();
     const int64_t has = member.devices[0].host_memory_bytes;
     if (messages + owned <= has) continue;
     return absl::ResourceExhaustedError(absl::StrCat(

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes_text.h"
@@ -186,8 +189,21 @@ std::string Text(const MemoryLack& lack) {
   return text;
 }
 
-std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& plan,
-                                 const PlanProgram& program) {
+namespace {
+
+using AllCopies = std::map<NodeId, HostCopies>;
+
+AllCopies CopiesOf(const PlanRequest& request, const IslandPlan& plan) {
+  return MakeAllHostCopies(request.spec, plan, request.facts.layers);
+}
+
+HostCopies CopiesOn(const AllCopies& all, const NodeId& worker) {
+  const auto found = all.find(worker);
+  return found == all.end() ? HostCopies() : found->second;
+}
+
+std::optional<MemoryLack> NeedWith(const PlanRequest& request, const IslandPlan& plan,
+                                   const PlanProgram& program, const AllCopies& copies) {
   const std::optional<Place> place = PlaceOf(plan, program.device);
   const DeviceInfo* info = InfoOf(request, program.device);
   const auto config = ModelConfigFromSpec(request.facts.model, request.spec.data.sequence_length);
@@ -208,43 +224,66 @@ std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& p
     const auto member =
         std::find_if(request.members.begin(), request.members.end(),
                      [&](const PlanMember& m) { return m.member.worker == worker; });
-    const int64_t bytes = OwnerBytes(request, plan, worker);
+    const int64_t bytes = CopiesOn(copies, worker).needed_bytes();
     need.beside_bytes = beside.host_bytes + bytes / static_cast<int64_t>(member->devices.size());
   }
   return need;
 }
 
-std::optional<int64_t> PredictResidentBytes(const PlanRequest& request, const IslandPlan& plan,
-                                            const NodeId& worker) {
-  const HostCopies copies = MakeHostCopies(request.spec, plan, request.facts.layers, worker);
-  int64_t bytes = kProcessBytes + copies.needed_bytes() + copies.peer_bytes;
-  for (const PlanProgram& program : plan.programs) {
-    if (WorkerOfDevice(program.device) != worker) continue;
-    const std::optional<MemoryLack> need = NeedOf(request, plan, program);
-    const DeviceInfo* info = InfoOf(request, program.device);
-    if (!need || info == nullptr) return std::nullopt;
-    bytes += BesideOf(request, plan, program.device).host_bytes;
-    if (IsHost(*info)) bytes += need->takes_bytes;
+// `needs`: of the plan's programs, in their order.
+std::optional<int64_t> ResidentBytes(const PlanRequest& request, const IslandPlan& plan,
+                                     const NodeId& worker, const AllCopies& copies,
+                                     const std::vector<std::optional<MemoryLack>>& needs) {
+  const HostCopies kept = CopiesOn(copies, worker);
+  int64_t bytes = kProcessBytes + kept.needed_bytes() + kept.peer_bytes;
+  for (size_t p = 0; p < plan.programs.size(); ++p) {
+    const std::string& device = plan.programs[p].device;
+    if (WorkerOfDevice(device) != worker) continue;
+    const DeviceInfo* info = InfoOf(request, device);
+    if (!needs[p] || info == nullptr) return std::nullopt;
+    bytes += BesideOf(request, plan, device).host_bytes;
+    if (IsHost(*info)) bytes += needs[p]->takes_bytes;
   }
   return bytes;
 }
 
+std::vector<std::optional<MemoryLack>> AllNeeds(const PlanRequest& request, const IslandPlan& plan,
+                                                const AllCopies& copies) {
+  std::vector<std::optional<MemoryLack>> needs;
+  for (const PlanProgram& program : plan.programs) {
+    needs.push_back(NeedWith(request, plan, program, copies));
+  }
+  return needs;
+}
+
+}  // namespace
+
+std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& plan,
+                                 const PlanProgram& program) {
+  return NeedWith(request, plan, program, CopiesOf(request, plan));
+}
+
+std::optional<int64_t> PredictResidentBytes(const PlanRequest& request, const IslandPlan& plan,
+                                            const NodeId& worker) {
+  const AllCopies copies = CopiesOf(request, plan);
+  return ResidentBytes(request, plan, worker, copies, AllNeeds(request, plan, copies));
+}
+
 std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan) {
+  const AllCopies copies = CopiesOf(request, *plan);
+  const std::vector<std::optional<MemoryLack>> needs = AllNeeds(request, *plan, copies);
   std::vector<MemoryLack> lacks;
-  for (PlanProgram& program : plan->programs) {
-    const std::optional<MemoryLack> need = NeedOf(request, *plan, program);
-    if (!need) continue;
-    program.memory_peak_bytes = need->takes_bytes;
-    if (need->lacks_bytes() > 0) lacks.push_back(*need);
+  std::set<NodeId> with_part;
+  for (size_t p = 0; p < needs.size(); ++p) {
+    with_part.insert(WorkerOfDevice(plan->programs[p].device));
+    if (!needs[p]) continue;
+    plan->programs[p].memory_peak_bytes = needs[p]->takes_bytes;
+    if (needs[p]->lacks_bytes() > 0) lacks.push_back(*needs[p]);
   }
   plan->hosts.clear();
   for (const IslandMember& member : plan->members) {
-    const bool has_part =
-        std::any_of(plan->programs.begin(), plan->programs.end(), [&](const PlanProgram& program) {
-          return WorkerOfDevice(program.device) == member.worker;
-        });
-    const std::optional<int64_t> bytes =
-        has_part ? PredictResidentBytes(request, *plan, member.worker) : std::nullopt;
+    if (!with_part.contains(member.worker)) continue;
+    const auto bytes = ResidentBytes(request, *plan, member.worker, copies, needs);
     if (bytes) plan->hosts.push_back({member.worker, *bytes});
   }
   return lacks;

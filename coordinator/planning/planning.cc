@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_of.h"
 #include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/like_plan.h"
 #include "coordinator/planning/objective.h"
 #include "coordinator/planning/pinned_plan.h"
 #include "coordinator/planning/plan_memory.h"
@@ -351,6 +352,58 @@ absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
   absl::StrAppend(&plan->reason,
                   "; not what the job requests, until that fits again: ", asked.status().message());
   return plan;
+}
+
+namespace {
+
+constexpr double kWorthSearching = 1.05;  // see PlanLike
+constexpr int kLikeRestarts = 32;
+
+// The stages and programs of a plan of other members, with these ones in their places.
+IslandPlan WithMembers(const PlanRequest& request, const PlanRequest& other, IslandPlan plan) {
+  std::map<NodeId, NodeId> renamed;
+  for (size_t m = 0; m < other.members.size(); ++m) {
+    renamed[other.members[m].member.worker] = request.members[m].member.worker;
+  }
+  const auto rename = [&](std::string& device) {
+    device = absl::StrCat(renamed[WorkerOfDevice(device)], "/", IndexOfDevice(device));
+  };
+  for (PlanReplica& replica : plan.replicas) {
+    for (PlanStage& stage : replica.stages) {
+      for (std::string& device : stage.devices) rename(device);
+    }
+  }
+  for (PlanProgram& program : plan.programs) rename(program.device);
+  return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<IslandPlan> PlanLike(const PlanRequest& request, const PlanRequest& other,
+                                    const IslandPlan& plan) {
+  if (plan.replicas.empty()) return absl::InvalidArgumentError("the other island has no layout");
+  ATOLL_ASSIGN_OR_RETURN(PlanningInput input, MakePlanningInput(request));
+  if (Recomputes(plan)) input = WithRecomputation(std::move(input));
+  const IslandPlan like = WithMembers(request, other, plan);
+  FoundPlan found;
+  plan::Plan& like_plan = found.plan;
+  ATOLL_ASSIGN_OR_RETURN(like_plan.layout, LayoutOf(input.cluster, input.costs, like));
+  MakeRoom(like_plan.layout, like, input);  // as the search that found it had
+  ATOLL_ASSIGN_OR_RETURN(
+      like_plan.outcome,
+      plan::EvaluateLayout(input.cluster, input.costs, input.job, like_plan.layout,
+                           {.restarts = kLikeRestarts, .seed = request.seed}));
+  const auto limit_ns = kWorthSearching * static_cast<double>(plan.step_ns);
+  if (1e9 * like_plan.outcome.step_s > limit_ns) {
+    return absl::FailedPreconditionError("its step takes longer than that of the like island");
+  }
+  plan::Rerank(input.cluster, input.costs, input.job, like_plan);
+  like_plan.reason = absl::StrCat("as found for an island of like workers, led by ",
+                                  other.members[0].member.worker);
+  found.island = InRuntimeForm(request, input, like_plan);
+  const std::vector<MemoryLack> lacks = PredictFitting(request, &found.island);
+  if (!lacks.empty()) return absl::ResourceExhaustedError(Text(lacks[0]));
+  return Finish(request, input, std::move(found.island));
 }
 
 }  // namespace atl

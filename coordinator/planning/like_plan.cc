@@ -1,0 +1,107 @@
+#include "coordinator/planning/like_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace atl {
+namespace {
+
+constexpr double kLikeTimes = 1.05;
+constexpr double kLikeLinks = 1.25;
+constexpr int64_t kSameLatencyNs = 50'000;  // a queue between two threads differs by so much
+
+bool IsNear(double a, double b, double ratio) {
+  return a == b || (a > 0 && b > 0 && std::max(a, b) <= ratio * std::min(a, b));
+}
+
+bool IsNear(int64_t a, int64_t b) {
+  return IsNear(static_cast<double>(a), static_cast<double>(b), kLikeTimes);
+}
+
+bool IsLike(const DeviceInfo& a, const DeviceInfo& b) {
+  return a.kind == b.kind && a.threads == b.threads && a.compute == b.compute && a.nccl == b.nccl &&
+         a.price_per_hour == b.price_per_hour && a.egress_price_per_gb == b.egress_price_per_gb &&
+         IsNear(a.memory_bytes, b.memory_bytes) && IsNear(a.host_memory_bytes, b.host_memory_bytes);
+}
+
+bool IsLike(const LayerCost& a, const LayerCost& b) {
+  return a.kind == b.kind && a.tensor_parallel == b.tensor_parallel &&
+         a.micro_batch_sequences == b.micro_batch_sequences && IsNear(a.forward_ns, b.forward_ns) &&
+         IsNear(a.input_gradient_ns, b.input_gradient_ns) &&
+         IsNear(a.weight_gradient_ns, b.weight_gradient_ns) &&
+         IsNear(a.optimizer_ns, b.optimizer_ns) && a.parameter_bytes == b.parameter_bytes &&
+         a.stash_bytes == b.stash_bytes && a.backward_stash_bytes == b.backward_stash_bytes &&
+         a.output_bytes == b.output_bytes && a.workspace_bytes == b.workspace_bytes;
+}
+
+bool IsLike(const DeviceProfile& a, const DeviceProfile& b) {
+  return IndexOfDevice(a.device) == IndexOfDevice(b.device) &&
+         std::equal(a.layers.begin(), a.layers.end(), b.layers.begin(), b.layers.end(),
+                    [](const LayerCost& x, const LayerCost& y) { return IsLike(x, y); });
+}
+
+bool IsLike(const PlanMember& a, const PlanMember& b) {
+  return a.site.empty() == b.site.empty() &&
+         a.member.public_key.empty() == b.member.public_key.empty() &&
+         std::equal(a.devices.begin(), a.devices.end(), b.devices.begin(), b.devices.end(),
+                    [](const DeviceInfo& x, const DeviceInfo& y) { return IsLike(x, y); }) &&
+         std::equal(a.profiles.begin(), a.profiles.end(), b.profiles.begin(), b.profiles.end(),
+                    [](const DeviceProfile& x, const DeviceProfile& y) { return IsLike(x, y); });
+}
+
+// Of each member, the first one of its site.
+std::vector<size_t> SitePattern(const PlanRequest& request) {
+  std::map<std::string, size_t> first;
+  std::vector<size_t> pattern;
+  for (size_t m = 0; m < request.members.size(); ++m) {
+    pattern.push_back(first.try_emplace(request.members[m].site, m).first->second);
+  }
+  return pattern;
+}
+
+// The links by their members' places in the request, in order.
+std::vector<std::pair<std::pair<size_t, size_t>, const LinkProfile*>> LinksByPlace(
+    const PlanRequest& request) {
+  std::map<NodeId, size_t> place;
+  for (size_t m = 0; m < request.members.size(); ++m) place[request.members[m].member.worker] = m;
+  std::vector<std::pair<std::pair<size_t, size_t>, const LinkProfile*>> links;
+  for (const LinkProfile& link : request.links) {
+    const auto from = place.find(link.from), to = place.find(link.to);
+    if (from == place.end() || to == place.end()) continue;
+    links.push_back({{from->second, to->second}, &link});
+  }
+  std::sort(links.begin(), links.end());
+  return links;
+}
+
+bool AreLinksAlike(const PlanRequest& a, const PlanRequest& b) {
+  const auto ours = LinksByPlace(a), theirs = LinksByPlace(b);
+  return std::equal(
+      ours.begin(), ours.end(), theirs.begin(), theirs.end(), [](const auto& x, const auto& y) {
+        const LinkProfile &one = *x.second, &other = *y.second;
+        const auto [least, most] = std::minmax(one.latency_ns, other.latency_ns);
+        const bool latency =
+            most - least <= kSameLatencyNs ||
+            IsNear(static_cast<double>(least), static_cast<double>(most), kLikeLinks);
+        return x.first == y.first && latency &&
+               IsNear(one.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s, kLikeLinks);
+      });
+}
+
+}  // namespace
+
+bool AreAlike(const PlanRequest& a, const PlanRequest& b) {
+  return a.members.size() == b.members.size() && !a.members.empty() && a.islands == b.islands &&
+         (a.number == 1) == (b.number == 1) && a.seed == b.seed &&
+         a.improvements == b.improvements && a.unreachable.empty() && b.unreachable.empty() &&
+         a.links.size() == b.links.size() && a.spec.layout.plan.empty() && a.spec == b.spec &&
+         a.facts == b.facts &&
+         std::equal(a.members.begin(), a.members.end(), b.members.begin(),
+                    [](const PlanMember& x, const PlanMember& y) { return IsLike(x, y); }) &&
+         SitePattern(a) == SitePattern(b) && AreLinksAlike(a, b);
+}
+
+}  // namespace atl
