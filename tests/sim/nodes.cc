@@ -214,7 +214,7 @@ void CoordinatorNode::ServerLost(const NodeId& server, Incarnation incarnation,
 }
 
 const ProgressRecord* CoordinatorNode::Progress() const {
-  // By its key: this is asked after every event, and stores are large.
+  // By its key: this is called after every event, and stores are large.
   const auto first = store_.lower_bound(KeyOf(ProgressRecord{}));
   return first == store_.end() ? nullptr : std::get_if<ProgressRecord>(&first->second);
 }
