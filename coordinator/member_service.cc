@@ -159,7 +159,6 @@ class Stream
       name_ = Kind::Name(*message);
       incarnation_ = message->incarnation;
     }
-    const bool reads_on = handed_over_.fetch_add(1) + 1 < Kind::kReadAhead;
     auto step = [self = self_, first, up = *std::move(message)](Instant now) {
       if (self->ended()) return;
       if (first) self->registry_->Add(self);
@@ -172,7 +171,8 @@ class Stream
     if (!loop_->PostEvent(std::move(step))) {
       this->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator has too much to do"));
     }
-    if (reads_on) Read();
+    // Counted when it is in the queue: the next message must not come before it.
+    if (handed_over_.fetch_add(1) + 1 < Kind::kReadAhead) Read();
   }
 
   void OnDone() override {
@@ -206,7 +206,7 @@ class Stream
   std::atomic<int>* const count_;
   std::shared_ptr<Stream> self_;  // until OnDone
   typename Kind::WireUp wire_;
-  std::atomic<int> handed_over_ = 0;  // messages that the loop has not run; then none is read
+  std::atomic<int> handed_over_ = 0;  // messages that the loop has not run
   NodeId name_;  // set by the first message, before other threads see the stream
   Incarnation incarnation_ = 0;
 };
