@@ -193,7 +193,9 @@ namespace {
 
 using AllCopies = std::map<NodeId, HostCopies>;
 
+// Nothing of a described cluster, whose hosts are not planned.
 AllCopies CopiesOf(const PlanRequest& request, const IslandPlan& plan) {
+  if (request.facts.layers.empty()) return {};
   return MakeAllHostCopies(request.spec, plan, request.facts.layers);
 }
 
