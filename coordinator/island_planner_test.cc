@@ -294,15 +294,20 @@ TEST_CASE("one_jobs_plan_does_not_wait_for_the_plans_of_another_job") {
                               [&] { return inbox.made.size() == 103; }));
 }
 
-TEST_CASE("of_like_islands_of_a_job_one_is_searched_for_and_the_others_have_its_layout") {
-  Inbox inbox;
-  std::atomic<size_t> searched = 0;
-  IslandPlanner planner(
+// Counts the plans that are searched for.
+IslandPlanner CountingPlanner(Inbox& inbox, std::atomic<size_t>& searched) {
+  return IslandPlanner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); },
       [&](PlanRequest& request, const auto& current) {
         ++searched;
         return AnswerPlan(request, current);
       });
+}
+
+TEST_CASE("of_like_islands_of_a_job_one_is_searched_for_and_the_others_have_its_layout") {
+  Inbox inbox;
+  std::atomic<size_t> searched = 0;
+  IslandPlanner planner = CountingPlanner(inbox, searched);
   constexpr size_t kIslands = 20;
   for (size_t island = 0; island < kIslands; ++island) {
     MakePlan ask = Ask(static_cast<int64_t>(1 + island), 2);
@@ -325,13 +330,8 @@ TEST_CASE("of_like_islands_of_a_job_one_is_searched_for_and_the_others_have_its_
 
 TEST_CASE("an_island_that_is_unlike_the_others_of_its_job_is_searched_for") {
   Inbox inbox;
-  std::atomic<int> searched = 0;
-  IslandPlanner planner(
-      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); },
-      [&](PlanRequest& request, const auto& current) {
-        ++searched;
-        return AnswerPlan(request, current);
-      });
+  std::atomic<size_t> searched = 0;
+  IslandPlanner planner = CountingPlanner(inbox, searched);
   for (int devices = 1; devices <= 3; ++devices) {
     MakePlan ask = Ask(devices, devices);
     ask.island = devices;

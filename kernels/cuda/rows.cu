@@ -1,6 +1,6 @@
 // Norms and the loss: one block per row, which it reads from memory once; a second look at the row
-// finds it in the first-level cache (or, for the logits of a large vocabulary, in the
-// second-level).
+// finds it in the first-level cache (or, for the logits of a large vocabulary, in shared memory
+// where two such rows fit into a multiprocessor's, else in the second-level cache).
 //
 // Bytes per element of s bytes, with C or V elements a row, and FLOP per element:
 //   RmsNormForward 2s, 4;  RmsNormBackwardInput (3 + add)s, 8
