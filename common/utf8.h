@@ -4,6 +4,7 @@
 #ifndef ATOLL_COMMON_UTF8_H_
 #define ATOLL_COMMON_UTF8_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -31,6 +32,9 @@ inline size_t CharacterBytes(absl::string_view text, size_t begin) {
 
 // At most `limit_bytes` of it, cut between characters, with a '?' for each byte that is of none.
 inline std::string WellFormed(absl::string_view text, size_t limit_bytes) {
+  const bool plain = std::all_of(text.begin(), text.end(),
+                                 [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+  if (plain) return std::string(text.substr(0, limit_bytes));  // almost always
   std::string result;
   for (size_t i = 0; i < text.size();) {
     const size_t bytes = CharacterBytes(text, i);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <utility>
 
 #include "common/logging.h"
@@ -19,8 +20,8 @@ constexpr int kMaxGathered = 256;
 constexpr size_t kMaxPendingWrites = 1024;
 
 template <class T>
-void Append(const std::vector<T>& from, std::vector<T>& to) {
-  to.insert(to.end(), from.begin(), from.end());
+void Append(std::vector<T>&& from, std::vector<T>& to) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
 // Of what is known since now.
@@ -193,10 +194,10 @@ void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
   }
   for (const GroupWorkers& ask : actions.groups) planner_.Want(now, ask);
   for (const MakePlan& ask : actions.plans) planner_.Want(now, ask);
-  Append(actions.persist, pending_.persist);
-  Append(actions.to_workers, pending_.to_workers);
-  Append(actions.to_servers, pending_.to_servers);
-  Append(actions.replies, pending_.replies);
+  Append(std::move(actions.persist), pending_.persist);
+  Append(std::move(actions.to_workers), pending_.to_workers);
+  Append(std::move(actions.to_servers), pending_.to_servers);
+  Append(std::move(actions.replies), pending_.replies);
 }
 
 void CoordinatorLoop::Commit() {

@@ -1,6 +1,12 @@
 #include "coordinator/member_service.h"
 
+#include <google/protobuf/arena.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <array>
 #include <atomic>
+#include <vector>
 
 #include "common/logging.h"
 #include "common/protocol/wire.h"
@@ -47,6 +53,17 @@ struct ServerKind {
   static const NodeId& Name(const Down& down) { return down.server; }
 };
 
+using BytesReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+constexpr size_t kArenaBytes = 256 << 10;     // more than nearly all orders take
+constexpr size_t kSmallArenaBytes = 4 << 10;  // more than nearly all heartbeats take
+
+google::protobuf::ArenaOptions Within(char* block, size_t bytes) {
+  google::protobuf::ArenaOptions options;
+  options.initial_block = block;
+  options.initial_block_size = bytes;
+  return options;
+}
+
 template <class Kind>
 class Stream;
 
@@ -63,14 +80,11 @@ class Registry {
       for (const auto& [incarnation, stream] : lives) {
         const Verdict verdict = stream->StillAllowed();
         if (verdict.ok()) continue;
-        typename Kind::WireDown wire;
-        Encode(
-            typename Kind::Down{
-                name, incarnation, loop_->core().epoch(),
-                Refused{absl::StrCat(DenialWord(verdict.denial), ": ", verdict.reason), true},
-                loop_->core().cluster()},
-            &wire);
-        stream->Send(std::move(wire), kMaxQueued);
+        stream->Send(
+            Bytes({name, incarnation, loop_->core().epoch(),
+                   Refused{absl::StrCat(DenialWord(verdict.denial), ": ", verdict.reason), true},
+                   loop_->core().cluster()}),
+            kMaxQueued);
         stream->End(ToGrpc(ToStatus(verdict)));
       }
     }
@@ -101,24 +115,32 @@ class Registry {
     if (lives == streams_.end()) return;
     const auto life = lives->second.find(message.incarnation);
     if (life == lives->second.end()) return;
-    typename Kind::WireDown wire;
-    Encode(message, &wire);
-    if (!life->second->Send(std::move(wire), kMaxQueued)) {
+    if (!life->second->Send(Bytes(message), kMaxQueued)) {
       life->second->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
                                      "the member does not read what it is sent"));
     }
   }
 
  private:
+  // An order to one of an island's many workers has thousands of parts. They live in one block of
+  // memory, which the next message reuses.
+  grpc::ByteBuffer Bytes(const typename Kind::Down& message) {
+    google::protobuf::Arena arena(Within(block_.data(), block_.size()));
+    auto* wire = google::protobuf::Arena::CreateMessage<typename Kind::WireDown>(&arena);
+    Encode(message, wire);
+    grpc::Slice bytes(wire->ByteSizeLong());
+    wire->SerializeWithCachedSizesToArray(const_cast<uint8_t*>(bytes.begin()));
+    return {&bytes, 1};
+  }
+
   CoordinatorLoop* const loop_;
   AccessControl* const access_;
+  std::vector<char> block_ = std::vector<char>(kArenaBytes);
   std::map<NodeId, std::map<Incarnation, std::shared_ptr<Stream<Kind>>>> streams_;
 };
 
 template <class Kind>
-class Stream
-    : public SendingStream<grpc::ServerBidiReactor<typename Kind::WireUp, typename Kind::WireDown>,
-                           typename Kind::WireDown> {
+class Stream : public SendingStream<BytesReactor, grpc::ByteBuffer> {
  public:
   // `count` is decremented when the stream has ended.
   static Stream* Begin(CoordinatorLoop* loop, Registry<Kind>* registry,
@@ -128,7 +150,7 @@ class Stream
     if (count->fetch_add(1) >= kMaxStreams) {
       stream->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many members"));
     } else {
-      stream->StartRead(&stream->wire_);
+      stream->StartRead(&stream->read_);
     }
     return stream.get();
   }
@@ -139,7 +161,7 @@ class Stream
 
   void OnReadDone(bool ok) override {
     if (!ok) return this->End(grpc::Status::OK);
-    absl::StatusOr<typename Kind::Up> message = Decode(&wire_);
+    absl::StatusOr<typename Kind::Up> message = Parse();
     if (message.ok() && !name_.empty() &&
         (Kind::Name(*message) != name_ || message->incarnation != incarnation_)) {
       message = absl::InvalidArgumentError("a connection speaks for one member only");
@@ -195,7 +217,17 @@ class Stream
         count_(count) {}
 
   void Read() {
-    this->IfOpen([this] { this->StartRead(&wire_); });
+    this->IfOpen([this] { this->StartRead(&read_); });
+  }
+
+  absl::StatusOr<typename Kind::Up> Parse() {
+    std::array<char, kSmallArenaBytes> block;
+    google::protobuf::Arena arena(Within(block.data(), block.size()));
+    auto* wire = google::protobuf::Arena::CreateMessage<typename Kind::WireUp>(&arena);
+    const grpc::Status status =
+        grpc::SerializationTraits<typename Kind::WireUp>::Deserialize(&read_, wire);
+    if (!status.ok()) return absl::InvalidArgumentError(status.error_message());
+    return Decode(wire);
   }
 
   CoordinatorLoop* const loop_;
@@ -205,7 +237,7 @@ class Stream
   AccessWatch watch_;  // loop's thread
   std::atomic<int>* const count_;
   std::shared_ptr<Stream> self_;  // until OnDone
-  typename Kind::WireUp wire_;
+  grpc::ByteBuffer read_;
   std::atomic<int> handed_over_ = 0;  // messages that the loop has not run
   NodeId name_;  // set by the first message, before other threads see the stream
   Incarnation incarnation_ = 0;
@@ -225,11 +257,11 @@ class MemberService::Impl {
     loop->send_to_server = [this](const ToServer& m) { server_registry.Send(m); };
   }
 
-  class Workers : public v1::WorkerControl::CallbackService {
+  class Workers
+      : public v1::WorkerControl::WithRawCallbackMethod_Attach<v1::WorkerControl::Service> {
    public:
     Workers(Impl* impl, CoordinatorLoop* loop) : impl_(impl), loop_(loop) {}
-    grpc::ServerBidiReactor<v1::FromWorker, v1::ToWorker>* Attach(
-        grpc::CallbackServerContext* context) override {
+    BytesReactor* Attach(grpc::CallbackServerContext* context) override {
       return Stream<WorkerKind>::Begin(loop_, &impl_->worker_registry, *context, &impl_->streams);
     }
 
@@ -238,11 +270,11 @@ class MemberService::Impl {
     CoordinatorLoop* const loop_;
   };
 
-  class Servers : public v1::ServerControl::CallbackService {
+  class Servers
+      : public v1::ServerControl::WithRawCallbackMethod_Attach<v1::ServerControl::Service> {
    public:
     Servers(Impl* impl, CoordinatorLoop* loop) : impl_(impl), loop_(loop) {}
-    grpc::ServerBidiReactor<v1::FromServer, v1::ToServer>* Attach(
-        grpc::CallbackServerContext* context) override {
+    BytesReactor* Attach(grpc::CallbackServerContext* context) override {
       return Stream<ServerKind>::Begin(loop_, &impl_->server_registry, *context, &impl_->streams);
     }
 

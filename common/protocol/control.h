@@ -271,7 +271,8 @@ struct IslandOrder {
   int64_t active_islands = 1;             // for the learning rate between rounds
   Version validate_version = kNoVersion;  // evaluate this version when it is pulled
 
-  // How the island's devices work together. Number 0: this worker's own devices, as it sees fit.
+  // How the island's devices work together, with the programs of this worker's devices alone
+  // (WithProgramsOf). Number 0: this worker's own devices, as it sees fit.
   // A larger number than the one in force ends the step under way; within one generation the
   // island's training state then moves to the new layout.
   IslandPlan plan;
@@ -298,7 +299,7 @@ struct MemberOrder {
   int64_t sequence = 0;
   RunState run = RunState::kRun;  // kStop: follow no more; kPause is not used
   std::string reason;             // of a stop
-  IslandPlan plan;                // its first member leads
+  IslandPlan plan;                // its first member leads; programs as in IslandOrder
   // As in IslandOrder. To a worker that leads the island in this generation: hand over to the
   // plan's first member, then follow it.
   bool at_boundary = false;

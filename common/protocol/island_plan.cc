@@ -195,4 +195,23 @@ PlanProgram CompleteProgram(const IslandPlan& plan, const std::string& device,
   return Completion(*replica, std::move(held), plan.replicas.size() > 1).Run(device, compute);
 }
 
+IslandPlan WithProgramsOf(const IslandPlan& plan, const NodeId& worker) {
+  IslandPlan own;
+  own.number = plan.number;
+  own.members = plan.members;
+  own.replicas = plan.replicas;
+  for (const PlanProgram& program : plan.programs) {
+    if (WorkerOfDevice(program.device) == worker) own.programs.push_back(program);
+  }
+  own.tensor_shares = plan.tensor_shares;
+  own.link_orders = plan.link_orders;
+  own.optimizer_copies = plan.optimizer_copies;
+  own.hosts = plan.hosts;
+  own.step_ns = plan.step_ns;
+  own.bound_ns = plan.bound_ns;
+  own.schedule = plan.schedule;
+  own.reason = plan.reason;
+  return own;
+}
+
 }  // namespace atl

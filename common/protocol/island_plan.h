@@ -117,7 +117,8 @@ struct IslandPlan {
   int64_t number = 0;                 // a larger one replaces a smaller one; 0: no plan
   std::vector<IslandMember> members;  // the first one leads
   std::vector<PlanReplica> replicas;
-  std::vector<PlanProgram> programs;   // one per device that any stage names
+  // One per device that any stage names. A worker gets its own devices' (WithProgramsOf).
+  std::vector<PlanProgram> programs;
   std::vector<int32_t> tensor_shares;  // relative, by tensor-parallel rank; empty: even
   std::vector<PlanLinkOrder> link_orders;
   // Replicas that keep the optimizer's state of an element, at least; 0: all of them. See
@@ -191,6 +192,14 @@ PlanProgram CompleteProgram(const IslandPlan& plan, const std::string& device,
 // replica there is no sync. A link's order has messages between workers, each in one order and
 // once, and all micro-batches of a stage link. The error names device, stage and operation.
 absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequences);
+
+// The plan as that worker gets it: without the programs of other workers' devices. Sent to each
+// of an island's workers, all programs would grow with the square of their number.
+IslandPlan WithProgramsOf(const IslandPlan& plan, const NodeId& worker);
+// Validate(), but other workers' programs may be absent. Without them it cannot tell whether the
+// programs wait for each other: who made the plan has checked that.
+absl::Status ValidateFor(const NodeId& worker, const IslandPlan& plan, int32_t layers,
+                         int64_t batch_sequences);
 
 }  // namespace atl
 

@@ -379,7 +379,8 @@ class Rehearsal {
   std::set<Message> sent_;
 };
 
-absl::Status CheckPrograms(const IslandPlan& plan, const Places& places) {
+// `worker`: its devices' programs are required; empty: all are.
+absl::Status CheckPrograms(const IslandPlan& plan, const Places& places, const NodeId& worker) {
   std::set<std::string> seen;
   int64_t operations = 0;
   for (const PlanProgram& program : plan.programs) {
@@ -397,8 +398,10 @@ absl::Status CheckPrograms(const IslandPlan& plan, const Places& places) {
     ATOLL_RETURN_IF_ERROR(ProgramCheck(plan, place->second, program).Run());
   }
   for (const auto& [device, place] : places) {
-    if (!seen.contains(device)) return Refused("there is no program for ", device);
+    const bool required = worker.empty() || WorkerOfDevice(device) == worker;
+    if (required && !seen.contains(device)) return Refused("there is no program for ", device);
   }
+  if (seen.size() < places.size()) return absl::OkStatus();
   return Rehearsal(plan, places).Run();
 }
 
@@ -449,9 +452,8 @@ absl::Status CheckLinkOrders(const IslandPlan& plan) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequences) {
+absl::Status Check(const IslandPlan& plan, int32_t layers, int64_t batch_sequences,
+                   const NodeId& worker) {
   std::set<NodeId> members;
   ATOLL_RETURN_IF_ERROR(CheckMembers(plan, &members));
   if (plan.replicas.empty()) return Refused("it has no replicas");
@@ -462,7 +464,18 @@ absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequ
   ATOLL_RETURN_IF_ERROR(CheckDegrees(plan));
   ATOLL_RETURN_IF_ERROR(CheckShares(plan, batch_sequences));
   ATOLL_RETURN_IF_ERROR(CheckLinkOrders(plan));
-  return CheckPrograms(plan, places);
+  return CheckPrograms(plan, places, worker);
+}
+
+}  // namespace
+
+absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequences) {
+  return Check(plan, layers, batch_sequences, "");
+}
+
+absl::Status ValidateFor(const NodeId& worker, const IslandPlan& plan, int32_t layers,
+                         int64_t batch_sequences) {
+  return Check(plan, layers, batch_sequences, worker);
 }
 
 }  // namespace atl

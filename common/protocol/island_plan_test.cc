@@ -393,6 +393,26 @@ TEST_CASE("a device that holds two neighbouring stages sends itself nothing") {
           "stage 2 is on this device too");
 }
 
+TEST_CASE("a follower's plan has its own programs, and these are checked") {
+  const IslandPlan whole = Good();
+  IslandPlan own = WithProgramsOf(whole, "w1");
+  REQUIRE(own.programs.size() == 2);
+  const auto check = [](const IslandPlan& plan, const NodeId& worker) {
+    return std::string(ValidateFor(worker, plan, kLayers, kSequences).message());
+  };
+  CHECK(check(own, "w1") == "");
+  CHECK(check(whole, "w1") == "");
+  CHECK(check(own, "w2") == "plan: there is no program for w2/0");
+  CHECK(Check(own) == "plan: there is no program for w2/0");
+  own.programs.pop_back();
+  CHECK(check(own, "w1") == "plan: there is no program for w1/1");
+  own = WithProgramsOf(whole, "w2");
+  own.programs[0].ops.pop_back();
+  CHECK(check(own, "w2") == "plan: program of w2/0 does not end in its optimizer step");
+  own.programs = whole.programs;  // nothing else is left out
+  CHECK(own == whole);
+}
+
 TEST_CASE("CompleteProgram adds weight gradients in the order of micro-batches") {
   IslandPlan plan = Good();
   std::vector<PlanOp> ops = FillAndDrain({0}, 3);

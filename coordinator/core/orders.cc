@@ -67,10 +67,9 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, const OrderKey& 
   return key;
 }
 
-void SendOrder(State& s, Job& job, const IslandRecord& island, SentOrder& sent) {
+void SendOrder(State& s, Job& job, const IslandRecord& island, const SentOrder& sent) {
   const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
   if (worker == nullptr || !worker->attached) return;
-  sent.sent_at = s.now;
   IslandOrder order;
   order.job = job.id();
   order.spec = SpecFor(job, *worker);
@@ -90,7 +89,9 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, SentOrder& sent) 
   order.tokens_committed = sent.key.tokens_committed;
   order.active_islands = sent.key.active_islands;
   order.validate_version = sent.key.validate_version;
-  if (const IslandPlan* plan = PlanInForce(job, island)) order.plan = *plan;
+  if (const IslandPlan* plan = PlanInForce(job, island)) {
+    order.plan = WithProgramsOf(*plan, worker->record.name);
+  }
   order.at_boundary = sent.key.at_boundary;
   order.author = sent.key.author;
   order.takes_over_from = sent.key.takes_over_from;
@@ -98,15 +99,15 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, SentOrder& sent) 
   s.Send(*worker, std::move(order));
 }
 
-void SendMemberOrder(State& s, const Job& job, const Member& worker, SentMemberOrder& sent) {
-  sent.sent_at = s.now;
+void SendMemberOrder(State& s, const Job& job, const Member& worker, const SentMemberOrder& sent,
+                     int64_t sequence) {
   MemberOrder order;
   order.job = job.id();
   order.spec = SpecFor(job, worker);
   order.island = sent.island;
   order.generation = sent.generation;
-  order.sequence = sent.sequence;
-  order.plan = job.plans.at(sent.island);
+  order.sequence = sequence;
+  order.plan = WithProgramsOf(job.plans.at(sent.island), worker.record.name);
   order.at_boundary = AtBoundary(job, job.islands.at(sent.island));
   s.Send(worker, std::move(order));
 }
@@ -118,6 +119,13 @@ void RefreshMemberOrders(State& s, Job& job) {
     if (plan == nullptr) continue;
     for (size_t i = 1; i < plan->members.size(); ++i) {
       const IslandMember& member = plan->members[i];
+      const auto known = job.member_orders.find(member.worker);
+      if (known != job.member_orders.end() && known->second.island == id &&
+          known->second.generation == island.generation &&
+          known->second.incarnation == member.incarnation &&
+          known->second.plan_number == plan->number) {
+        continue;
+      }
       // A source may have an assignment in another island by now.
       const State::Place place = s.PlaceOf(member.worker);
       const bool elsewhere = place.job != nullptr && (place.job != &job || place.island != id);
@@ -128,12 +136,9 @@ void RefreshMemberOrders(State& s, Job& job) {
         continue;
       }
       SentMemberOrder& sent = job.member_orders[member.worker];
-      if (sent.island == id && sent.generation == island.generation &&
-          sent.incarnation == member.incarnation && sent.plan_number == plan->number) {
-        continue;
-      }
-      sent = {id, island.generation, member.incarnation, plan->number, s.NextSequence(), s.now};
-      SendMemberOrder(s, job, *worker, sent);
+      sent = {id, island.generation, member.incarnation, plan->number, s.NextSequence()};
+      sent.resending.Sent(s.now);
+      SendMemberOrder(s, job, *worker, sent, sent.sequence);
     }
   }
 }
@@ -239,6 +244,7 @@ void RefreshOrders(State& s, Job& job) {
     if (!fresh && it->second.key == key) continue;
     it->second.key = std::move(key);
     it->second.sequence = s.NextSequence();
+    it->second.resending.Sent(s.now);
     SendOrder(s, job, island, it->second);
   }
   RefreshMemberOrders(s, job);
@@ -247,31 +253,32 @@ void RefreshOrders(State& s, Job& job) {
 void ResendOrder(State& s, Job& job, IslandId id) {
   auto it = job.orders.find(id);
   // Not sent yet: RefreshOrders will at the end of this Step.
-  if (it == job.orders.end() || s.now - it->second.sent_at < kRetryInterval) return;
+  if (it == job.orders.end() || !it->second.resending.Due(s.now)) return;
   const IslandRecord& island = job.islands.at(id);
   const IslandPlan* plan = PlanInForce(job, island);
   // Another plan is being made. An order without one would be refused as old, and its number used.
   if ((plan == nullptr ? 0 : plan->number) != it->second.key.plan_number) return;
+  it->second.resending.SentAgain(s.now);
   SendOrder(s, job, island, it->second);
 }
 
 void ResendMemberOrder(State& s, Job& job, const NodeId& name) {
   auto it = job.member_orders.find(name);
-  if (it == job.member_orders.end() || s.now - it->second.sent_at < kRetryInterval) return;
+  if (it == job.member_orders.end() || !it->second.resending.Due(s.now)) return;
   SentMemberOrder& sent = it->second;
-  const IslandPlan* plan = PlanInForce(job, job.islands.at(sent.island));
-  if (plan == nullptr || plan->number != sent.plan_number) return;  // another one is being made
-  const bool named = std::any_of(plan->members.begin() + 1, plan->members.end(),
-                                 [&](const IslandMember& m) { return m.worker == name; });
-  if (!named) return;
   const Member& worker = *s.FindMember(MemberKind::kWorker, name);
   const std::optional<MemberProgress>& told = worker.following;
   const bool current = told && told->job == job.id() && told->island == sent.island &&
                        told->generation == sent.generation && told->seen_sequence >= sent.sequence;
   if (current) return;
+  const IslandPlan* plan = PlanInForce(job, job.islands.at(sent.island));
+  if (plan == nullptr || plan->number != sent.plan_number) return;  // another one is being made
+  const bool named = std::any_of(plan->members.begin() + 1, plan->members.end(),
+                                 [&](const IslandMember& m) { return m.worker == name; });
+  if (!named) return;
+  sent.resending.SentAgain(s.now);
   // A stop may have crossed it, which the worker has carried out since.
-  sent.sequence = s.NextSequence();
-  SendMemberOrder(s, job, worker, sent);
+  SendMemberOrder(s, job, worker, sent, s.NextSequence());
 }
 
 }  // namespace atl::coord

@@ -374,6 +374,7 @@ void RenumberPlan(Job& job, IslandRecord& island) {
 void OnPlanMade(State& s, const PlanMade& made) {
   Job* job = s.FindJob(made.job);
   if (job == nullptr || !job->active()) return;
+  s.Touch(*job, made.island);
   auto found = job->planning.find(made.island);
   if (found == job->planning.end() || found->second.request != made.request) return;
   Planning& planning = found->second;

@@ -237,8 +237,9 @@ std::string RefusedBy(const State& s, const Job& job) {
 
 bool AdmitLateWorkers(State& s, Job& job) {
   bool changed = false;
-  if (!CanSeat(s, job)) return false;
-  for (Member* member : Candidates(s, job)) {
+  const auto candidates = Candidates(s, job);
+  if (candidates.empty() || !CanSeat(s, job)) return false;
+  for (Member* member : candidates) {
     if (!member->prepared) continue;
     changed = true;
     std::vector<SiteFacts> site_facts = job.record.site_facts;

@@ -20,6 +20,7 @@ namespace atl::coord {
 namespace {
 
 constexpr Duration kGatheredOfEach = std::chrono::microseconds(50);
+constexpr Duration kTouchedOfEach = std::chrono::microseconds(10);
 
 struct ReachOfWorkers {
   template <typename Message>
@@ -53,6 +54,7 @@ struct ReachOfEvents {
   Reach operator()(const FromWorker& e) const { return std::visit(ReachOfWorkers(), e.message); }
   Reach operator()(const FromServer& e) const { return std::visit(ReachOfServers(), e.message); }
   Reach operator()(const WorkerConnectionLost&) const { return Reach::kMembers; }
+  Reach operator()(const PlanMade&) const { return Reach::kTouched; }
   Reach operator()(const Tick&) const { return Reach::kTouched; }
 };
 
@@ -114,11 +116,24 @@ bool IsChanged(const Job& job) {
          !dirty.contributions.empty() || !dirty.decisions.empty();
 }
 
+// What has changed counts as touched.
+void NoteTouched(State& s) {
+  for (auto& [number, job] : s.jobs) {
+    if (!IsChanged(job)) continue;
+    s.touched.insert(number);
+    job.touched.insert(job.dirty.islands.begin(), job.dirty.islands.end());
+    job.touched.insert(job.dirty.plans.begin(), job.dirty.plans.end());
+  }
+}
+
+Instant NextDeadlineOfJobs(const State& s) {
+  Instant next = kNever;
+  for (const auto& [number, job] : s.jobs) next = std::min(next, job.deadline);
+  return next;
+}
+
 // False: there is more to look at than these jobs.
 bool SettleTouched(State& s) {
-  for (auto& [number, job] : s.jobs) {
-    if (IsChanged(job)) s.touched.insert(number);
-  }
   for (const int64_t number : s.touched) {
     const auto found = s.jobs.find(number);
     if (found == s.jobs.end()) return false;
@@ -134,18 +149,30 @@ bool SettleTouched(State& s) {
 Reach ReachOf(const CoordinatorEvent& event) { return std::visit(ReachOfEvents(), event); }
 
 Instant Settle(State& s, Reach reach) {
+  const auto members = static_cast<int64_t>(s.members.size());
+  const bool gathers = members >= s.options.many_members;
   bool all = reach == Reach::kEverything || s.now >= std::min(s.settle_by, s.member_deadline);
   if (reach == Reach::kMembers && !all) {
-    const auto members = static_cast<int64_t>(s.members.size());
-    all = members < s.options.many_members;
-    if (!all) s.settle_by = std::min(s.settle_by, s.now + kGatheredOfEach * members);
+    all = !gathers;
+    if (gathers) s.settle_by = std::min(s.settle_by, s.now + kGatheredOfEach * members);
   }
-  if (!all) SettleDue(s);
-  if (all || !SettleTouched(s)) SettleAll(s);
-  s.touched.clear();
-  Instant deadline = std::min(s.settle_by, s.member_deadline);
-  for (const auto& [number, job] : s.jobs) deadline = std::min(deadline, job.deadline);
-  return deadline;
+  NoteTouched(s);
+  if (!s.touched.empty()) {
+    s.touched_by =
+        std::min(s.touched_by, s.now + (gathers ? kTouchedOfEach * members : Duration()));
+  }
+  if (!all && (s.now >= s.touched_by || s.now >= NextDeadlineOfJobs(s))) {
+    SettleDue(s);
+    all = !SettleTouched(s);
+    s.touched_by = kNever;
+    s.touched.clear();
+  }
+  if (all) {
+    SettleAll(s);
+    s.touched_by = kNever;
+    s.touched.clear();
+  }
+  return std::min({s.settle_by, s.member_deadline, s.touched_by, NextDeadlineOfJobs(s)});
 }
 
 }  // namespace atl::coord

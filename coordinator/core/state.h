@@ -6,6 +6,7 @@
 #ifndef ATOLL_COORDINATOR_CORE_STATE_H_
 #define ATOLL_COORDINATOR_CORE_STATE_H_
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <optional>
@@ -132,14 +133,33 @@ struct OrderKey {
   bool operator==(const OrderKey&) const = default;
 };
 
+// When an order is sent again that its worker has not acknowledged: after kRetryInterval, then
+// after twice as long each time. A coordinator that is late has acknowledgements in its queue, and
+// what it repeats makes it later.
+class Resending {
+ public:
+  bool Due(Instant now) const { return now - sent_at_ >= kRetryInterval * (1 << times_); }
+  void Sent(Instant now) { *this = Resending(now, 0); }
+  void SentAgain(Instant now) { *this = Resending(now, std::min(times_ + 1, kMostDoublings)); }
+
+  Resending() = default;
+
+ private:
+  static constexpr int kMostDoublings = 3;
+  Resending(Instant sent_at, int times) : sent_at_(sent_at), times_(times) {}
+
+  Instant sent_at_{};
+  int times_ = 0;
+};
+
 // A follower's order.
 struct SentMemberOrder {
   IslandId island = -1;
   Generation generation = 0;
   Incarnation incarnation = 0;
   int64_t plan_number = 0;
-  int64_t sequence = 0;
-  Instant sent_at{};
+  int64_t sequence = 0;  // of the first time; those sent again have larger ones
+  Resending resending = {};
 };
 
 // Going over to an island's newest plan; see switching.h.
@@ -193,7 +213,7 @@ struct ProgressWatch {
 struct SentOrder {
   OrderKey key;
   int64_t sequence = 0;
-  Instant sent_at{};
+  Resending resending = {};
 };
 
 struct Dirty {
@@ -267,7 +287,7 @@ struct Job {
   std::map<int32_t, std::vector<std::vector<ShardId>>> transfer_plans;  // by number of senders
   // What islands were leased when their newest generations began.
   std::map<IslandId, std::vector<PositionRange>> leased_before;
-  std::set<IslandId> touched;  // in this Step, see State::Touch
+  std::set<IslandId> touched;  // since it was settled, see State::Touch
   mutable std::map<IslandId, bool>
       plan_is_whole;          // where no Edit has changed it since; see PlanInForce
   Instant deadline = kNever;  // NextJobDeadline, at the last fixed point
@@ -362,7 +382,8 @@ struct State {
   std::set<NodeId> candidates;  // workers with a candidate_for
   std::set<NodeId> drained_workers;
   // When what follows from changes of members is looked for at the latest; see settle.h.
-  Instant settle_by = kNever;
+  Instant settle_by = kNever;   // everything
+  Instant touched_by = kNever;  // what is touched
   Instant member_deadline{};
 
   // The Step under way.

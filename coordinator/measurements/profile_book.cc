@@ -7,6 +7,13 @@
 #include "absl/strings/str_cat.h"
 
 namespace atl {
+namespace {
+
+// Of more links, what is measured meanwhile is gathered before rates between sites are computed.
+constexpr size_t kManyLinks = 1000;
+constexpr Duration kGatheredOfEachLink = std::chrono::microseconds(20);
+
+}  // namespace
 
 void ProfileBook::OnMessage(Instant now, const FromWorker& from) {
   if (const auto* hello = std::get_if<WorkerHello>(&from.message)) {
@@ -48,6 +55,7 @@ void ProfileBook::OnMessage(Instant now, const FromWorker& from) {
 void ProfileBook::OnHello(const NodeId& worker, Incarnation incarnation, const WorkerHello& hello) {
   if (standing_.size() >= options_.max_profiles && standing_.count(worker) == 0) return;
   const bool moved = std::exchange(standing_[worker].declared, hello.site) != hello.site;
+  all_declared_ = all_declared_ && !hello.site.empty();
   if (moved) {
     NoteLines();
     CheckAllTurns();
@@ -150,11 +158,20 @@ std::map<ProfileBook::Pair, LinkProfile> ProfileBook::Profiles() const {
   return links;
 }
 
-void ProfileBook::UpdateSites(Work& work) {
-  if (!std::exchange(links_changed_, false)) return;
-  const bool all_declared = std::all_of(standing_.begin(), standing_.end(), [](const auto& entry) {
-    return !entry.second.declared.empty();
-  });
+void ProfileBook::UpdateSites(Instant now, Work& work) {
+  if (!links_changed_) return;
+  // Then only the rates change, which nothing waits for.
+  if (all_declared_ && now < sites_at_) {
+    work.deadline = std::min(work.deadline, sites_at_);
+    return;
+  }
+  links_changed_ = false;
+  sites_at_ =
+      now + (links_.size() > kManyLinks ? kGatheredOfEachLink * static_cast<int64_t>(links_.size())
+                                        : Duration());
+  const bool all_declared = all_declared_ =
+      std::all_of(standing_.begin(), standing_.end(),
+                  [](const auto& entry) { return !entry.second.declared.empty(); });
   for (auto& [worker, found] :
        all_declared ? std::map<NodeId, MeasuredSite>() : FindSites(standing_, Profiles())) {
     Standing& standing = standing_[worker];
@@ -233,7 +250,7 @@ ProfileBook::Work ProfileBook::Advance(Instant now) {
         waiting_.push_back(std::move(waiting));
         continue;
       }
-      UpdateSites(work);
+      UpdateSites(now, work);
       FillIn(waiting.request);
       work.plan.emplace_back(waiting.key, std::move(waiting.request));
     }
@@ -246,7 +263,7 @@ ProfileBook::Work ProfileBook::Advance(Instant now) {
   // Half of the links would say something about the others that is not so.
   if (std::none_of(waiting_.begin(), waiting_.end(),
                    [](const Waiting& waiting) { return !waiting.turns.empty(); })) {
-    UpdateSites(work);
+    UpdateSites(now, work);
   }
   return work;
 }

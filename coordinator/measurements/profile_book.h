@@ -186,7 +186,7 @@ class ProfileBook {
   void CorrectLine(Instant now, const LinkProfile& was, const LinkProfile& is);
   std::string SiteOf(const NodeId& worker) const;  // empty: not known
   std::map<std::pair<NodeId, NodeId>, LinkProfile> Profiles() const;
-  void UpdateSites(Work& work);
+  void UpdateSites(Instant now, Work& work);
   bool Fresh(Instant now, const Pair& pair) const;
   bool IsLineFresh(Instant now, const std::string& line) const;
   void Release(const Turn& turn);
@@ -229,6 +229,8 @@ class ProfileBook {
   std::map<NodeId, IslandMember> said_hello_;
   std::map<std::pair<std::string, std::string>, double> site_rates_;  // the newest that went out
   bool links_changed_ = false;                                        // since sites were found
+  bool all_declared_ = false;  // the sites of all of standing_, when they were found
+  Instant sites_at_{};         // when they are found again at the earliest, if they are declared
   DeviceCorrections device_corrections_;
   LinkCorrections link_corrections_;
   SumCorrections sum_corrections_;

@@ -173,6 +173,7 @@ void ProfileBook::UnstoreDevices() {
 void ProfileBook::Remember(const NodeId& worker, Incarnation incarnation,
                            const Standing& standing) {
   standing_[worker] = standing;
+  all_declared_ = all_declared_ && !standing.declared.empty();
   said_hello_[worker].worker = worker;
   said_hello_[worker].incarnation = incarnation;
 }

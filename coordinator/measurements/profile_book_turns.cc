@@ -143,7 +143,7 @@ bool ProfileBook::BeginTurns(Instant now, Waiting& waiting, Work& work) {
   Places places = PlacesOf(waiting.request);
   if (places.unknown.size() > kAllPairsMax && waiting.joined.empty()) {
     if (BeginHubTurn(now, waiting, places)) return true;
-    UpdateSites(work);
+    UpdateSites(now, work);
     places = PlacesOf(waiting.request);
     places.unknown.clear();  // of those that no hub reaches nothing is measured
   }

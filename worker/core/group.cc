@@ -38,8 +38,8 @@ bool WorkerCore::Impl::StartReconfigure() {
   }
   absl::Status status;
   if (plan.number != 0) {
-    status = atl::Validate(plan, static_cast<int32_t>(order_->layers.size()),
-                           spec().inner.batch_sequences);
+    status = ValidateFor(identity_.name, plan, static_cast<int32_t>(order_->layers.size()),
+                         spec().inner.batch_sequences);
   }
   if (!status.ok()) {
     doing_ = absl::StrCat(Describe(plan), " cannot be run: ", status.message());
@@ -328,8 +328,8 @@ void WorkerCore::Impl::PlanFollow() {
     return;
   }
   const absl::Status status =
-      atl::Validate(plan, static_cast<int32_t>(prepared_->facts.layers.size()),
-                    follow_->spec.inner.batch_sequences);
+      ValidateFor(identity_.name, plan, static_cast<int32_t>(prepared_->facts.layers.size()),
+                  follow_->spec.inner.batch_sequences);
   if (!status.ok()) {
     doing_ = absl::StrCat(Describe(plan), " cannot be run: ", status.message());
     return;

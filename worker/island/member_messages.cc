@@ -7,6 +7,7 @@
 #include "common/event_loop.h"
 #include "worker/island/member.h"
 #include "worker/island/save_wire.h"
+#include "worker/pipeline/role.h"
 #include "worker/profiler/link_profiler.h"
 
 namespace atl::worker {
@@ -327,8 +328,8 @@ void GroupMember::OnPeerLost(const NodeId& peer, const std::string& reason) {
   bool works = false;  // with us
   {
     const std::lock_guard lock(state_mutex_);
-    for (const PlanProgram& program : plan_.programs) {
-      works = works || WorkerOfDevice(program.device) == peer;
+    for (const std::string& device : DevicesOf(plan_)) {
+      works = works || WorkerOfDevice(device) == peer;
     }
     works = works || (!plan_.members.empty() && plan_.members[0].worker == peer);
   }
