@@ -240,8 +240,7 @@ TEST_CASE("An older plan has no effect, and one that cannot be run is named") {
   story.Orders();
   CHECK(story.Idle<InterruptStep>());
   story.Trains();
-  story.order.plan = PlanOf(2, "w1", "w2");
-  story.order.plan.programs.pop_back();
+  story.order.plan = WithProgramsOf(PlanOf(2, "w1", "w2"), "w2");
   story.Orders();
   story.Trains();
   CHECK(story.Idle<Reconfigure>());

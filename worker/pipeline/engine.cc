@@ -56,8 +56,8 @@ LocalRun* Engine::Impl::Find(const std::string& device) const {
 
 absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan) const {
   ATOLL_RETURN_IF_ERROR(CheckJob(job));
-  ATOLL_RETURN_IF_ERROR(ValidateFor(worker_, plan, static_cast<int32_t>(job.model.layers) + 2,
-                                    job.batch_sequences));
+  ATOLL_RETURN_IF_ERROR(
+      ValidateFor(worker_, plan, static_cast<int32_t>(job.model.layers) + 2, job.batch_sequences));
   if (plan.tensor_parallel() > 1 && !AllowsTensorParallelism(job.optimizer.kind)) {
     return absl::InvalidArgumentError(
         "plan: tensor parallelism cuts matrices that this inner.optimizer steps whole: set "

@@ -23,13 +23,21 @@ inline void StartShared(World& world, const std::string& submit = "") {
 inline std::string Members(const IslandPlan& plan) {
   std::string names, lenders;
   for (const IslandMember& member : plan.members) {
-    const bool part =
-        std::any_of(plan.programs.begin(), plan.programs.end(), [&](const PlanProgram& program) {
-          return WorkerOfDevice(program.device) == member.worker;
+    const bool part = std::any_of(plan.replicas.begin(), plan.replicas.end(), [&](const auto& r) {
+      return std::any_of(r.stages.begin(), r.stages.end(), [&](const PlanStage& stage) {
+        return std::any_of(stage.devices.begin(), stage.devices.end(), [&](const auto& device) {
+          return WorkerOfDevice(device) == member.worker;
         });
+      });
+    });
     (part ? names : lenders) += member.worker;
   }
   return lenders.empty() ? names : names + "(" + lenders + ")";
+}
+
+// As two of its workers got it.
+inline bool SamePlan(const IslandPlan& a, const IslandPlan& b) {
+  return WithProgramsOf(a, "") == WithProgramsOf(b, "");
 }
 
 inline bool Says(const std::string& text, const std::string& what) {

@@ -192,7 +192,7 @@ void World::Step(const CoordinatorEvent& event) {
     store_.erase(key);
     if (!write.erase) store_.emplace(key, write.record);
   }
-  CheckStore();
+  if (++steps_ % kOftenEnough == 0 || store_.size() < kManyRecords) CheckStore();
   ATOLL_CHECK(actions.next_deadline > now_, "a deadline that has passed: the shell would spin");
   for (const Reply& reply : actions.replies) {
     reply_ = reply.status;

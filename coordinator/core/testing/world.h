@@ -152,6 +152,9 @@ class World {
 
   void Step(const CoordinatorEvent& event);
   void CheckStore();
+  // Of many records each check takes long: then not after each Step.
+  static constexpr size_t kManyRecords = 200;
+  static constexpr int kOftenEnough = 50;
   void Deliver(const ToWorker& to);
   void Deliver(const ToServer& to);
   void Plan(const MakePlan& ask);
@@ -183,6 +186,7 @@ class World {
   int64_t submitted_ = 0;
   Instant now_{};
   std::unique_ptr<CoordinatorCore> core_;
+  int64_t steps_ = 0;
   std::map<std::string, StoreRecord> store_, backup_, aside_;
   ClusterMark backup_mark_, aside_mark_;
   std::map<NodeId, Worker> workers_;
