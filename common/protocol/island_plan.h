@@ -196,8 +196,8 @@ absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequ
 // The plan as that worker gets it: without the programs of other workers' devices. Sent to each
 // of an island's workers, all programs would grow with the square of their number.
 IslandPlan WithProgramsOf(const IslandPlan& plan, const NodeId& worker);
-// Validate(), but other workers' programs may be absent. Without them it cannot tell whether the
-// programs wait for each other: who made the plan has checked that.
+// Validate(), but other workers' programs may be absent. Without them it does not find
+// programs that wait for each other: the planner has checked that.
 absl::Status ValidateFor(const NodeId& worker, const IslandPlan& plan, int32_t layers,
                          int64_t batch_sequences);
 
