@@ -10,6 +10,7 @@
 #include "coordinator/planner/leader.h"
 #include "coordinator/planner/objective.h"
 #include "coordinator/planner/scopes.h"
+#include "coordinator/planner/site_floor.h"
 
 namespace atl::plan {
 namespace {
@@ -316,6 +317,7 @@ class Enumerator {
     for (const EntityPool& pool : pools_) tp_ = std::max(tp_, pool.size);
     total_ = (job_.global_batch + micro_batch - 1) / micro_batch;
     orders_ = SiteOrders(cluster_, pools_);
+    site_floor_.emplace(cluster_, costs_, job_, pools_, micro_batch);
     const Composition all = AllOf(pools_);
     entities_ = std::accumulate(all.begin(), all.end(), 0);
     std::vector<Scope> scopes = ScopesOf(pools_, SiteOfLeader(cluster_));
@@ -384,7 +386,7 @@ class Enumerator {
   double RankOf(const std::vector<Composition>& groups) const {
     double price = 0;
     for (const Composition& group : groups) price += PriceOf(group);
-    return ranking_.Rank(price, SecondsOf(groups));
+    return ranking_.Rank(price, site_floor_->SecondsOf(groups, SecondsOf(groups)));
   }
 
   // Whether so much better ones are known already that this one will not be simulated.
@@ -443,6 +445,7 @@ class Enumerator {
   std::string scope_;
   Grouper grouper_;
   std::vector<EntityPool> pools_;
+  std::optional<SiteFloor> site_floor_;  // of pools_
   std::vector<std::vector<std::string>> orders_;
   std::set<std::pair<std::vector<Composition>, bool>> seen_;  // of one number of replicas
 };
