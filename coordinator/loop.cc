@@ -14,7 +14,6 @@ namespace atl {
 namespace {
 
 constexpr size_t kMaxTasks = 32768;
-constexpr Duration kHeldUp = std::chrono::milliseconds(100);  // a turn that is as late as no other
 // Of what is stored together.
 constexpr int kMaxGathered = 256;
 constexpr size_t kMaxPendingWrites = 1024;
@@ -162,7 +161,8 @@ absl::Status CoordinatorLoop::Run() {
 }
 
 Instant CoordinatorLoop::Turn(Instant now, std::optional<Queued> task) {
-  if (wake_ != kNever && now - wake_ > kHeldUp) Step(now, HeldUp{});
+  const auto posted_at = task ? std::optional(task->posted_at) : std::nullopt;
+  if (lateness_.IsLate(now, wake_, posted_at)) Step(now, HeldUp{});
   if (task) {
     ++run_;
     ++gathered_;

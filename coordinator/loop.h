@@ -18,6 +18,7 @@
 #include "common/event_loop.h"
 #include "coordinator/core/core.h"
 #include "coordinator/island_planner.h"
+#include "coordinator/lateness.h"
 #include "coordinator/observations.h"
 #include "coordinator/preview.h"
 #include "coordinator/store.h"
@@ -88,6 +89,7 @@ class CoordinatorLoop {
   struct Queued {
     Task run;
     bool gathers = false;
+    Instant posted_at = SteadyNow();
   };
   bool Enqueue(Queued task) {
     const bool posted = queue_.TryPost(std::move(task));
@@ -110,6 +112,7 @@ class CoordinatorLoop {
   CoordinatorCore core_;
   Instant core_deadline_ = kNever;
   Instant wake_ = kNever;  // when the loop's next turn is due at the latest
+  Lateness lateness_;
   bool changed_ = false;
   CoordinatorActions pending_;  // of steps that are not stored yet: writes, messages and replies
   int gathered_ = 0;            // tasks since the last Commit

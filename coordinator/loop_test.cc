@@ -109,6 +109,22 @@ TEST_CASE("nothing_of_gathered_events_is_sent_when_the_store_fails") {
   CHECK(harness.sent.empty());
 }
 
+TEST_CASE("members are spared while the loop itself is late") {
+  using std::chrono::milliseconds;
+  const Instant start = Instant() + milliseconds(10'000);
+  const auto at = [&](int ms) { return start + milliseconds(ms); };
+  Lateness lateness;
+  CHECK_FALSE(lateness.IsLate(at(0), kNever, std::nullopt));
+  CHECK_FALSE(lateness.IsLate(at(100), at(0), std::nullopt));
+  CHECK(lateness.IsLate(at(101), at(0), std::nullopt));
+  // A queue that does not get shorter.
+  CHECK_FALSE(lateness.IsLate(at(999), kNever, at(0)));
+  CHECK(lateness.IsLate(at(1000), kNever, at(0)));
+  CHECK_FALSE(lateness.IsLate(at(1001), kNever, at(0)));
+  CHECK_FALSE(lateness.IsLate(at(1999), kNever, at(500)));
+  CHECK(lateness.IsLate(at(2000), kNever, at(1000)));
+}
+
 TEST_CASE("a_new_connection_of_a_member_is_preceded_by_what_is_pending_for_it") {
   Harness harness;
   harness.PostHello(1);

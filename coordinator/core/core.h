@@ -161,8 +161,9 @@ struct ProfileChanged {
   double size = 1;           // "2 times slower"
 };
 
-// The coordinator itself stalled (its machine, its disk) and is late: heartbeats that came
-// meanwhile are still unread, so no member is evicted for silence within the next heartbeat's time.
+// The coordinator itself stalled (its machine, its disk, its queue) and is late: heartbeats that
+// came meanwhile are still unread, so no member is evicted for silence within the next heartbeat's
+// time.
 struct HeldUp {};
 
 // The deadline of the last Actions has come. Always allowed.
