@@ -74,24 +74,26 @@ const Job* State::FindJob(const JobId& id) const { return const_cast<State*>(thi
 
 namespace {
 
-bool IsIn(const IslandRecord& island, const NodeId& worker) {
-  return island.incarnation != 0 &&
-         (island.worker == worker ||
-          std::any_of(island.followers.begin(), island.followers.end(),
-                      [&](const IslandMember& follower) { return follower.worker == worker; }));
+// `at`: of the followers, where it was.
+bool IsIn(const IslandRecord& island, const NodeId& worker, size_t at) {
+  if (island.incarnation == 0) return false;
+  if (at < island.followers.size() && island.followers[at].worker == worker) return true;
+  return island.worker == worker ||
+         std::any_of(island.followers.begin(), island.followers.end(),
+                     [&](const IslandMember& follower) { return follower.worker == worker; });
 }
 
 }  // namespace
 
 State::Place State::PlaceOf(const NodeId& worker) {
-  const auto at = [&](Job& job, IslandId id) {
+  const auto at = [&](Job& job, IslandId id, size_t follower) {
     const IslandRecord& island = job.islands.at(id);
-    return IsIn(island, worker) ? Place{&job, id, island.worker == worker} : Place{};
+    return IsIn(island, worker, follower) ? Place{&job, id, island.worker == worker} : Place{};
   };
   if (const auto noted = places.find(worker); noted != places.end()) {
-    const auto job = jobs.find(noted->second.first);
+    const auto job = jobs.find(noted->second.job);
     if (job != jobs.end() && job->second.active()) {
-      const Place place = at(job->second, noted->second.second);
+      const Place place = at(job->second, noted->second.island, noted->second.follower);
       if (place.job != nullptr) return place;
     }
   }
@@ -99,7 +101,7 @@ State::Place State::PlaceOf(const NodeId& worker) {
   for (auto& [number, job] : jobs) {
     if (!job.active()) continue;
     for (const IslandId id : job.dirty.islands) {
-      const Place place = at(job, id);
+      const Place place = at(job, id, 0);
       if (place.job != nullptr) return place;
     }
   }
@@ -109,9 +111,9 @@ State::Place State::PlaceOf(const NodeId& worker) {
 void State::NotePlaces(const Job& job, IslandId id) {
   const IslandRecord& island = job.islands.at(id);
   if (island.incarnation == 0) return;
-  places[island.worker] = {job.record.number, id};
-  for (const IslandMember& follower : island.followers) {
-    places[follower.worker] = {job.record.number, id};
+  places[island.worker] = {job.record.number, id, 0};
+  for (size_t i = 0; i < island.followers.size(); ++i) {
+    places[island.followers[i].worker] = {job.record.number, id, i};
   }
 }
 
@@ -130,12 +132,14 @@ void State::SetFollowing(Member& worker, const std::optional<MemberProgress>& fo
     return std::pair(progress.job, progress.island);
   };
   const std::optional<MemberProgress>& before = worker.following;
-  if (before && (!following || key(*before) != key(*following))) {
+  const bool same =
+      before && following && before->job == following->job && before->island == following->island;
+  if (before && !same) {
     const auto members = followed.find(key(*before));
     members->second.erase(worker.record.name);
     if (members->second.empty()) followed.erase(members);
   }
-  if (following) followed[key(*following)].insert(worker.record.name);
+  if (following && !same) followed[key(*following)].insert(worker.record.name);
   worker.following = following;
 }
 

@@ -377,7 +377,12 @@ struct State {
   int64_t next_plan_request = 0;  // of MakePlan and GroupWorkers
 
   // Indices, so that a heartbeat costs the same however many members there are.
-  std::map<NodeId, std::pair<int64_t, IslandId>> places;  // job's number; see PlaceOf
+  struct NotedPlace {
+    int64_t job = 0;  // its number
+    IslandId island = 0;
+    size_t follower = 0;  // at this index of its followers, or its leader
+  };
+  std::map<NodeId, NotedPlace> places;  // see PlaceOf
   std::map<std::pair<JobId, IslandId>, std::set<NodeId>> followed;
   std::set<NodeId> candidates;  // workers with a candidate_for
   std::set<NodeId> drained_workers;
