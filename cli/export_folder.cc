@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 
 namespace atl::cli {
 namespace {
@@ -21,14 +22,27 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "merges.txt",
                                            "vocab.txt",
                                            "added_tokens.json",
+                                           "chat_template.jinja",
                                            "spiece.model"};
 
+constexpr char kGenerationConfig[] = "generation_config.json";
+
 bool IsExported(const std::string& name) {
-  if (name == "config.json" || name == "model.safetensors.index.json" || name == "atoll-job")
+  if (name == "config.json" || name == kGenerationConfig ||
+      name == "model.safetensors.index.json" || name == "atoll-job")
     return true;
   if (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors")) return true;
   return std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) !=
          std::end(kTokenizerFiles);
+}
+
+absl::Status CopyInto(const fs::path& source, const fs::path& target) {
+  std::error_code error;
+  if (fs::equivalent(source, target, error)) return absl::OkStatus();
+  fs::copy_file(source, target, fs::copy_options::overwrite_existing, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("copying ", source.string(), " to ", target.string(), ": ", error.message()));
 }
 
 }  // namespace
@@ -75,13 +89,24 @@ absl::StatusOr<std::vector<std::string>> CopyTokenizer(const std::string& path,
     copies.emplace_back(path, usual);
   }
   for (const auto& [source, name] : copies) {
-    fs::copy_file(source, fs::path(folder) / name, fs::copy_options::overwrite_existing, error);
-    if (error) {
-      return absl::UnavailableError(
-          absl::StrCat("copying ", source.string(), " to ", folder, ": ", error.message()));
-    }
+    ATOLL_RETURN_IF_ERROR(CopyInto(source, fs::path(folder) / name));
   }
   return names;
+}
+
+absl::Status CopyGenerationConfig(const ModelSpec& model, const std::string& folder) {
+  if (model.initial_weights_path.empty() && model.config_path.empty()) return absl::OkStatus();
+  const fs::path from = model.initial_weights_path.empty()
+                            ? fs::path(model.config_path).parent_path()
+                            : fs::path(model.initial_weights_path);
+  std::error_code error;
+  if (!fs::exists(from, error)) {
+    return absl::NotFoundError(
+        absl::StrCat("model ", from.string(), ": is not on this machine; copy its ",
+                     kGenerationConfig, ", if it has one, beside the model"));
+  }
+  if (!fs::is_regular_file(from / kGenerationConfig, error)) return absl::OkStatus();
+  return CopyInto(from / kGenerationConfig, fs::path(folder) / kGenerationConfig);
 }
 
 }  // namespace atl::cli

@@ -1,4 +1,5 @@
-// The folder that `atoll export` writes: what may be in it before, and the tokenizer's files.
+// The folder that `atoll export` writes: what may be in it before, the tokenizer's files, and how
+// text is generated.
 
 #ifndef ATOLL_CLI_EXPORT_FOLDER_H_
 #define ATOLL_CLI_EXPORT_FOLDER_H_
@@ -8,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/protocol/job_spec.h"
 
 namespace atl::cli {
 
@@ -19,6 +21,10 @@ absl::Status CheckExportFolder(const std::string& folder);
 // NOT_FOUND: it is not on this machine.
 absl::StatusOr<std::vector<std::string>> CopyTokenizer(const std::string& path,
                                                        const std::string& folder);
+
+// Copies the generation_config.json of the folder that the job's model came from, if it has one.
+// NOT_FOUND: that folder is not on this machine.
+absl::Status CopyGenerationConfig(const ModelSpec& model, const std::string& folder);
 
 }  // namespace atl::cli
 

@@ -60,6 +60,30 @@ TEST_CASE("a tokenizer's files are copied, under their usual names") {
   CHECK(absl::IsNotFound(CopyTokenizer(folder.at("nowhere"), folder.at("to")).status()));
 }
 
+TEST_CASE("how text is generated comes from the folder of the model") {
+  Folder folder;
+  fs::create_directory(folder.at("to"));
+  folder.Write("from/config.json");
+  const std::string copy = folder.at("to/generation_config.json");
+  ModelSpec model;
+  CHECK(CopyGenerationConfig(model, folder.at("to")).ok());
+  model.initial_weights_path = folder.at("from");
+  CHECK(CopyGenerationConfig(model, folder.at("to")).ok());
+  CHECK_FALSE(fs::exists(copy));
+  folder.Write("from/generation_config.json");
+  CHECK(CopyGenerationConfig(model, folder.at("to")).ok());
+  CHECK(fs::exists(copy));
+  CHECK(CheckExportFolder(folder.at("to")).ok());
+  CHECK(CopyGenerationConfig(model, folder.at("from")).ok());
+  fs::remove(copy);
+  model = ModelSpec();
+  model.config_path = folder.at("from/config.json");
+  CHECK(CopyGenerationConfig(model, folder.at("to")).ok());
+  CHECK(fs::exists(copy));
+  model.config_path = folder.at("nowhere/config.json");
+  CHECK(absl::IsNotFound(CopyGenerationConfig(model, folder.at("to"))));
+}
+
 TEST_CASE("names of classes go into config.json and come back, one for each of the model's") {
   Folder folder;
   folder.Write("config.json");

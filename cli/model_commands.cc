@@ -66,9 +66,11 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
   });
   if (shown < 1) std::cerr << "\n";  // the bar ends here, and a message follows
   if (!status.ok()) return status;
-  const absl::Status added = AddFromData(spec.data, folder);
-  if (!absl::IsNotFound(added)) return added;
-  std::cerr << "atoll: " << added.message() << "\n";
+  for (const absl::Status& added :
+       {AddFromData(spec.data, folder), CopyGenerationConfig(spec.model, folder)}) {
+    if (!added.ok() && !absl::IsNotFound(added)) return added;
+    if (!added.ok()) std::cerr << "atoll: " << added.message() << "\n";
+  }
   return absl::OkStatus();
 }
 
