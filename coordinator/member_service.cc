@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <vector>
 
 #include "common/logging.h"
@@ -221,7 +222,7 @@ class Stream : public SendingStream<BytesReactor, grpc::ByteBuffer> {
   }
 
   absl::StatusOr<typename Kind::Up> Parse() {
-    std::array<char, kSmallArenaBytes> block;
+    alignas(std::max_align_t) std::array<char, kSmallArenaBytes> block;
     google::protobuf::Arena arena(Within(block.data(), block.size()));
     auto* wire = google::protobuf::Arena::CreateMessage<typename Kind::WireUp>(&arena);
     const grpc::Status status =
