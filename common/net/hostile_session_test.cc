@@ -258,7 +258,8 @@ TEST_CASE("a block of a collective that is tampered with is not delivered, nor a
     INFO(sin.name);
     Workers workers(Sin(Interceptor::kToServer, 1, sin.commit));
     for (int i = 0; i < 3; ++i) {  // of one chunk, so they stay where they came
-      workers.a.Say(workers.b, kSum, absl::StrCat(i), std::string(kChunkBytes, 's'));
+      // The last one may come after the second is refused.
+      (void)workers.a.TrySay(workers.b, kSum, absl::StrCat(i), std::string(kChunkBytes, 's'));
     }
     REQUIRE(absl::StrContains(workers.b.AwaitLost("a"), "protocol"));
     const bool whole = std::string(sin.name) == "a message repeated" ||

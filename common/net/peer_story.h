@@ -51,15 +51,20 @@ class TestPeer : public PeerHandler {
 
   void Say(const TestPeer& to, PeerChannel channel, const std::string& header,
            const std::string& text = "") {
+    const absl::Status sent = TrySay(to, channel, header, text);
+    INFO(sent.ToString());
+    REQUIRE(sent.ok());
+  }
+  // To a peer that may be lost by now.
+  absl::Status TrySay(const TestPeer& to, PeerChannel channel, const std::string& header,
+                      const std::string& text = "") {
     auto owned = std::make_shared<std::string>(text);
     PeerMessage message;
     message.channel = channel;
     message.header = header;
     message.payload = std::as_bytes(std::span(*owned));
     message.owner = owned;
-    const absl::Status sent = link->Send(to.member.worker, std::move(message));
-    INFO(sent.ToString());
-    REQUIRE(sent.ok());
+    return link->Send(to.member.worker, std::move(message));
   }
   // The next message of the channel; its credit is the caller's.
   PeerDelivery Hear(PeerChannel channel) {
