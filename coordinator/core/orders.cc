@@ -258,7 +258,7 @@ void ResendOrder(State& s, Job& job, IslandId id) {
   const IslandPlan* plan = PlanInForce(job, island);
   // Another plan is being made. An order without one would be refused as old, and its number used.
   if ((plan == nullptr ? 0 : plan->number) != it->second.key.plan_number) return;
-  it->second.resending.SentAgain(s.now);
+  it->second.resending.SentAgain(s.now, s.HasManyMembers());
   SendOrder(s, job, island, it->second);
 }
 
@@ -276,7 +276,7 @@ void ResendMemberOrder(State& s, Job& job, const NodeId& name) {
   const bool named = std::any_of(plan->members.begin() + 1, plan->members.end(),
                                  [&](const IslandMember& m) { return m.worker == name; });
   if (!named) return;
-  sent.resending.SentAgain(s.now);
+  sent.resending.SentAgain(s.now, s.HasManyMembers());
   // A stop may have crossed it, which the worker has carried out since.
   SendMemberOrder(s, job, worker, sent, s.NextSequence());
 }

@@ -151,7 +151,7 @@ Reach ReachOf(const CoordinatorEvent& event) { return std::visit(ReachOfEvents()
 
 Instant Settle(State& s, Reach reach) {
   const auto members = static_cast<int64_t>(s.members.size());
-  const bool gathers = members >= s.options.many_members;
+  const bool gathers = s.HasManyMembers();
   bool all = reach == Reach::kEverything || s.now >= std::min(s.settle_by, s.member_deadline);
   if (reach == Reach::kMembers && !all) {
     all = !gathers;

@@ -133,14 +133,16 @@ struct OrderKey {
   bool operator==(const OrderKey&) const = default;
 };
 
-// When an order is sent again that its worker has not acknowledged: after kRetryInterval, then
-// after twice as long each time. A coordinator that is late has acknowledgements in its queue, and
-// what it repeats makes it later.
+// When an order is sent again that its worker has not acknowledged: after kRetryInterval; with many
+// members, then after twice as long each time. A coordinator that is late has acknowledgements in
+// its queue, and what it repeats makes it later.
 class Resending {
  public:
   bool Due(Instant now) const { return now - sent_at_ >= kRetryInterval * (1 << times_); }
   void Sent(Instant now) { *this = Resending(now, 0); }
-  void SentAgain(Instant now) { *this = Resending(now, std::min(times_ + 1, kMostDoublings)); }
+  void SentAgain(Instant now, bool many_members) {
+    *this = Resending(now, many_members ? std::min(times_ + 1, kMostDoublings) : 0);
+  }
 
   Resending() = default;
 
@@ -406,6 +408,10 @@ struct State {
     IslandId island = -1;
     bool leads = false;
   };
+  // So many that what follows from events is gathered; see settle.h.
+  bool HasManyMembers() const {
+    return static_cast<int64_t>(members.size()) >= options.many_members;
+  }
   Place PlaceOf(const NodeId& worker);
   // After the islands of a job have changed.
   void NotePlaces(const Job& job, IslandId id);
