@@ -162,14 +162,13 @@ Instant Settle(State& s, Reach reach) {
     s.touched_by =
         std::min(s.touched_by, s.now + (gathers ? kTouchedOfEach * members : Duration()));
   }
-  if (!all && (s.now >= s.touched_by || s.now >= NextDeadlineOfJobs(s))) {
+  const bool due = s.now >= s.touched_by || s.now >= NextDeadlineOfJobs(s);
+  if (!all && due) {
     SettleDue(s);
     all = !SettleTouched(s);
-    s.touched_by = kNever;
-    s.touched.clear();
   }
-  if (all) {
-    SettleAll(s);
+  if (all) SettleAll(s);
+  if (all || due) {
     s.touched_by = kNever;
     s.touched.clear();
   }

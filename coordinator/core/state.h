@@ -408,11 +408,11 @@ struct State {
     IslandId island = -1;
     bool leads = false;
   };
+  Place PlaceOf(const NodeId& worker);
   // So many that what follows from events is gathered; see settle.h.
   bool HasManyMembers() const {
     return static_cast<int64_t>(members.size()) >= options.many_members;
   }
-  Place PlaceOf(const NodeId& worker);
   // After the islands of a job have changed.
   void NotePlaces(const Job& job, IslandId id);
   void SetCandidate(Member& worker, const JobId& job);  // empty: of none
