@@ -97,7 +97,7 @@ struct ServerConnectionLost {
 struct SubmitJob {
   int64_t request_id = 0;
   JobSpec spec;
-  int64_t number = 0;  // of the job's id: drawn at random, so that it is never given twice
+  int64_t number = 0;  // of the job's id, drawn at random; the next one that is free is given
 };
 // kAdopt: take over a job that this coordinator does not know from the servers that hold it.
 // kRefill: what a server had of the job is lost; its shards are filled from an island.

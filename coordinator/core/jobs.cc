@@ -148,6 +148,17 @@ bool WasGiven(const State& s, const JobId& id) {
          });
 }
 
+// The first id from the drawn number on that was never given.
+absl::StatusOr<JobId> FreeId(const State& s, const SubmitJob& request) {
+  constexpr int64_t kNumbersTried = 100;
+  for (int64_t i = 0; i < kNumbersTried; ++i) {
+    JobId id = absl::StrCat(request.spec.name, "-", request.number + i);
+    if (!WasGiven(s, id)) return id;
+  }
+  return absl::AbortedError(absl::StrCat("the ids from ", request.spec.name, "-", request.number,
+                                         " on were given before: submit the job again"));
+}
+
 // All of it is there; its islands are vacant.
 void ResumeFailed(State& s, Job& job) {
   for (auto& [key, member] : s.members) member.refused.erase(job.id());
@@ -193,16 +204,13 @@ void OnSubmit(State& s, const SubmitJob& request) {
         absl::StrCat(open, " jobs have not ended, the coordinator keeps at most ",
                      s.options.max_jobs, ": cancel some or wait"));
   }
-  const JobId id = absl::StrCat(request.spec.name, "-", request.number);
-  if (reply.status.ok() && WasGiven(s, id)) {
-    reply.status =
-        absl::AbortedError(absl::StrCat("the id ", id, " was given before: submit the job again"));
-  }
+  absl::StatusOr<JobId> id = FreeId(s, request);
+  reply.status.Update(id.status());
   if (reply.status.ok()) {
     const int64_t number = (s.jobs.empty() ? 0 : s.jobs.rbegin()->first) + 1;
     Job& job = s.jobs[number];
     JobRecord& record = job.EditRecord();
-    record.job = id;
+    record.job = *std::move(id);
     record.number = number;
     record.spec = request.spec;
     job.EditProgress().job = record.job;
