@@ -296,6 +296,7 @@ void IslandPlanner::Plan(std::unique_lock<std::mutex>& lock, Item item) {
   const auto* made = std::get_if<PlanMade>(&answer);
   if (made != nullptr && made->plan.ok()) {
     Keep(item, *made->plan, others.empty() ? nullptr : others[0]);
+    item.request.ran = made->plan->replicas;
     prepared_.Begin({item.key.job, item.key.island}, item.request);
   }
   post_(std::move(answer));  // before any answer to a newer request of the island

@@ -29,6 +29,7 @@ PlanRequest RequestOf(const MakePlan& ask) {
   request.number = ask.number;
   request.islands = ask.islands;
   request.members = MembersOf(ask.workers);
+  request.ran = ask.ran;
   return request;
 }
 

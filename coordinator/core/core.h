@@ -201,6 +201,7 @@ struct MakePlan {
   bool busy = false;  // they are in an island that runs, or ran: there is no time to measure links
   std::string reason;
   std::optional<IslandPlan> current;  // in force, of these workers
+  std::vector<PlanReplica> ran = {};  // of the island's plan that ran last: where its state is
 };
 
 // Who of these workers shares an island is to be measured (layout.island = "site") or decided

@@ -110,6 +110,13 @@ MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
   ask.facts = *job.record.facts;
   ask.busy = job.plans.contains(island.island);
   if (current != nullptr) ask.current = *current;
+  const auto planning = job.planning.find(island.island);
+  const auto plan = job.plans.find(island.island);
+  if (planning != job.planning.end() && !planning->second.ran.empty()) {
+    ask.ran = planning->second.ran;
+  } else if (plan != job.plans.end()) {  // this coordinator has not seen any set up
+    ask.ran = plan->second.replicas;
+  }
   for (const IslandMember& member : roster) {
     const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
     ask.workers.push_back({member, SiteOf(worker), worker.devices});
@@ -462,6 +469,20 @@ bool Awaits(State& s, const Job& job, const IslandRecord& island, Planning& plan
 
 }  // namespace
 
+namespace {
+
+void NoteWhatRuns(const State& s, const Job& job, const IslandRecord& island, Planning& planning) {
+  const auto plan = job.plans.find(island.island);
+  if (plan == job.plans.end() || planning.ran_number == plan->second.number ||
+      !IsSetUp(s, job, island, plan->second)) {
+    return;
+  }
+  planning.ran_number = plan->second.number;
+  planning.ran = plan->second.replicas;
+}
+
+}  // namespace
+
 void AdvancePlans(State& s, Job& job) {
   for (const auto& [id, island] : job.islands) {
     if (!job.touched.contains(id)) continue;
@@ -470,6 +491,7 @@ void AdvancePlans(State& s, Job& job) {
       continue;
     }
     Planning& planning = job.planning[id];
+    NoteWhatRuns(s, job, island, planning);
     const std::vector<IslandMember> roster = NextRoster(s, job, island);
     if (!SameWorkers(planning.asked, roster)) {
       planning.request = 0;

@@ -194,6 +194,9 @@ struct Planning {
   Changes asked_for;                       // `changed` of the newest request
   std::string asked_reason;                // `reason` of the newest request
   std::map<NodeId, std::string> left_out;  // by the newest plan, and why
+  // The newest plan that was set up: where the state is, until another one is.
+  int64_t ran_number = 0;
+  std::vector<PlanReplica> ran;
 };
 
 // Finding out who shares an island.

@@ -19,6 +19,7 @@
 #include "coordinator/planning/pinned_plan.h"
 #include "coordinator/planning/plan_memory.h"
 #include "coordinator/planning/recomputation.h"
+#include "coordinator/planning/state_placement.h"
 #include "coordinator/planning/tensor_split.h"
 
 namespace atl {
@@ -165,6 +166,7 @@ absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput
   FoundPlan found;
   ATOLL_ASSIGN_OR_RETURN(found.plan, plan::PlanJob(input.cluster, input.costs, input.job, options));
   if (!leader.empty()) TurnTowards(input, leader, request.seed, found.plan);
+  KeepStateInPlace(request, input, found.plan);
   ATOLL_RETURN_IF_ERROR(ShareUnevenly(request, input, found.plan));
   plan::Rerank(input.cluster, input.costs, input.job, found.plan);
   found.island = InRuntimeForm(request, input, found.plan);
@@ -397,9 +399,10 @@ absl::StatusOr<IslandPlan> PlanLike(const PlanRequest& request, const PlanReques
   if (1e9 * like_plan.outcome.step_s > limit_ns) {
     return absl::FailedPreconditionError("its step takes longer than that of the like island");
   }
-  plan::Rerank(input.cluster, input.costs, input.job, like_plan);
   like_plan.reason = absl::StrCat("as found for an island of like workers, led by ",
                                   other.members[0].member.worker);
+  KeepStateInPlace(request, input, like_plan);
+  plan::Rerank(input.cluster, input.costs, input.job, like_plan);
   found.island = InRuntimeForm(request, input, like_plan);
   const std::vector<MemoryLack> lacks = PredictFitting(request, &found.island);
   if (!lacks.empty()) return absl::ResourceExhaustedError(Text(lacks[0]));

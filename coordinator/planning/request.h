@@ -43,6 +43,7 @@ struct PlanRequest {
   std::vector<UnreachablePair> unreachable;  // see LeaveOutUnreachable
   int64_t number = 1;                        // of the plan; 1: the island's first
   int islands = 1;                           // that share the job's tokens
+  std::vector<PlanReplica> ran = {};  // of the island's plan that ran last: where its state is
   uint64_t seed = 1;
   std::function<bool()> stop;  // polled between candidates; what is best by then is returned
   std::optional<int>

@@ -1,0 +1,361 @@
+#include "coordinator/planning/state_placement.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "coordinator/planner/leader.h"
+#include "coordinator/planner/objective.h"
+
+namespace atl {
+namespace {
+
+constexpr double kWorseAtMost = 1.01;
+constexpr size_t kComparedReplicas = 64;  // of those that ran, with each of the layout's
+
+// For each node, the layers that it holds.
+using Holdings = std::map<NodeId, std::vector<bool>>;
+
+Holdings HoldingsOf(const PlanRequest& request, size_t layers) {
+  Holdings held;
+  for (const PlanReplica& replica : request.ran) {
+    for (const PlanStage& stage : replica.stages) {
+      for (const std::string& device : stage.devices) {
+        std::vector<bool>& its = held[WorkerOfDevice(device)];
+        its.resize(layers);
+        const auto last = std::min<size_t>(layers, stage.first_layer + stage.layers);
+        for (size_t layer = stage.first_layer; layer < last; ++layer) its[layer] = true;
+      }
+    }
+  }
+  return held;
+}
+
+// One entity's part of a layout: of one replica, one stage or several.
+struct Part {
+  size_t replica = 0;
+  std::vector<size_t> stages = {};
+  size_t entity = 0;  // that has it
+  size_t layers = 0;  // which ones: parts of the same ones have the same number
+};
+
+// Devices that hold layers together.
+struct Entity {
+  std::vector<int> devices;
+  std::optional<size_t> ran_in = {};  // replica of the plan that ran last
+  size_t held = 0;                    // as Part::layers: what its node holds
+};
+
+class Placement {
+ public:
+  Placement(const PlanRequest& request, const PlanningInput& input, const plan::Layout& layout)
+      : input_(input),
+        layout_(layout),
+        held_(HoldingsOf(request, input.costs.model().layers.size())) {
+    std::map<std::vector<int>, size_t> known;  // by devices in order
+    std::set<int> used;
+    for (size_t r = 0; r < layout.replicas.size(); ++r) AddParts(r, known, used);
+    for (size_t r = 0; r < request.ran.size(); ++r) AddRan(request.ran[r], r, known, used);
+    ran_replicas_ = request.ran.size();
+    NumberLayers();
+  }
+
+  // Parameters that stay where they are, of this layout's.
+  double InPlace(const plan::Layout& layout) const {
+    double parameters = 0;
+    for (const plan::Replica& replica : layout.replicas) {
+      for (const plan::Stage& stage : replica.stages)
+        parameters += Overlap(stage, stage.devices[0]);
+    }
+    return parameters;
+  }
+
+  double Parameters() const {
+    double parameters = 0;
+    for (const plan::Layer& layer : input_.costs.model().layers) {
+      parameters += static_cast<double>(layer.parameters);
+    }
+    return parameters * static_cast<double>(layout_.replicas.size());
+  }
+
+  // Other devices in the places: those of a replica that ran last stay together where that keeps
+  // most; then each place on its own. With `same_types`, of the type that the place has now.
+  std::optional<plan::Layout> Placed(bool same_types) {
+    same_types_ = same_types;
+    chosen_.assign(parts_.size(), std::nullopt);
+    taken_.assign(entities_.size(), false);
+    ChooseReplicas();
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      if (!chosen_[p] && !ChooseAlone(p)) return std::nullopt;
+    }
+    plan::Layout placed = layout_;
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      for (const size_t s : parts_[p].stages) {
+        placed.replicas[parts_[p].replica].stages[s].devices = entities_[*chosen_[p]].devices;
+      }
+    }
+    return placed;
+  }
+
+ private:
+  const plan::Device& First(size_t entity) const {
+    return input_.cluster.devices[entities_[entity].devices[0]];
+  }
+
+  void AddParts(size_t r, std::map<std::vector<int>, size_t>& known, std::set<int>& used) {
+    const plan::Replica& replica = layout_.replicas[r];
+    const std::vector<int> places = plan::PlacesOf(replica);
+    const size_t first = parts_.size();
+    for (size_t s = 0; s < replica.stages.size(); ++s) {
+      const size_t part = first + static_cast<size_t>(places[s]);
+      if (part == parts_.size()) {
+        std::vector<int> devices = replica.stages[s].devices;
+        parts_.push_back({.replica = r, .entity = entities_.size()});
+        entities_.push_back({devices});
+        used.insert(devices.begin(), devices.end());
+        std::sort(devices.begin(), devices.end());
+        known[devices] = entities_.size() - 1;
+      }
+      parts_[part].stages.push_back(s);
+    }
+  }
+
+  // Those of its entities that the layout uses as they are or not at all.
+  void AddRan(const PlanReplica& replica, size_t r, std::map<std::vector<int>, size_t>& known,
+              const std::set<int>& used) {
+    for (const PlanStage& stage : replica.stages) {
+      std::vector<int> devices;
+      for (const std::string& device : stage.devices) {
+        if (const auto found = Indices().find(device); found != Indices().end()) {
+          devices.push_back(found->second);
+        }
+      }
+      if (devices.size() != stage.devices.size()) continue;
+      std::vector<int> sorted = devices;
+      std::sort(sorted.begin(), sorted.end());
+      auto entity = known.find(sorted);
+      if (entity == known.end()) {
+        const bool idle = std::none_of(devices.begin(), devices.end(),
+                                       [&](int device) { return used.contains(device); });
+        if (!idle) continue;
+        entity = known.emplace(sorted, entities_.size()).first;
+        entities_.push_back({devices});
+      }
+      entities_[entity->second].ran_in = r;
+    }
+  }
+
+  const std::map<std::string, int>& Indices() {
+    if (indices_.empty()) {
+      for (size_t d = 0; d < input_.cluster.devices.size(); ++d) {
+        indices_[input_.cluster.devices[d].id] = static_cast<int>(d);
+      }
+    }
+    return indices_;
+  }
+
+  double Overlap(const plan::Stage& stage, int device) const {
+    const auto held = held_.find(input_.cluster.devices[device].node);
+    if (held == held_.end()) return 0;
+    double parameters = 0;
+    for (int layer = stage.first_layer; layer < stage.last_layer; ++layer) {
+      if (!held->second[layer]) continue;
+      parameters += static_cast<double>(input_.costs.model().layers[layer].parameters);
+    }
+    return parameters;
+  }
+
+  // Large layouts have few different parts, and are compared entity by entity.
+  void NumberLayers() {
+    std::map<std::vector<std::pair<int, int>>, size_t> by_layers;
+    std::map<std::vector<bool>, size_t> by_held;
+    std::vector<size_t> a_part, an_entity;  // of each number
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      std::vector<std::pair<int, int>> layers;
+      for (const size_t s : parts_[p].stages) {
+        const plan::Stage& stage = layout_.replicas[parts_[p].replica].stages[s];
+        layers.emplace_back(stage.first_layer, stage.last_layer);
+      }
+      const auto [it, added] = by_layers.try_emplace(layers, a_part.size());
+      if (added) a_part.push_back(p);
+      parts_[p].layers = it->second;
+    }
+    for (size_t e = 0; e < entities_.size(); ++e) {
+      const auto held = held_.find(First(e).node);
+      const auto [it, added] = by_held.try_emplace(
+          held == held_.end() ? std::vector<bool>() : held->second, an_entity.size());
+      if (added) an_entity.push_back(e);
+      entities_[e].held = it->second;
+    }
+    overlaps_.assign(a_part.size(), std::vector<double>(an_entity.size()));
+    for (size_t p = 0; p < a_part.size(); ++p) {
+      const Part& part = parts_[a_part[p]];
+      for (size_t e = 0; e < an_entity.size(); ++e) {
+        for (const size_t s : part.stages) {
+          overlaps_[p][e] +=
+              Overlap(layout_.replicas[part.replica].stages[s], entities_[an_entity[e]].devices[0]);
+        }
+      }
+    }
+  }
+
+  double OverlapOf(size_t part, size_t entity) const {
+    return overlaps_[parts_[part].layers][entities_[entity].held];
+  }
+
+  bool Fits(size_t part, size_t entity) const {
+    const size_t has = parts_[part].entity;
+    return entities_[entity].devices.size() == entities_[has].devices.size() &&
+           (!same_types_ || First(entity).type == First(has).type);
+  }
+
+  struct Match {
+    double parameters = 0;
+    int unchanged = 0;
+    std::vector<std::pair<size_t, size_t>> pairs = {};  // part, entity
+  };
+
+  Match MatchOf(const std::vector<size_t>& parts, const std::vector<size_t>& entities) const {
+    std::vector<std::tuple<double, bool, size_t, size_t>> all;
+    for (size_t p = 0; p < parts.size(); ++p) {
+      for (size_t e = 0; e < entities.size(); ++e) {
+        if (!Fits(parts[p], entities[e])) continue;
+        const double overlap = OverlapOf(parts[p], entities[e]);
+        if (overlap <= 0) continue;
+        all.emplace_back(-overlap, parts_[parts[p]].entity != entities[e], p, e);
+      }
+    }
+    std::sort(all.begin(), all.end());
+    Match match;
+    std::set<size_t> given, matched;
+    for (const auto& [overlap, moved, p, e] : all) {
+      if (given.contains(p) || matched.contains(e)) continue;
+      given.insert(p);
+      matched.insert(e);
+      match.parameters -= overlap;
+      match.unchanged += moved ? 0 : 1;
+      match.pairs.emplace_back(parts[p], entities[e]);
+    }
+    return match;
+  }
+
+  // Those that ran with which a replica of the layout is compared: whose devices it has first.
+  std::set<size_t> Compared(size_t replica, const std::vector<size_t>& parts) const {
+    std::set<size_t> compared;
+    for (const size_t part : parts) {
+      const std::optional<size_t>& ran_in = entities_[parts_[part].entity].ran_in;
+      if (ran_in) compared.insert(*ran_in);
+    }
+    for (size_t i = 0; i < ran_replicas_ && compared.size() < kComparedReplicas; ++i) {
+      compared.insert((replica + i) % ran_replicas_);
+    }
+    return compared;
+  }
+
+  // Replicas that keep most of one that ran last get its devices.
+  void ChooseReplicas() {
+    std::vector<std::vector<size_t>> parts(layout_.replicas.size()), entities(ran_replicas_);
+    for (size_t p = 0; p < parts_.size(); ++p) parts[parts_[p].replica].push_back(p);
+    for (size_t e = 0; e < entities_.size(); ++e) {
+      if (entities_[e].ran_in) entities[*entities_[e].ran_in].push_back(e);
+    }
+    std::vector<std::tuple<double, int, size_t, size_t>> order;
+    for (size_t r = 0; r < parts.size(); ++r) {
+      for (const size_t from : Compared(r, parts[r])) {
+        const Match match = MatchOf(parts[r], entities[from]);
+        if (match.parameters > 0) {
+          order.emplace_back(-match.parameters, -match.unchanged, r, from);
+        }
+      }
+    }
+    std::sort(order.begin(), order.end());
+    std::set<size_t> given, matched;
+    for (const auto& [parameters, unchanged, r, from] : order) {
+      if (given.contains(r) || matched.contains(from)) continue;
+      given.insert(r);
+      matched.insert(from);
+      for (const auto& [part, entity] : MatchOf(parts[r], entities[from]).pairs) {
+        chosen_[part] = entity;
+        taken_[entity] = true;
+      }
+    }
+  }
+
+  // The entity that keeps most; among equals the one that has the part, then one of a site of the
+  // replica.
+  bool ChooseAlone(size_t part) {
+    std::set<std::string> sites;
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      if (chosen_[p] && parts_[p].replica == parts_[part].replica) {
+        sites.insert(First(*chosen_[p]).site);
+      }
+    }
+    std::optional<std::tuple<double, bool, bool>> best;
+    for (size_t e = 0; e < entities_.size(); ++e) {
+      if (taken_[e] || !Fits(part, e)) continue;
+      const std::tuple rank(OverlapOf(part, e), parts_[part].entity == e,
+                            sites.contains(First(e).site));
+      if (best && *best >= rank) continue;
+      best = rank;
+      chosen_[part] = e;
+    }
+    if (!best) return false;
+    taken_[*chosen_[part]] = true;
+    return true;
+  }
+
+  const PlanningInput& input_;
+  const plan::Layout& layout_;
+  const Holdings held_;
+  std::map<std::string, int> indices_;
+  std::vector<Part> parts_;
+  std::vector<Entity> entities_;
+  size_t ran_replicas_ = 0;
+  std::vector<std::vector<double>> overlaps_;  // by Part::layers and Entity::held
+  bool same_types_ = false;
+  std::vector<std::optional<size_t>> chosen_;  // by part
+  std::vector<bool> taken_;                    // entities
+};
+
+}  // namespace
+
+double ShareInPlace(const PlanRequest& request, const PlanningInput& input,
+                    const plan::Layout& layout) {
+  const Placement placement(request, input, layout);
+  return placement.InPlace(layout) / placement.Parameters();
+}
+
+void KeepStateInPlace(const PlanRequest& request, const PlanningInput& input, plan::Plan& plan) {
+  if (request.ran.empty()) return;
+  Placement placement(request, input, plan.layout);
+  const double before = placement.InPlace(plan.layout);
+  const plan::Ranking ranking(input.cluster, input.costs, input.job);
+  const double worst = kWorseAtMost * ranking.Rank(plan.layout, plan.outcome.step_s);
+  for (const bool same_types : {false, true}) {
+    std::optional<plan::Layout> layout = placement.Placed(same_types);
+    if (!layout || placement.InPlace(*layout) <= before ||
+        !plan::UsesLeader(input.cluster, *layout)) {
+      continue;
+    }
+    auto outcome = plan::EvaluateLayout(
+        input.cluster, input.costs, input.job, *layout,
+        {.restarts = 96, .seed = request.seed, .known = &plan.outcome, .improve = 256});
+    if (!outcome.ok() || ranking.Rank(*layout, outcome->step_s) > worst) continue;
+    absl::StrAppendFormat(&plan.reason,
+                          "; %.0f%% of its state stays where it is (%.0f%% before devices changed "
+                          "places)",
+                          100 * placement.InPlace(*layout) / placement.Parameters(),
+                          100 * before / placement.Parameters());
+    plan.layout = *std::move(layout);
+    plan.outcome = *std::move(outcome);
+    return;
+  }
+}
+
+}  // namespace atl
