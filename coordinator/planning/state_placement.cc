@@ -45,11 +45,15 @@ struct Part {
   size_t layers = 0;  // which ones: parts of the same ones have the same number
 };
 
+// Where an entity may go.
+enum class Freedom { kAnywhere, kSameType, kWithinReplica };
+
 // Devices that hold layers together.
 struct Entity {
   std::vector<int> devices;
-  std::optional<size_t> ran_in = {};  // replica of the plan that ran last
-  size_t held = 0;                    // as Part::layers: what its node holds
+  std::optional<size_t> replica = {};  // of the layout; none: idle
+  std::optional<size_t> ran_in = {};   // replica of the plan that ran last
+  size_t held = 0;                     // as Part::layers: what its node holds
 };
 
 class Placement {
@@ -85,9 +89,9 @@ class Placement {
   }
 
   // Other devices in the places: those of a replica that ran last stay together where that keeps
-  // most; then each place on its own. With `same_types`, of the type that the place has now.
-  std::optional<plan::Layout> Placed(bool same_types) {
-    same_types_ = same_types;
+  // most; then each place on its own.
+  std::optional<plan::Layout> Placed(Freedom freedom) {
+    freedom_ = freedom;
     chosen_.assign(parts_.size(), std::nullopt);
     taken_.assign(entities_.size(), false);
     ChooseReplicas();
@@ -117,7 +121,7 @@ class Placement {
       if (part == parts_.size()) {
         std::vector<int> devices = replica.stages[s].devices;
         parts_.push_back({.replica = r, .entity = entities_.size()});
-        entities_.push_back({devices});
+        entities_.push_back({devices, r});
         used.insert(devices.begin(), devices.end());
         std::sort(devices.begin(), devices.end());
         known[devices] = entities_.size() - 1;
@@ -212,7 +216,9 @@ class Placement {
   bool Fits(size_t part, size_t entity) const {
     const size_t has = parts_[part].entity;
     return entities_[entity].devices.size() == entities_[has].devices.size() &&
-           (!same_types_ || First(entity).type == First(has).type);
+           (freedom_ != Freedom::kSameType || First(entity).type == First(has).type) &&
+           (freedom_ != Freedom::kWithinReplica ||
+            entities_[entity].replica == parts_[part].replica);
   }
 
   struct Match {
@@ -258,16 +264,19 @@ class Placement {
     return compared;
   }
 
-  // Replicas that keep most of one that ran last get its devices.
+  // Replicas that keep most of one that ran last get its devices, or each one its own.
   void ChooseReplicas() {
-    std::vector<std::vector<size_t>> parts(layout_.replicas.size()), entities(ran_replicas_);
+    const bool own = freedom_ == Freedom::kWithinReplica;
+    std::vector<std::vector<size_t>> parts(layout_.replicas.size());
+    std::vector<std::vector<size_t>> entities(own ? parts.size() : ran_replicas_);
     for (size_t p = 0; p < parts_.size(); ++p) parts[parts_[p].replica].push_back(p);
     for (size_t e = 0; e < entities_.size(); ++e) {
-      if (entities_[e].ran_in) entities[*entities_[e].ran_in].push_back(e);
+      const std::optional<size_t>& in = own ? entities_[e].replica : entities_[e].ran_in;
+      if (in) entities[*in].push_back(e);
     }
     std::vector<std::tuple<double, int, size_t, size_t>> order;
     for (size_t r = 0; r < parts.size(); ++r) {
-      for (const size_t from : Compared(r, parts[r])) {
+      for (const size_t from : own ? std::set<size_t>{r} : Compared(r, parts[r])) {
         const Match match = MatchOf(parts[r], entities[from]);
         if (match.parameters > 0) {
           order.emplace_back(-match.parameters, -match.unchanged, r, from);
@@ -318,7 +327,7 @@ class Placement {
   std::vector<Entity> entities_;
   size_t ran_replicas_ = 0;
   std::vector<std::vector<double>> overlaps_;  // by Part::layers and Entity::held
-  bool same_types_ = false;
+  Freedom freedom_ = Freedom::kAnywhere;
   std::vector<std::optional<size_t>> chosen_;  // by part
   std::vector<bool> taken_;                    // entities
 };
@@ -337,8 +346,8 @@ void KeepStateInPlace(const PlanRequest& request, const PlanningInput& input, pl
   const double before = placement.InPlace(plan.layout);
   const plan::Ranking ranking(input.cluster, input.costs, input.job);
   const double worst = kWorseAtMost * ranking.Rank(plan.layout, plan.outcome.step_s);
-  for (const bool same_types : {false, true}) {
-    std::optional<plan::Layout> layout = placement.Placed(same_types);
+  for (const Freedom freedom : {Freedom::kAnywhere, Freedom::kSameType, Freedom::kWithinReplica}) {
+    std::optional<plan::Layout> layout = placement.Placed(freedom);
     if (!layout || placement.InPlace(*layout) <= before ||
         !plan::UsesLeader(input.cluster, *layout)) {
       continue;

@@ -87,6 +87,26 @@ TEST_CASE("after a loss the workers that are left keep their layers") {
   }
 }
 
+TEST_CASE("workers keep their layers when others join, whichever of these reach each other well") {
+  for (const double between_new_ones : {2e8, 1e5}) {
+    PlanRequest request = TwoSites();
+    request.ran = Planned(request).replicas;
+    request.number = 2;
+    for (const char* name : {"c1", "d1"}) {
+      PlanMember worker = request.members[0];
+      worker.member.worker = name;
+      worker.profiles[0].device = absl::StrCat(name, "/0");
+      worker.site = std::string(1, name[0]);
+      for (const char* other : {"a1", "a2", "b1", "b2"}) Link(request, other, name, 1, 2e8);
+      request.members.push_back(worker);
+    }
+    Link(request, "c1", "d1", 1, between_new_ones);
+    const IslandPlan next = Planned(request);
+    REQUIRE(next.replicas.size() == 3);
+    CHECK(InPlace(next.replicas, request.ran) == 2 * 8);
+  }
+}
+
 TEST_CASE("devices that are slower there do not stay where their layers are") {
   PlanRequest request = TwoSites("b1");
   const IslandPlan first = Planned(request);
