@@ -87,14 +87,17 @@ Request ReadRequest(const std::string& pem) {
   return request;
 }
 
+std::string DigestOf(const unsigned char* der, int size) {
+  return absl::BytesToHexString(
+      Sha256({reinterpret_cast<const char*>(der), static_cast<size_t>(size)}));
+}
+
 std::string DigestOf(EVP_PKEY* key) {
   unsigned char* der = nullptr;
   const int size = i2d_PUBKEY(key, &der);
-  if (size <= 0) return "";
-  const std::string digest =
-      Sha256({reinterpret_cast<const char*>(der), static_cast<size_t>(size)});
+  const std::string digest = size <= 0 ? "" : DigestOf(der, size);
   OPENSSL_free(der);
-  return absl::BytesToHexString(digest);
+  return digest;
 }
 
 std::string FingerprintOf(X509* certificate) {
@@ -326,8 +329,11 @@ absl::StatusOr<CertificateFacts> ReadCertificate(const std::string& pem) {
   if (absl::StartsWith(name, kAuthorityName)) {
     facts.cluster = name.substr(sizeof kAuthorityName - 1);
   }
-  EVP_PKEY* key = X509_get0_pubkey(cert.get());
-  facts.key_digest = key == nullptr ? "" : DigestOf(key);
+  // As it stands there, which is how i2d_PUBKEY would encode it, after looking for an encoder.
+  unsigned char* der = nullptr;
+  const int size = i2d_X509_PUBKEY(X509_get_X509_PUBKEY(cert.get()), &der);
+  if (size > 0) facts.key_digest = DigestOf(der, size);
+  OPENSSL_free(der);
   facts.fingerprint = FingerprintOf(cert.get());
   facts.from_unix_s = UnixSeconds(X509_get0_notBefore(cert.get()));
   facts.until_unix_s = UnixSeconds(X509_get0_notAfter(cert.get()));

@@ -99,23 +99,33 @@ absl::Status AccessControl::Load(const TlsOptions& flags) {
   return absl::OkStatus();
 }
 
-absl::Status AccessControl::Save() {
+// REQUIRES: mutex_ is held.
+absl::StatusOr<std::string> AccessControl::Encoded() const {
   std::string text;
   if (!registry_.records().SerializeToString(&text)) {
     return absl::InternalError("the registry cannot be stored");
   }
   text += Sha256(text);
-  if (shared_ != nullptr) return shared_->Write(text);
+  return text;
+}
+
+// REQUIRES: writing_ is held.
+absl::Status AccessControl::Write(const std::string& registry) {
+  if (shared_ != nullptr) return shared_->Write(registry);
   ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder_.path()));
-  return WriteFileWithMode(folder_.path() + "/registry", text, 0600);
+  return WriteFileWithMode(folder_.path() + "/registry", registry, 0600);
 }
 
 absl::Status AccessControl::Share(SharedValue* value) {
   {
+    const std::lock_guard writing(writing_);
     const std::lock_guard lock(mutex_);
     ATOLL_ASSIGN_OR_RETURN(const auto stored, value->Read());
     shared_ = value;
-    if (!stored) return Save();
+    if (!stored) {
+      ATOLL_ASSIGN_OR_RETURN(const std::string registry, Encoded());
+      return Write(registry);
+    }
     ATOLL_ASSIGN_OR_RETURN(registry_, Decode("the registry of the --store", *stored));
   }
   ++revocations_;
@@ -126,34 +136,54 @@ absl::Status AccessControl::Share(SharedValue* value) {
 template <class Change>
 auto AccessControl::Apply(Change change) {
   const auto result = [&] {
+    const std::lock_guard writing(writing_);
     const std::lock_guard lock(mutex_);
     const TrustRegistry before = registry_;
     auto made = change(registry_);
-    const absl::Status saved = Save();
-    if (!saved.ok()) {
+    const absl::StatusOr<std::string> encoded = Encoded();
+    const absl::Status stored = encoded.ok() ? Write(*encoded) : encoded.status();
+    if (!stored.ok()) {
       registry_ = before;
-      return decltype(made)(saved);
+      return decltype(made)(stored);
     }
+    notes_ = false;
     return made;
   }();
   on_keys();
   return result;
 }
 
+absl::Status AccessControl::StoreNotes() {
+  const std::lock_guard writing(writing_);
+  std::string registry;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!notes_) return absl::OkStatus();
+    ATOLL_ASSIGN_OR_RETURN(registry, Encoded());
+    notes_ = false;
+  }
+  const absl::Status stored = Write(registry);
+  if (!stored.ok()) {
+    const std::lock_guard lock(mutex_);
+    notes_ = true;
+  }
+  return stored;
+}
+
 Verdict AccessControl::Identify(const std::string& certificate, Caller* caller,
                                 std::string* curve_public_key) {
-  const absl::StatusOr<CertificateFacts> facts = ReadCertificate(certificate);
-  if (!facts.ok()) return Unknown();
-  caller->key_digest = facts->key_digest;
-  *curve_public_key = facts->curve_public_key;
+  const auto known = certificates_.Look(certificate, authority_.certificate);
+  if (!known.ok()) return Unknown();
+  const CertificateFacts& facts = (*known)->facts;
+  caller->key_digest = facts.key_digest;
+  *curve_public_key = facts.curve_public_key;
   const std::lock_guard lock(mutex_);
-  // With files of flags OpenSSL has verified the chain in the handshake.
-  if (!has_authority() || IsSignedBy(certificate, authority_.certificate)) {
-    if (facts->identity.ok()) caller->identity = *facts->identity;
-    return registry_.CheckCertificate(*facts, Now());
+  if ((*known)->is_ours) {
+    if (facts.identity.ok()) caller->identity = *facts.identity;
+    return registry_.CheckCertificate(facts, Now());
   }
   // The role in a token's certificate is its maker's claim.
-  const v1::TrustToken* token = registry_.FindToken(facts->key_digest);
+  const v1::TrustToken* token = registry_.FindToken(facts.key_digest);
   if (token == nullptr) return Unknown();
   caller->identity = Identity{Role::kJoiner, token->id().substr(0, kIdLetters)};
   return {};
@@ -295,12 +325,9 @@ absl::StatusOr<std::string> AccessControl::Renew(const Caller& caller, const std
     return absl::InvalidArgumentError("a certificate is renewed for its own key only");
   }
   std::string curve;
-  const v1::TrustRecords all = records();
-  for (const v1::TrustMember& member : all.members()) {
-    if (member.role() == RoleName(caller.identity->role) &&
-        member.name() == caller.identity->name) {
-      curve = member.curve_public_key();
-    }
+  {
+    const std::lock_guard lock(mutex_);
+    curve = registry_.CurveKeyOf(*caller.identity);
   }
   const int64_t until = Now() + lifetime_s_;
   ATOLL_ASSIGN_OR_RETURN(const std::string certificate,
@@ -335,15 +362,10 @@ void AccessControl::NoteCurveKey(const Caller& caller, const std::string& curve_
   if (!caller.identity || caller.identity->role == Role::kJoiner) return;
   {
     const std::lock_guard lock(mutex_);
-    if (curve_public_key.empty() || !registry_.IsCurveKeyNew(*caller.identity, curve_public_key)) {
-      return;
-    }
+    if (!registry_.NoteCurveKey(*caller.identity, curve_public_key)) return;
+    notes_ = true;
   }
-  const absl::Status noted = Apply([&](TrustRegistry& registry) {
-    registry.NoteCurveKey(*caller.identity, curve_public_key);
-    return absl::OkStatus();
-  });
-  if (!noted.ok()) LogWarning("access", "a CURVE key is not stored: ", noted.message());
+  on_keys();
 }
 
 v1::TrustRecords AccessControl::records() const {

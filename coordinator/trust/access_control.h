@@ -1,7 +1,7 @@
 // Decides of every handshake and every call who the caller is and whether he may, and keeps what it
 // decides by: the registry in STATE_DIR/trust/registry, or where coordinators share it, the
 // authority in that folder, if there is one, and the audit log. Thread-safe; changes are durable
-// before a call returns.
+// before a call returns, but for CURVE keys, which their owners send again (StoreNotes).
 
 #ifndef ATOLL_COORDINATOR_TRUST_ACCESS_CONTROL_H_
 #define ATOLL_COORDINATOR_TRUST_ACCESS_CONTROL_H_
@@ -18,6 +18,7 @@
 #include "common/status.h"
 #include "common/trust/authority.h"
 #include "coordinator/trust/audit_log.h"
+#include "coordinator/trust/known_certificates.h"
 #include "coordinator/trust/registry.h"
 #include "coordinator/trust/shared_value.h"
 
@@ -86,6 +87,9 @@ class AccessControl {
   absl::StatusOr<std::vector<v1::TrustMember>> Revoke(const Caller& by,
                                                       const v1::RevokeRequest& request);
   void NoteCurveKey(const Caller& caller, const std::string& curve_public_key);
+  // Makes CURVE keys durable that were noted since, if any were: many at once, where many members
+  // attach.
+  absl::Status StoreNotes();
   v1::TrustRecords records() const;
   v1::ClientKeys keys() const;
 
@@ -101,7 +105,8 @@ class AccessControl {
  private:
   AccessControl(std::string folder, TlsOptions tls, int64_t lifetime_s);
   absl::Status Load(const TlsOptions& flags);
-  absl::Status Save();
+  absl::StatusOr<std::string> Encoded() const;
+  absl::Status Write(const std::string& registry);
   Verdict Identify(const std::string& certificate, Caller* caller, std::string* curve_public_key);
   void AuditDenial(const Caller& caller, absl::string_view call, absl::string_view target,
                    const Verdict& verdict);
@@ -118,9 +123,12 @@ class AccessControl {
   std::string cluster_;
   AuditLog audit_;
   std::atomic<int64_t> revocations_{0};
+  KnownCertificates certificates_;
+  std::mutex writing_;             // held while the registry is written; locked before mutex_
+  SharedValue* shared_ = nullptr;  // null: the file; guarded by writing_
   mutable std::mutex mutex_;
-  TrustRegistry registry_;         // guarded by mutex_, as below
-  SharedValue* shared_ = nullptr;  // null: the file
+  TrustRegistry registry_;  // guarded by mutex_, as below
+  bool notes_ = false;      // not stored yet
 };
 
 }  // namespace atl

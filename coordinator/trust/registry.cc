@@ -220,11 +220,9 @@ void TrustRegistry::NoteRenewal(const Identity& identity, int64_t until_unix_s) 
   if (known != nullptr) known->set_expires_unix_s(until_unix_s);
 }
 
-bool TrustRegistry::IsCurveKeyNew(const Identity& identity,
-                                  const std::string& curve_public_key) const {
+std::string TrustRegistry::CurveKeyOf(const Identity& identity) const {
   const v1::TrustMember* member = Find(RoleName(identity.role), identity.name);
-  return member == nullptr ||
-         (member->revoked_unix_s() == 0 && member->curve_public_key() != curve_public_key);
+  return member == nullptr ? "" : member->curve_public_key();
 }
 
 bool TrustRegistry::NoteCurveKey(const Identity& identity, const std::string& curve_public_key) {

@@ -46,8 +46,8 @@ class TrustRegistry {
   Verdict CheckToken(const std::string& key_digest, const std::string& role,
                      int64_t now_unix_s) const;
 
-  // Whether NoteCurveKey would change anything.
-  bool IsCurveKeyNew(const Identity& identity, const std::string& curve_public_key) const;
+  // Of a member; empty: it has none, or is not known.
+  std::string CurveKeyOf(const Identity& identity) const;
 
   // ---- Changes ----
 

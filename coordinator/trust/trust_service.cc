@@ -1,8 +1,14 @@
 #include "coordinator/trust/trust_service.h"
 
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <list>
 #include <mutex>
+#include <thread>
 
+#include "common/event_loop.h"
+#include "common/logging.h"
 #include "coordinator/streams.h"
 #include "coordinator/trust/authorizer.h"
 #include "coordinator/watchers.h"
@@ -14,6 +20,7 @@ namespace {
 constexpr size_t kKeyListsQueued = 16;  // to one server that does not read; then it comes again
 constexpr size_t kKeyStreamsMax = 4096;
 constexpr size_t kAuditEntriesMax = 1'000'000;
+constexpr auto kStoreAgain = std::chrono::seconds(1);  // what could not be stored
 
 grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
@@ -27,7 +34,21 @@ class TrustService::Impl : public v1::Trust::CallbackService {
   using Unary = grpc::ServerUnaryReactor;
 
   explicit Impl(AccessControl* access) : access_(access) {
-    access->on_keys = [this] { SendKeys(); };
+    access->on_keys = [this] {
+      const std::lock_guard lock(changed_mutex_);
+      changed_ = true;
+      wake_.notify_one();
+    };
+    thread_ = std::thread([this] { FollowKeys(); });
+  }
+  ~Impl() override {
+    access_->on_keys = [] {};
+    {
+      const std::lock_guard lock(changed_mutex_);
+      stop_ = true;
+      wake_.notify_one();
+    }
+    thread_.join();
   }
 
   Unary* Join(Context* context, const v1::JoinRequest* request, v1::JoinReply* reply) override {
@@ -107,6 +128,27 @@ class TrustService::Impl : public v1::Trust::CallbackService {
     AccessWatch access;
   };
 
+  // Stores and sends what has changed: at once, and for as long as that took not again, so that
+  // thousands of members that attach take a few lists.
+  void FollowKeys() {
+    std::unique_lock lock(changed_mutex_);
+    for (;;) {
+      wake_.wait(lock, [this] { return changed_ || stop_; });
+      if (!changed_) return;
+      changed_ = false;
+      lock.unlock();
+      const Instant begun = SteadyNow();
+      const absl::Status stored = access_->StoreNotes();
+      if (!stored.ok()) LogWarning("access", "CURVE keys are not stored: ", stored.message());
+      SendKeys();
+      Duration rest = SteadyNow() - begun;
+      if (!stored.ok()) rest = std::max<Duration>(rest, kStoreAgain);
+      lock.lock();
+      changed_ = changed_ || (!stored.ok() && !stop_);
+      wake_.wait_for(lock, rest, [this] { return stop_; });
+    }
+  }
+
   // The newest list last: it is taken and sent under one lock.
   void SendKeys() {
     const std::lock_guard lock(mutex_);
@@ -137,6 +179,10 @@ class TrustService::Impl : public v1::Trust::CallbackService {
   AccessControl* const access_;
   std::mutex mutex_;
   std::list<Watching> streams_;  // guarded by mutex_
+  std::mutex changed_mutex_;
+  std::condition_variable wake_;
+  bool changed_ = false, stop_ = false;  // guarded by changed_mutex_
+  std::thread thread_;                   // last: it uses all of the above
 };
 
 TrustService::TrustService(AccessControl* access) : impl_(std::make_unique<Impl>(access)) {}
