@@ -53,9 +53,10 @@ absl::Status CheckExportFolder(const std::string& folder) {
   if (!fs::is_directory(folder, error)) {
     return absl::AlreadyExistsError(absl::StrCat("--to ", folder, ": is not a folder"));
   }
+  const bool is_export = fs::exists(fs::path(folder) / "atoll-job", error);
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (IsExported(name) && entry.is_regular_file(error)) continue;
+    if (is_export && IsExported(name) && entry.is_regular_file(error)) continue;
     return absl::AlreadyExistsError(
         absl::StrCat("--to ", folder, ": holds \"", name,
                      "\", which is of no export: name a new folder, or an earlier export"));

@@ -39,6 +39,8 @@ TEST_CASE("an export goes into a new folder, an empty one or an earlier export, 
   folder.Write("old/config.json");
   folder.Write("old/model-00001-of-00002.safetensors");
   folder.Write("old/tokenizer.json");
+  CHECK(CheckExportFolder(folder.at("old")).code() == absl::StatusCode::kAlreadyExists);
+  folder.Write("old/atoll-job");
   CHECK(CheckExportFolder(folder.at("old")).ok());
   folder.Write("old/notes.txt");
   CHECK(CheckExportFolder(folder.at("old")).code() == absl::StatusCode::kAlreadyExists);

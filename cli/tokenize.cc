@@ -88,6 +88,10 @@ class ProgressBar {
 };
 
 absl::StatusOr<ShardIndex> Run(const TokenizeFlags& flags) {
+  if (absl::StrContains(flags.folder, "://")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--to ", flags.folder, ": must be a local folder; copy it to the bucket afterwards"));
+  }
   TokenizeOptions options;
   std::atomic<bool> interrupted = false;
   EndSignals signals;

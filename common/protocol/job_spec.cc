@@ -175,10 +175,10 @@ absl::Status ValidateData(const DataSpec& d) {
   }
   const bool is_text = d.format == DataFormat::kText || d.format == DataFormat::kJsonl ||
                        d.format == DataFormat::kChat;
-  if (!d.tokenizer_path.empty() && !is_text) {
+  if (!d.tokenizer_path.empty() && !is_text && d.format != DataFormat::kShards) {
     return absl::InvalidArgumentError(
         "data.tokenizer_path is given, but data.format already holds tokens: leave it out, or set "
-        "data.format to \"text\", \"jsonl\" or \"chat\"");
+        "data.format to \"text\", \"jsonl\", \"chat\" or \"shards\"");
   }
   if (d.format == DataFormat::kJsonl) ATOLL_RETURN_IF_ERROR(Required("data.field", d.field));
   ATOLL_RETURN_IF_ERROR(ValidateImages(d));

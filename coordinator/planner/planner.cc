@@ -69,15 +69,7 @@ class Contest {
       if (!set.ok()) why_not_ = set;
       if (!set.ok()) return false;
     }
-    Evaluation evaluation{std::min(kQuickRestarts, options_.restarts), options_.seed};
-    evaluation.limit_s = ranking_.LongestStepBetter(layout, plan_.rank);
-    auto outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
-    const bool gains = outcome.ok() && outcome->step_s > kAtBound * outcome->bound_s &&
-                       (outcome->step_s + outcome->bound_s) / 2 < evaluation.limit_s;
-    if (gains && evaluation.restarts < options_.restarts) {
-      evaluation.restarts = options_.restarts;
-      outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
-    }
+    auto outcome = Evaluated(layout, nullptr);
     ++plan_.simulated;
     if (absl::IsCancelled(outcome.status())) {
       Lose(what, layout, EstimateSeconds(cluster_, costs_, job_, layout), false);
@@ -133,10 +125,7 @@ class Contest {
       Layout layout = plan_.layout;
       if (!Perturb(cluster_, costs_, plan_.outcome, rng, layout)) continue;
       if (!IsAllowed(layout)) continue;
-      Evaluation quick{std::min(options_.restarts, 24), options_.seed};
-      quick.known = &plan_.outcome;
-      quick.limit_s = ranking_.LongestStepBetter(layout, plan_.rank);
-      auto outcome = EvaluateSaving(cluster_, costs_, job_, quick, layout);
+      auto outcome = Evaluated(layout, &plan_.outcome);
       ++plan_.simulated;
       if (!outcome.ok()) continue;
       const double rank = ranking_.Rank(layout, outcome->step_s);
@@ -188,6 +177,20 @@ class Contest {
   }
 
  private:
+  // Of the layout with the best savings, which it gets: by a short search for its schedule, and by a
+  // longer one where half of what is left to its bound would make it the best.
+  absl::StatusOr<Outcome> Evaluated(Layout& layout, const Outcome* known) {
+    Evaluation evaluation{std::min(kQuickRestarts, options_.restarts), options_.seed};
+    evaluation.known = known;
+    evaluation.limit_s = ranking_.LongestStepBetter(layout, plan_.rank);
+    auto outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
+    const bool gains = outcome.ok() && outcome->step_s > kAtBound * outcome->bound_s &&
+                       (outcome->step_s + outcome->bound_s) / 2 < evaluation.limit_s;
+    if (!gains || evaluation.restarts == options_.restarts) return outcome;
+    evaluation.restarts = options_.restarts;
+    return EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
+  }
+
   void Win(Layout layout, Outcome outcome, double rank) {
     plan_.layout = std::move(layout);
     plan_.outcome = std::move(outcome);

@@ -164,6 +164,52 @@ TEST_CASE("generate_without_a_tokenizer_or_with_another_models_says_so") {
   CHECK(fails(folder + "/nowhere", "").find("nowhere") != std::string::npos);
 }
 
+TEST_CASE("generate_names_the_flag_that_cannot_be_obeyed") {
+  const std::string folder = FreshFolder();
+  const std::vector<std::pair<const char*, const char*>> wrong = {
+      {"--temperature", "-1"}, {"--top-k", "-1"},  {"--top-p", "0"}, {"--top-p", "1.5"},
+      {"--tokens", "-1"},      {"--threads", "0"}, {"--stop", ""}};
+  for (const auto& [flag, value] : wrong) {
+    Command command({"cli/atoll", "generate", folder, "--prompt", "x", flag, value}, folder);
+    CHECK(command.Wait() == 2);
+    CHECK(command.rest().empty());
+    CHECK(command.errors().find(flag) != std::string::npos);
+  }
+}
+
+TEST_CASE("generate_ends_where_the_models_folder_says_so") {
+  const std::string folder = FreshFolder();
+  const auto trained = TrainFolder(folder);
+  const std::string model = folder + "/model";
+  const auto made = [&] {
+    return Run({"generate", model, "--prompt", "The first of", "--temperature", "0", "--tokens",
+                "30"},
+               folder)["text"]
+        .get<std::string>();
+  };
+  const std::string whole = made();
+  std::vector<int32_t> ids;
+  const auto tokenizer = OpenTokenizer(model);
+  REQUIRE(Encoder(**tokenizer).Encode(whole, &ids).ok());
+  std::ofstream(model + "/generation_config.json")
+      << Json{{"eos_token_id", {ids[3], 1 << 30}}}.dump();
+  const std::string cut = made();
+  CHECK(cut.size() < whole.size());
+  CHECK(whole.starts_with(cut));
+}
+
+TEST_CASE("tokenize_writes_to_local_folders_only") {
+  const std::string folder = FreshFolder();
+  std::ofstream(folder + "/a[1].txt") << kText;  // a name, not a pattern
+  Command command({"cli/atoll", "tokenize", folder + "/a[1].txt", "--tokenizer", kTokenizer, "--to",
+                   "s3://bucket/shards"},
+                  folder);
+  CHECK(command.Wait() == 1);
+  CHECK(command.errors().find("--to") != std::string::npos);
+  Run({"tokenize", folder + "/a[1].txt", "--tokenizer", kTokenizer, "--to", folder + "/shards"},
+      folder);
+}
+
 TEST_CASE("an_interrupted_tokenize_leaves_nothing_behind") {
   const std::string folder = FreshFolder();
   {

@@ -17,6 +17,9 @@ from cluster import binary  # noqa: E402
 PAGE = os.path.join(HERE, "../../docs/tutorial-fine-tuning.md")
 TOKENIZER = os.path.join(HERE, "../tokenizer/small/gpt2/tokenizer.json")
 HIDDEN, FFN, LAYERS, HEADS = 64, 128, 2, 4
+# What a Hugging Face folder has beside its model and tokenizer; it stays with the model.
+BESIDE = {"generation_config.json": '{"do_sample": false, "eos_token_id": 2}\n',
+          "chat_template.jinja": "{% for message in messages %}{{ message.content }}{% endfor %}\n"}
 ANSWERS = {"What is the first word?": "The first word is one.", "And the other?": "That is two of them."}
 
 
@@ -84,6 +87,9 @@ def the_tutorial_fine_tunes_a_model(story):
     folder, base = story.folder, os.path.join(story.folder, "base")
     os.makedirs(base)
     write_model(base, write_tokenizer(base))
+    for name, text in BESIDE.items():
+        with open(os.path.join(base, name), "w", encoding="utf-8") as file:
+            file.write(text)
     write_chats(os.path.join(folder, "chat.jsonl"))
     job = block(page, "toml")
     check("learning_rate = 5e-5" in job, "the page's job has another learning rate")
@@ -110,6 +116,9 @@ def the_tutorial_fine_tunes_a_model(story):
         os.killpg(shell.pid, signal.SIGKILL)  # the daemons
     with open(os.path.join(folder, "log"), encoding="utf-8", errors="replace") as log:
         check(code == 0, f"the commands ended with {code}:\n{log.read()[-3000:]}")
+    for name, text in BESIDE.items():
+        with open(os.path.join(folder, "tuned", name), encoding="utf-8") as file:
+            check(file.read() == text, f"the export's {name} is another one")
     for question, answer in ANSWERS.items():
         prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
         made = subprocess.run([binary("atoll"), "--json", "generate", "tuned", "--prompt", prompt, "--temperature",

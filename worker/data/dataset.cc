@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/masked_tokens.h"
 #include "common/rng.h"
+#include "worker/data/held_out.h"
 #include "worker/data/permutation.h"
 
 namespace atl {
@@ -123,9 +124,7 @@ absl::Status Dataset::AddSources(const DataSpec& spec, const DataOptions& option
 absl::Status Dataset::SplitSource(const DataSpec& spec, size_t file, Set* held_out) {
   const int64_t total = UnitsOf(file);
   const int64_t kept_back =
-      spec.validation_path.empty()
-          ? static_cast<int64_t>(static_cast<double>(total) * spec.validation_fraction)
-          : 0;
+      spec.validation_path.empty() ? HeldOut(total, spec.validation_fraction) : 0;
   train_.push_back({file, 0, SequencesOf(total - kept_back)});
   if (train_.back().sequences < 1) {
     return TooSmall(PathOf(file), "training", total - kept_back, !images_.empty(),

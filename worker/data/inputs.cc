@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -172,6 +173,8 @@ absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path,
   const bool web = IsRemotePath(path) && absl::StartsWith(path, "http");
   if (path.find_first_of("*?[") == std::string::npos || web) return std::vector<std::string>{path};
   if (IsRemotePath(path)) return ExpandRemoteGlob(path, cancelled);
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) return std::vector<std::string>{path};
   glob_t found{};
   const int result = glob(path.c_str(), GLOB_MARK, nullptr, &found);
   std::vector<std::string> files;

@@ -13,6 +13,7 @@
 #include "common/check.h"
 #include "worker/data/block_cache.h"
 #include "worker/data/chat.h"
+#include "worker/data/held_out.h"
 #include "worker/data/images.h"
 #include "worker/data/inputs.h"
 #include "worker/data/tokenize.h"
@@ -21,7 +22,7 @@ namespace atl {
 namespace {
 
 // Changes whenever the same input would make other tokens.
-constexpr uint64_t kTokenizeVersion = 1;
+constexpr uint64_t kTokenizeVersion = 2;
 constexpr int64_t kHeadBytes = 1 << 20;
 constexpr size_t kHeadFiles = 16;
 constexpr size_t kHeadImages = 64;
@@ -169,10 +170,33 @@ absl::Status InspectHead(const DataSpec& spec, const TextInput& input, const std
 }
 
 absl::Status CheckTokens(const DataSpec& spec, const std::string& path, int64_t tokens) {
-  if (tokens > spec.sequence_length) return absl::OkStatus();
+  // Of a mixture the held-out parts count together.
+  const bool is_split = path == spec.path && spec.validation_path.empty();
+  const int64_t held_out = is_split ? HeldOut(tokens, spec.validation_fraction) : 0;
+  if (tokens - held_out <= spec.sequence_length) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data path ", path, ": ", tokens - held_out, " tokens are less than one ",
+                     "sequence of data.sequence_length = ", spec.sequence_length));
+  }
+  if (!is_split || spec.validation_fraction == 0 || held_out > spec.sequence_length) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(
-      absl::StrCat("data path ", path, ": ", tokens, " tokens are less than one ",
-                   "sequence of data.sequence_length = ", spec.sequence_length));
+      absl::StrCat("data path ", path, ": data.validation_fraction = ", spec.validation_fraction,
+                   " holds out ", held_out, " of ", tokens, " tokens, less than one sequence of ",
+                   "data.sequence_length = ", spec.sequence_length));
+}
+
+// Where the job names it: that the shards are of this tokenizer, which exports get.
+absl::Status CheckTokenizer(const DataSpec& spec, const std::string& folder,
+                            const Cancelled& cancelled) {
+  if (spec.tokenizer_path.empty()) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const ShardIndex index, ReadShardIndex(folder, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const auto tokenizer, OpenTokenizer(spec.tokenizer_path));
+  if (tokenizer->digest() == index.tokenizer_digest) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("data.tokenizer_path ", spec.tokenizer_path,
+                                                 ": the shards of ", folder,
+                                                 " were made with another tokenizer"));
 }
 
 absl::StatusOr<std::string> InspectText(const DataSpec& spec, const std::string& path,
@@ -260,7 +284,10 @@ absl::StatusOr<TokenStream> TokenStream::OpenShards(const std::string& folder, i
 absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::string& path,
                                               int64_t vocabulary, const DataOptions& options) {
   const Cancelled& cancelled = options.watch.cancelled;
-  if (spec.format == DataFormat::kShards) return OpenShards(path, vocabulary, cancelled);
+  if (spec.format == DataFormat::kShards) {
+    ATOLL_RETURN_IF_ERROR(CheckTokenizer(spec, path, cancelled));
+    return OpenShards(path, vocabulary, cancelled);
+  }
   if (IsText(spec.format)) {
     ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(path, cancelled));
     ATOLL_ASSIGN_OR_RETURN(const bool direct, ReadsDirectly(spec, files, cancelled));
@@ -335,7 +362,7 @@ absl::StatusOr<uint64_t> TokenStream::Digest(int64_t vocabulary, const DataOptio
 }
 
 absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary) {
-  const auto inspect = [&](const std::string& path) -> absl::StatusOr<std::string> {
+  const auto look = [&](const std::string& path) -> absl::StatusOr<std::string> {
     if (IsText(spec.format)) return InspectText(spec, path, vocabulary);
     if (spec.format == DataFormat::kImageFolder) return InspectFolder(spec, path, vocabulary);
     if (IsImages(spec.format)) {
@@ -350,6 +377,15 @@ absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary
     ATOLL_RETURN_IF_ERROR(stream.Read(0, vocabulary, head));
     return absl::StrCat(stream.tokens(), " tokens");
   };
+  const auto inspect = [&](const std::string& path) {
+    absl::StatusOr<std::string> found = look(path);
+    // The folder is here: what it lacks is an error.
+    std::error_code error;
+    if (absl::IsNotFound(found.status()) && std::filesystem::is_directory(path, error)) {
+      found = absl::FailedPreconditionError(found.status().message());
+    }
+    return found;
+  };
   std::vector<std::pair<std::string, std::string>> named;
   for (const DataSource& source : spec.sources) named.emplace_back(source.path, source.path);
   for (const SiteData& site : spec.sites) {
@@ -361,6 +397,7 @@ absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary
   for (const ValidationSet& set : spec.validation) {
     named.emplace_back(absl::StrCat("validation set ", set.name), set.path);
   }
+  if (!spec.validation_path.empty()) named.emplace_back("validation", spec.validation_path);
   std::string text;
   if (!spec.path.empty()) {
     ATOLL_ASSIGN_OR_RETURN(text, inspect(spec.path));
@@ -371,10 +408,6 @@ absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary
     absl::StrAppend(
         &text, text.empty() ? "" : "; ", name, ": ",
         found.ok() ? *found : absl::StrCat("not looked into: ", found.status().message()));
-  }
-  if (!spec.validation_path.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(const std::string validation, inspect(spec.validation_path));
-    absl::StrAppend(&text, "; validation: ", validation);
   }
   return text;
 }

@@ -35,7 +35,9 @@ struct Batch {
   const std::string* file = nullptr;
   int64_t first_line = 1;
   std::string text;
-  bool ends_document = false;  // of a text file: it is its last part
+  // Of a text file: it is its first part, or its last one.
+  bool begins_document = true;
+  bool ends_document = false;
 };
 
 struct Encoded {
@@ -164,6 +166,7 @@ class Reader {
       }
       Batch rest;
       rest.file = &path;
+      rest.begins_document = false;
       rest.text = batch.text.substr(cut);
       batch.text.resize(cut);
       rest.first_line = batch.first_line + std::count(batch.text.begin(), batch.text.end(), '\n');
@@ -196,6 +199,7 @@ class BatchEncoder {
   absl::StatusOr<Encoded> Encode(const Batch& batch) {
     Encoded result;
     if (!options_.jsonl) {
+      if (batch.begins_document) BeginDocument(&result);
       ATOLL_RETURN_IF_ERROR(Add(batch.text, &result));
       if (batch.ends_document && options_.tokenizer != nullptr) EndDocument(&result);
       return result;
@@ -211,6 +215,7 @@ class BatchEncoder {
       }
       ATOLL_ASSIGN_OR_RETURN(const auto text, JsonlText(json, options_.field, *batch.file, line));
       if (text.has_value()) {
+        BeginDocument(&result);
         ATOLL_RETURN_IF_ERROR(
             Annotate(Add(*text, &result), absl::StrCat("data file ", *batch.file, ":", line)));
         EndDocument(&result);
@@ -232,6 +237,13 @@ class BatchEncoder {
     if (encoder_.has_value()) return encoder_->Encode(text, &out->tokens);
     for (const char c : text) out->tokens.push_back(static_cast<unsigned char>(c));
     return absl::OkStatus();
+  }
+  // A document is framed as texts are when the model is used (`generate`, `predict`): one that
+  // never saw the token that its tokenizer puts before a text would begin with an untrained one.
+  void BeginDocument(Encoded* out) const {
+    if (options_.tokenizer == nullptr) return;
+    const std::span<const int32_t> before = options_.tokenizer->before();
+    out->tokens.insert(out->tokens.end(), before.begin(), before.end());
   }
   void EndDocument(Encoded* out) const {
     if (options_.end_of_text.has_value()) out->tokens.push_back(*options_.end_of_text);
@@ -287,7 +299,7 @@ absl::StatusOr<std::optional<std::string>> JsonlText(std::string_view json,
   };
   if (json.find_first_not_of(" \t\r") == std::string_view::npos) return std::nullopt;
   Json object = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) return bad("is not JSON; is data.format right?");
+  if (object.is_discarded()) return bad("is not JSON; is this plain text?");
   if (!object.is_object()) return bad("is not a JSON object");
   const auto found = object.find(field);
   if (found == object.end()) return bad(absl::StrCat("has no field \"", field, "\""));

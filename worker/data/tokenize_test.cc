@@ -387,5 +387,58 @@ TEST_CASE("the heads of a job's data show the errors that a worker would report"
   CHECK(absl::IsNotFound(InspectData(spec, 4).status()));
 }
 
+TEST_CASE("what is held out must have a sequence, and data that are not here are left out alone") {
+  Folder folder;
+  DataSpec spec = Spec(DataFormat::kText, folder.Write("t", std::string(400, 'x')));
+  spec.sequence_length = 256;
+  spec.validation_fraction = 0.05;
+  CHECK_FALSE(Dataset::Open(spec, 256).ok());
+  CHECK(absl::IsInvalidArgument(InspectData(spec, 256).status()));
+  spec.sequence_length = 16;
+  CHECK(Dataset::Open(spec, 256).ok());
+  CHECK(InspectData(spec, 256).ok());
+  spec.validation_path = folder.at("elsewhere");
+  CHECK_THAT(*InspectData(spec, 256), Contains("validation: ") && Contains("1 files"));
+  spec = Spec(DataFormat::kShards, folder.at("cut"));
+  CHECK(absl::IsNotFound(InspectData(spec, 256).status()));
+  fs::create_directory(folder.at("cut"));
+  CHECK(absl::IsFailedPrecondition(InspectData(spec, 256).status()));
+}
+
+TEST_CASE("a document begins with what its tokenizer puts before a text") {
+  Folder folder;
+  const std::string path = folder.Write("tokenizer.json", R"({
+      "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2, "</s>": 3, "<s>": 4},
+                "unk_token": "?"}, "pre_tokenizer": {"type": "WhitespaceSplit"},
+      "post_processor": {"type": "TemplateProcessing", "special_tokens":
+                         {"<s>": {"id": "<s>", "ids": [4], "tokens": ["<s>"]}},
+          "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                     {"Sequence": {"id": "A", "type_id": 0}}],
+          "pair": [{"Sequence": {"id": "A", "type_id": 0}},
+                   {"Sequence": {"id": "B", "type_id": 0}}]}})");
+  const auto tokenizer = OpenTokenizer(path);
+  INFO(tokenizer.status().message());
+  REQUIRE(tokenizer.ok());
+  TokenizeOptions options;
+  options.tokenizer = tokenizer->get();
+  options.end_of_text = 3;
+  options.files = {folder.Write("t.txt", "a b"), folder.Write("u.txt", "b")};
+  REQUIRE(Tokenize(options, folder.at("text")).ok());
+  CHECK(AllTokens(folder.at("text")) == std::vector<int32_t>{4, 0, 1, 3, 4, 1, 3});
+  options.files = {folder.Write("t.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b b\"}\n")};
+  options.jsonl = true;
+  options.field = "text";
+  REQUIRE(Tokenize(options, folder.at("jsonl")).ok());
+  CHECK(AllTokens(folder.at("jsonl")) == std::vector<int32_t>{4, 0, 3, 4, 1, 1, 3});
+
+  DataSpec spec = Spec(DataFormat::kShards, folder.at("jsonl"));
+  spec.validation_fraction = 0;
+  spec.sequence_length = 2;
+  spec.tokenizer_path = path;
+  CHECK(Dataset::Open(spec, 5).ok());
+  spec.tokenizer_path = folder.Tokenizer();  // another one
+  CHECK(absl::IsInvalidArgument(Dataset::Open(spec, 5).status()));
+}
+
 }  // namespace
 }  // namespace atl
