@@ -75,6 +75,7 @@ TEST_CASE("how text is generated comes from the folder of the model") {
   folder.Write("from/generation_config.json");
   CHECK(CopyGenerationConfig(model, folder.at("to")).ok());
   CHECK(fs::exists(copy));
+  folder.Write("to/atoll-job");
   CHECK(CheckExportFolder(folder.at("to")).ok());
   CHECK(CopyGenerationConfig(model, folder.at("from")).ok());
   fs::remove(copy);

@@ -153,7 +153,7 @@ absl::Status Run(const Global& global, const GenerateFlags& flags, const std::st
   return Written();
 }
 
-// "" for flags that can be obeyed.
+// "" for flags that are possible.
 std::string WhatIsWrong(const GenerateFlags& flags) {
   if (flags.tokens < 0) return "--tokens: must be at least 0";
   if (flags.threads < 1 || flags.threads > 1024) return "--threads: must be from 1 to 1024";

@@ -177,8 +177,8 @@ class Contest {
   }
 
  private:
-  // Of the layout with the best savings, which it gets: by a short search for its schedule, and by a
-  // longer one where half of what is left to its bound would make it the best.
+  // Of the layout with the best savings, which it gets: by a short search for its schedule, and by
+  // a longer one where half of what is left to its bound would make it the best.
   absl::StatusOr<Outcome> Evaluated(Layout& layout, const Outcome* known) {
     Evaluation evaluation{std::min(kQuickRestarts, options_.restarts), options_.seed};
     evaluation.known = known;

@@ -2,7 +2,7 @@
 // takes OpenSSL a millisecond, and every call shows the same one again, so what the authority
 // signed is kept: with ten thousand members a revocation looks at all of them at once.
 //
-// Thread-safe. What others signed is not kept: anybody can make any number of those.
+// Thread-safe. What others signed is not kept: any client can make any number of those.
 
 #ifndef ATOLL_COORDINATOR_TRUST_KNOWN_CERTIFICATES_H_
 #define ATOLL_COORDINATOR_TRUST_KNOWN_CERTIFICATES_H_

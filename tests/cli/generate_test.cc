@@ -164,7 +164,7 @@ TEST_CASE("generate_without_a_tokenizer_or_with_another_models_says_so") {
   CHECK(fails(folder + "/nowhere", "").find("nowhere") != std::string::npos);
 }
 
-TEST_CASE("generate_names_the_flag_that_cannot_be_obeyed") {
+TEST_CASE("generate_names_the_flag_that_is_impossible") {
   const std::string folder = FreshFolder();
   const std::vector<std::pair<const char*, const char*>> wrong = {
       {"--temperature", "-1"}, {"--top-k", "-1"},  {"--top-p", "0"}, {"--top-p", "1.5"},
