@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
@@ -128,10 +129,12 @@ int TokenizeCommand(const Global& global, const TokenizeFlags& flags) {
     return 1;
   }
   if (global.json) {
-    std::cout << absl::StrFormat(
-        "{\"folder\": \"%s\", \"tokens\": %d, \"documents\": %d, \"shards\": %d, "
-        "\"token_bits\": %d}\n",
-        flags.folder, index->tokens, index->documents, index->shards.size(), index->token_bits);
+    const nlohmann::json answer = {{"folder", flags.folder},
+                                   {"tokens", index->tokens},
+                                   {"documents", index->documents},
+                                   {"shards", index->shards.size()},
+                                   {"token_bits", index->token_bits}};
+    std::cout << answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   } else {
     std::cout << absl::StrFormat("%s: %d tokens of %d documents in %d shards of %d bits\n",
                                  flags.folder, index->tokens, index->documents,

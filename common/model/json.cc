@@ -3,6 +3,8 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/match.h"
+
 namespace atl {
 
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::string_view file,
@@ -37,7 +39,10 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::str
     }
     return parsed;
   } catch (const json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": not valid JSON: ", error.what()));
+    absl::string_view what = error.what();
+    // The library begins with "[json.exception.parse_error.101] ".
+    if (absl::StartsWith(what, "[json")) what.remove_prefix(what.find("] ") + 2);
+    return absl::InvalidArgumentError(absl::StrCat(file, ": not valid JSON: ", what));
   }
 }
 

@@ -44,6 +44,7 @@ struct Encoded {
   std::vector<int32_t> tokens;
   std::vector<size_t> conversations;  // where each begins
   int64_t documents = 0;
+  bool has_text = false;  // not only what frames documents
 };
 
 // Batches on their way from the reader through the encoders to the writer, in order. Bounded: the
@@ -230,10 +231,12 @@ class BatchEncoder {
     if (messages.empty()) return absl::OkStatus();
     out->conversations.push_back(out->tokens.size());
     ++out->documents;
+    out->has_text = true;
     return Annotate(chat_->Encode(messages, &out->tokens),
                     absl::StrCat("data file ", file, ":", line));
   }
   absl::Status Add(std::string_view text, Encoded* out) {
+    out->has_text = out->has_text || !text.empty();
     if (encoder_.has_value()) return encoder_->Encode(text, &out->tokens);
     for (const char c : text) out->tokens.push_back(static_cast<unsigned char>(c));
     return absl::OkStatus();
@@ -276,8 +279,9 @@ absl::Status AppendConversations(const TokenizeOptions& options, const Encoded& 
 }
 
 absl::Status WriteAll(const TokenizeOptions& options, const Reader& reader, Exchange* exchange,
-                      ShardWriter* writer) {
+                      ShardWriter* writer, bool* has_text) {
   while (auto encoded = exchange->Next()) {
+    *has_text = *has_text || encoded->has_text;
     ATOLL_RETURN_IF_ERROR(options.chat_sequence_length > 0
                               ? AppendConversations(options, *encoded, writer)
                               : writer->Append(encoded->tokens));
@@ -333,13 +337,14 @@ absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::s
       }
     });
   }
-  if (const absl::Status status = WriteAll(options, reader, &exchange, writer.get());
+  bool has_text = false;
+  if (const absl::Status status = WriteAll(options, reader, &exchange, writer.get(), &has_text);
       !status.ok()) {
     exchange.Fail(status);
   }
   running.clear();  // joins
   ATOLL_RETURN_IF_ERROR(exchange.status());
-  if (writer->tokens() == 0) {
+  if (!has_text) {
     return absl::InvalidArgumentError(
         absl::StrCat("data file ", options.files.empty() ? "" : options.files[0],
                      ": there is no text in it", options.files.size() > 1 ? " or the others" : ""));

@@ -431,6 +431,10 @@ TEST_CASE("a document begins with what its tokenizer puts before a text") {
   REQUIRE(Tokenize(options, folder.at("jsonl")).ok());
   CHECK(AllTokens(folder.at("jsonl")) == std::vector<int32_t>{4, 0, 3, 4, 1, 1, 3});
 
+  options.files = {folder.Write("empty.jsonl", "{\"text\": \"\"}\n")};
+  CHECK(absl::IsInvalidArgument(Tokenize(options, folder.at("none")).status()));
+  CHECK_FALSE(fs::exists(folder.at("none")));
+
   DataSpec spec = Spec(DataFormat::kShards, folder.at("jsonl"));
   spec.validation_fraction = 0;
   spec.sequence_length = 2;

@@ -77,8 +77,13 @@ absl::StatusOr<TensorEntry> ParseEntry(const nlohmann::json& value, int64_t data
     entry.shape.push_back(*size);
   }
   for (int i = 0; i < 2; ++i) {
-    auto offset = JsonInteger(value["data_offsets"][i], 0, data_bytes);
+    auto offset = JsonInteger(value["data_offsets"][i], 0, INT64_MAX);
     if (!offset.ok()) return Annotate(offset.status(), "data_offsets");
+    if (*offset > data_bytes) {
+      return bad(absl::StrCat("has data_offsets up to byte ", *offset,
+                              ", and the file ends at byte ", data_bytes,
+                              " of its data: it is cut off; copy it again"));
+    }
     (i == 0 ? entry.begin : entry.end) = *offset;
   }
   if (elements > data_bytes / element_bytes ||
