@@ -16,6 +16,7 @@
 #include "worker/data/held_out.h"
 #include "worker/data/images.h"
 #include "worker/data/inputs.h"
+#include "worker/data/token_cache.h"
 #include "worker/data/tokenize.h"
 
 namespace atl {
@@ -91,17 +92,7 @@ absl::StatusOr<uint64_t> CacheKey(const DataSpec& spec, const TextInput& input,
 absl::StatusOr<std::string> TokenizeOnce(const DataSpec& spec, const TextInput& input,
                                          const DataOptions& data) {
   ATOLL_ASSIGN_OR_RETURN(const uint64_t key, CacheKey(spec, input, data));
-  const std::filesystem::path cache = DataCacheFolder();
-  const std::string folder = (cache / absl::StrFormat("tokens-%016x", key)).string();
-  std::error_code error;
-  if (std::filesystem::exists(std::filesystem::path(folder) / "index.json", error)) return folder;
-  // Made beside and renamed: several workers of this machine may come here at once.
-  std::filesystem::create_directories(cache, error);
-  std::string made = (cache / "making-XXXXXX").string();
-  if (mkdtemp(made.data()) == nullptr) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("data cache ", cache.string(),
-                                                   " (set ATOLL_DATA_CACHE to another folder)"));
-  }
+  ATOLL_ASSIGN_OR_RETURN(const int64_t bytes_max, DataCacheBytes());
   TokenizeOptions options;
   options.files = input.files;
   options.jsonl = spec.format != DataFormat::kText;
@@ -111,11 +102,9 @@ absl::StatusOr<std::string> TokenizeOnce(const DataSpec& spec, const TextInput& 
   options.end_of_text = input.end_of_text;
   options.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   options.cancelled = data.watch.cancelled;
-  const absl::Status status = Tokenize(options, made).status();
-  if (status.ok()) std::filesystem::rename(made, folder, error);
-  if (!status.ok() || error) std::filesystem::remove_all(made, error);
-  ATOLL_RETURN_IF_ERROR(status);
-  return folder;  // ours, or that of a worker that was faster
+  return TokenCache(DataCacheFolder(), bytes_max).GetOrMake(key, [&](const std::string& folder) {
+    return Tokenize(options, folder).status();
+  });
 }
 
 struct Head {

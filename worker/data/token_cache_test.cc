@@ -1,0 +1,87 @@
+#include "worker/data/token_cache.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+namespace atl {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Cache {
+ public:
+  explicit Cache(int64_t bytes_max) {
+    std::string name = (fs::temp_directory_path() / "atoll_token_cache_test_XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+    cache_.emplace(name, bytes_max);
+  }
+  ~Cache() { fs::remove_all(path_); }
+
+  // Of 1,000 bytes; used `ago_s` seconds ago.
+  std::string Get(uint64_t key, int ago_s = 0) {
+    const auto folder = cache_->GetOrMake(key, [&](const std::string& made) {
+      std::ofstream(made + "/tokens-00000.bin") << std::string(990, 'x');
+      std::ofstream(made + "/index.json") << std::string(10, 'x');
+      ++made_;
+      return absl::OkStatus();
+    });
+    REQUIRE(folder.ok());
+    fs::last_write_time(*folder + "/index.json",
+                        fs::file_time_type::clock::now() - std::chrono::seconds(ago_s));
+    return *folder;
+  }
+  absl::Status Fail(uint64_t key) {
+    return cache_->GetOrMake(key, [](const std::string&) { return absl::DataLossError("no text"); })
+        .status();
+  }
+  int made() const { return made_; }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+  std::optional<TokenCache> cache_;
+  int made_ = 0;
+};
+
+TEST_CASE("shards are made once") {
+  Cache cache(1 << 20);
+  const std::string one = cache.Get(1);
+  CHECK(fs::exists(one + "/tokens-00000.bin"));
+  CHECK(cache.Get(1) == one);
+  CHECK(cache.Get(2) != one);
+  CHECK(cache.made() == 2);
+}
+
+TEST_CASE("those that were not used for the longest time go first, and what is used never does") {
+  Cache cache(2000);
+  const std::string one = cache.Get(1, 30), two = cache.Get(2, 20);
+  cache.Get(1, 10);
+  const std::string three = cache.Get(3, 5), four = cache.Get(4);
+  CHECK(fs::exists(one));
+  CHECK_FALSE(fs::exists(two));
+  CHECK(fs::exists(three));
+  CHECK(fs::exists(four));
+  Cache small(10);
+  CHECK(fs::exists(small.Get(1) + "/index.json"));
+}
+
+TEST_CASE("what could not be made leaves nothing, and what a crash left goes after two days") {
+  Cache cache(1 << 20);
+  CHECK(absl::IsDataLoss(cache.Fail(1)));
+  CHECK(fs::is_empty(cache.path()));
+  const fs::path old = cache.path() / "making-old", young = cache.path() / "making-young";
+  fs::create_directory(old);
+  fs::create_directory(young);
+  fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(49));
+  cache.Get(1);
+  CHECK_FALSE(fs::exists(old));
+  CHECK(fs::exists(young));
+}
+
+}  // namespace
+}  // namespace atl
