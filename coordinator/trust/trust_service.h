@@ -15,7 +15,8 @@ namespace atl {
 
 class TrustService {
  public:
-  // Takes over access->on_keys. `access` must outlive the gRPC server.
+  // Takes over access->on_keys: a thread of its own stores what was noted and sends the list of
+  // keys to the servers that watch it, many changes at once. `access` must outlive the gRPC server.
   explicit TrustService(AccessControl* access);
   ~TrustService();
 
