@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "worker/export.h"
 
 namespace atl::cli {
 namespace {
@@ -29,7 +30,7 @@ constexpr char kGenerationConfig[] = "generation_config.json";
 
 bool IsExported(const std::string& name) {
   if (name == "config.json" || name == kGenerationConfig ||
-      name == "model.safetensors.index.json" || name == "atoll-job")
+      name == "model.safetensors.index.json" || name == worker::kExportJobFile)
     return true;
   if (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors")) return true;
   return std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) !=
@@ -53,7 +54,7 @@ absl::Status CheckExportFolder(const std::string& folder) {
   if (!fs::is_directory(folder, error)) {
     return absl::AlreadyExistsError(absl::StrCat("--to ", folder, ": is not a folder"));
   }
-  const bool is_export = fs::exists(fs::path(folder) / "atoll-job", error);
+  const bool is_export = fs::exists(fs::path(folder) / worker::kExportJobFile, error);
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (is_export && IsExported(name) && entry.is_regular_file(error)) continue;

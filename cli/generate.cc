@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/model_folder.h"
 #include "cli/text_stream.h"
+#include "common/model/json.h"
 #include "worker/data/tokenize.h"
 #include "worker/model/generate.h"
 #include "worker/model/weights.h"
@@ -80,7 +81,8 @@ std::vector<int32_t> EndsIn(const std::filesystem::path& path) {
   if (!json.is_object() || !json.contains("eos_token_id")) return ends;
   const nlohmann::json& field = json["eos_token_id"];
   for (const auto& id : field.is_array() ? field : nlohmann::json::array({field})) {
-    if (id.is_number_integer()) ends.push_back(id.get<int32_t>());
+    const absl::StatusOr<int64_t> token = JsonInteger(id, 0, INT32_MAX);
+    if (token.ok()) ends.push_back(static_cast<int32_t>(*token));
   }
   return ends;
 }

@@ -116,8 +116,6 @@ absl::Status CheckCover(const ExportRequest& request, const Model& model) {
   return absl::OkStatus();
 }
 
-// Names the job in an exported folder.
-constexpr char kJobFile[] = "atoll-job";
 constexpr int64_t kJobFileBytesMax = 4096;
 
 bool IsModelFile(const std::string& name) {
@@ -131,7 +129,7 @@ absl::Status CheckFolder(const ExportRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names, RealFiles().List(request.folder));
   const auto model = std::find_if(names.begin(), names.end(), IsModelFile);
   if (model == names.end()) return absl::OkStatus();
-  const auto file = InputFile::Open(absl::StrCat(request.folder, "/", kJobFile));
+  const auto file = InputFile::Open(absl::StrCat(request.folder, "/", kExportJobFile));
   const auto job = file.ok() ? file->ReadAll(kJobFileBytesMax) : file.status();
   if (job.ok() && *job == request.job + "\n") return absl::OkStatus();
   return absl::AlreadyExistsError(
@@ -144,7 +142,7 @@ absl::Status CheckFolder(const ExportRequest& request) {
 absl::Status NameJob(const ExportRequest& request) {
   const std::string text = request.job + "\n";
   ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(request.folder));
-  return WriteFileAtomically(RealFiles(), absl::StrCat(request.folder, "/", kJobFile),
+  return WriteFileAtomically(RealFiles(), absl::StrCat(request.folder, "/", kExportJobFile),
                              std::array{AsBytes(text)});
 }
 

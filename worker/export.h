@@ -14,6 +14,9 @@
 
 namespace atl::worker {
 
+// Of an exported folder: names the job.
+inline constexpr char kExportJobFile[] = "atoll-job";
+
 struct ExportRequest {
   JobId job;
   Version version = kNoVersion;
@@ -27,7 +30,7 @@ struct ExportRequest {
 // that has arrived, in [0, 1]. There is no limit to the whole: each shard has one by its size
 // (TransferTimeout), from when it is requested. The first one that fails ends the rest.
 // FAILED_PRECONDITION with the newer version in its message if a server has advanced: retry.
-// ALREADY_EXISTS, at once: the folder holds a model's files, and its file atoll-job does not
+// ALREADY_EXISTS, at once: the folder holds a model's files, and its kExportJobFile does not
 // name this job.
 // Memory: one copy of the model.
 absl::Status ExportModel(TensorClient& client, const ExportRequest& request,

@@ -467,10 +467,6 @@ bool Awaits(State& s, const Job& job, const IslandRecord& island, Planning& plan
   return s.now < *planning.awaits_until;
 }
 
-}  // namespace
-
-namespace {
-
 void NoteWhatRuns(const State& s, const Job& job, const IslandRecord& island, Planning& planning) {
   const auto plan = job.plans.find(island.island);
   if (plan == job.plans.end() || planning.ran_number == plan->second.number ||

@@ -251,7 +251,8 @@ class Placement {
     return match;
   }
 
-  // Those that ran with which a replica of the layout is compared: whose devices it has first.
+  // Replicas of the plan that ran last which a replica of the layout is compared with: first those
+  // whose devices it has.
   std::set<size_t> Compared(size_t replica, const std::vector<size_t>& parts) const {
     std::set<size_t> compared;
     for (const size_t part : parts) {
@@ -333,12 +334,6 @@ class Placement {
 };
 
 }  // namespace
-
-double ShareInPlace(const PlanRequest& request, const PlanningInput& input,
-                    const plan::Layout& layout) {
-  const Placement placement(request, input, layout);
-  return placement.InPlace(layout) / placement.Parameters();
-}
 
 void KeepStateInPlace(const PlanRequest& request, const PlanningInput& input, plan::Plan& plan) {
   if (request.ran.empty()) return;

@@ -1,7 +1,9 @@
 // Where the state of an island lies decides what a new plan costs before its first step: layers
-// that a worker held go on, others travel over the network first (AutoHet's recovery, algorithms.md
-// section 4). Of layouts that differ in which devices hold which stages alone, the one is chosen
-// that moves least.
+// that a worker held stay, others are transferred over the network first. Of layouts that differ
+// only in which devices hold which stages, the one that moves least is chosen (AutoHet's aim in
+// recoveries; docs/decisions/plan-search.md).
+//
+// Pure.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_STATE_PLACEMENT_H_
 #define ATOLL_COORDINATOR_PLANNING_STATE_PLACEMENT_H_
@@ -11,13 +13,9 @@
 
 namespace atl {
 
-// What share of the layout's parameters the workers hold already that are to hold them, by the plan
-// that ran last. 0 without one.
-double ShareInPlace(const PlanRequest& request, const PlanningInput& input,
-                    const plan::Layout& layout);
-
-// The plan with its devices, or others of as many, in the places where more of the state stays,
-// unless that makes it worse by over 1%. Its cuts, micro-batches and schedule stay the same.
+// Assigns other devices to the plan's stages, its own or idle ones, so that more parameters are
+// where request.ran had them, unless the plan's rank gets worse by over 1%. Cuts and micro-batches
+// stay the same; the outcome is that of the new assignment, and the reason says what stays.
 void KeepStateInPlace(const PlanRequest& request, const PlanningInput& input, plan::Plan& plan);
 
 }  // namespace atl
