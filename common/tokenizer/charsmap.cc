@@ -42,27 +42,54 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string bytes) {
   return map;
 }
 
-std::optional<std::string_view> Charsmap::Replacement(std::string_view text) const {
+template <typename Visit>
+void Charsmap::VisitKeys(std::string_view text, const Visit& visit) const {
   size_t node = Unit{units_[0]}.offset();
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte == 0) return std::nullopt;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte == 0) return;
     node ^= byte;
-    if (node >= units_.size() || Unit{units_[node]}.label() != byte) return std::nullopt;
+    if (node >= units_.size() || Unit{units_[node]}.label() != byte) return;
     const Unit unit{units_[node]};
     node ^= unit.offset();
     if (!unit.has_leaf()) continue;
-    if (node >= units_.size()) return std::nullopt;
+    if (node >= units_.size()) return;
     const size_t begin = Unit{units_[node]}.value();
-    if (begin >= texts_.size() || (begin > 0 && (texts_[begin] & 0xc0) == 0x80)) {
-      return std::nullopt;
-    }
-    return std::string_view(texts_.c_str() + begin);
+    if (begin >= texts_.size() || (begin > 0 && (texts_[begin] & 0xc0) == 0x80)) return;
+    if (!visit(Key{i + 1, std::string_view(texts_.c_str() + begin)})) return;
   }
-  return std::nullopt;
 }
 
-std::string Charsmap::Normalized(std::string_view text) const {
+std::optional<std::string_view> Charsmap::Replacement(std::string_view text) const {
+  std::optional<std::string_view> replacement;
+  VisitKeys(text, [&](const Key& key) {
+    replacement = key.replacement;
+    return false;
+  });
+  return replacement;
+}
+
+std::string Charsmap::NormalizedByLongestKey(std::string_view text) const {
+  if (units_.empty()) return std::string(text);
+  std::string result;
+  for (size_t i = 0; i < text.size();) {
+    Key longest;
+    VisitKeys(text.substr(i), [&](const Key& key) {
+      const size_t end = i + key.bytes;
+      if (end == text.size() || (text[end] & 0xc0) != 0x80) longest = key;
+      return true;
+    });
+    if (longest.bytes == 0) {
+      longest.bytes = CharacterAt(text, i).bytes;
+      longest.replacement = text.substr(i, longest.bytes);
+    }
+    result += longest.replacement;
+    i += longest.bytes;
+  }
+  return result;
+}
+
+std::string Charsmap::NormalizedByCluster(std::string_view text) const {
   if (units_.empty()) return std::string(text);
   std::string result;
   for (size_t i = 0; i < text.size();) {

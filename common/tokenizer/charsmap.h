@@ -1,5 +1,6 @@
 // SentencePiece's precompiled map of characters to their normalized form (NFKC with its additions),
-// as tokenizer.json carries it: a double array over keys, then the texts that replace them.
+// as tokenizer.json and .model files carry it: a double array over keys, then the texts that
+// replace them.
 
 #ifndef ATOLL_COMMON_TOKENIZER_CHARSMAP_H_
 #define ATOLL_COMMON_TOKENIZER_CHARSMAP_H_
@@ -20,10 +21,21 @@ class Charsmap {
   // Empty: nothing is replaced. Every walk stays inside the array, whatever the bytes say.
   static absl::StatusOr<Charsmap> Parse(std::string bytes);
 
+  // As Hugging Face's library has it: a short grapheme cluster that begins with a key becomes what
+  // replaces the shortest such key, marks and all. REQUIRES: well-formed UTF-8; so is the result.
+  std::string NormalizedByCluster(std::string_view text) const;
+  // As SentencePiece's own library has it: at each place, the longest key is replaced.
   // REQUIRES: well-formed UTF-8; so is the result.
-  std::string Normalized(std::string_view text) const;
+  std::string NormalizedByLongestKey(std::string_view text) const;
 
  private:
+  struct Key {
+    size_t bytes = 0;
+    std::string_view replacement;
+  };
+  // Calls `visit(key)` for each key that `text` begins with, the shortest first, until it is false.
+  template <typename Visit>
+  void VisitKeys(std::string_view text, const Visit& visit) const;
   // What replaces the shortest key that `text` begins with.
   std::optional<std::string_view> Replacement(std::string_view text) const;
 

@@ -108,7 +108,8 @@ absl::Status JsonTokenizer::ParseAddedTokens(const Json& list) {
       continue;
     }
     std::string content = token.content;
-    ATOLL_RETURN_IF_ERROR(normalizer_->Apply(&content));
+    ATOLL_ASSIGN_OR_RETURN(const bool as_spelt, BoolField(json, "as_spelt", where, false));
+    if (!as_spelt) ATOLL_RETURN_IF_ERROR(normalizer_->Apply(&content));
     in_normalized_.Add(content, token);
   }
   return absl::OkStatus();

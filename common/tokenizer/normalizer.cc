@@ -4,6 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_replace.h"
+#include "common/tokenizer/added_tokens.h"
 #include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/charsmap.h"
 #include "common/tokenizer/unicode.h"
@@ -183,7 +184,26 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseCharsmap(const Json& json,
   auto map = Charsmap::Parse(std::move(bytes));
   if (!map.ok()) return Annotate(map.status(), field);
   auto shared = std::make_shared<const Charsmap>(*std::move(map));
-  return MakeAlways([shared](std::string_view text) { return shared->Normalized(text); });
+  ATOLL_ASSIGN_OR_RETURN(const bool longest_key, BoolField(json, "longest_key", where, false));
+  if (!longest_key) {
+    return MakeAlways([shared](std::string_view text) { return shared->NormalizedByCluster(text); });
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<Json> kept, ListField(json, "kept", where));
+  AddedTokenFinder finder;
+  for (const Json& text : kept) {
+    if (!text.is_string()) return Bad(absl::StrCat(where, ".kept"), "must be a list of texts");
+    finder.Add(text, {});
+  }
+  return MakeAlways([shared, finder = std::move(finder)](std::string_view text) {
+    std::vector<AddedTokenFinder::Segment> segments;
+    finder.Split(text, &segments);
+    std::string result;
+    for (const AddedTokenFinder::Segment& segment : segments) {
+      const bool is_kept = segment.id >= 0;
+      result += is_kept ? std::string(segment.text) : shared->NormalizedByLongestKey(segment.text);
+    }
+    return result;
+  });
 }
 
 // Those that are a function of the text without parameters; null: another type.

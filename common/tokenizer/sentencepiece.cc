@@ -1,8 +1,12 @@
-// SentencePiece's .model files, as the tokenizer.json that says the same.
+// SentencePiece's .model files, as the tokenizer.json that says the same. Where Hugging Face's library
+// and SentencePiece's own differ, fields of this folder's own ask for the latter: "longest_key" and
+// "kept" of a Precompiled normalizer, "as_spelt" of an added token,
+// "lowest_score" and "sums_are_floats" of a Unigram model, and scores that are null.
 
 #include <xxhash.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -21,6 +25,7 @@ using tokenizer::Json;
 
 constexpr const char* kSpace = "\xe2\x96\x81";  // what stands for a space
 constexpr size_t kPieceBytesMax = 1024;
+constexpr int kLeadingSpacesMax = 1024;
 
 Json SpecialToken(int id, const std::string& content, bool special) {
   return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
@@ -54,9 +59,36 @@ Json MergesOf(const Model& model, const tokenizer::TextIds& ids) {
   return list;
 }
 
+// A user's symbol counts as so many bytes of the best piece, less a little. SentencePiece looks for
+// the best score from the least positive number on, so that log probabilities never exceed it.
+Json UnigramOf(const Model& model) {
+  float best = std::numeric_limits<float>::min();
+  float worst = std::numeric_limits<float>::infinity();
+  for (const Model::Piece& piece : model.pieces()) {
+    if (piece.type() != Model::Piece::NORMAL) continue;
+    best = std::max(best, piece.score());
+    worst = std::min(worst, piece.score());
+  }
+  Json scores = Json::array();
+  for (const Model::Piece& piece : model.pieces()) {
+    Json score;
+    if (piece.type() == Model::Piece::NORMAL) score = piece.score();
+    if (piece.type() == Model::Piece::USER_DEFINED) {
+      score = static_cast<float>(piece.piece().size()) * best - 0.1;
+    }
+    scores.push_back({piece.piece(), score});
+  }
+  return {{"type", "Unigram"},
+          {"unk_id", model.trainer_spec().unk_id()},
+          {"byte_fallback", model.trainer_spec().byte_fallback()},
+          {"lowest_score", worst},
+          {"sums_are_floats", true},
+          {"vocab", scores}};
+}
+
 absl::StatusOr<Json> ModelOf(const Model& model) {
   const Model::Trainer& trainer = model.trainer_spec();
-  Json vocabulary, scores = Json::array();
+  Json vocabulary;
   tokenizer::TextIds ids;
   for (int id = 0; id < model.pieces_size(); ++id) {
     const Model::Piece& piece = model.pieces(id);
@@ -68,21 +100,12 @@ absl::StatusOr<Json> ModelOf(const Model& model) {
       return absl::InvalidArgumentError(absl::StrCat("piece ", id, " comes twice"));
     }
     vocabulary[piece.piece()] = id;
-    scores.push_back({piece.piece(), piece.score()});
   }
   if (trainer.unk_id() < 0 || trainer.unk_id() >= model.pieces_size()) {
     return absl::InvalidArgumentError(absl::StrCat("unk_id ", trainer.unk_id(), " is no piece"));
   }
   if (trainer.model_type() == Model::Trainer::UNIGRAM) {
-    // A piece that is found by no search has a score that no path takes.
-    for (int id = 0; id < model.pieces_size(); ++id) {
-      const auto type = model.pieces(id).type();
-      if (type != Model::Piece::NORMAL && type != Model::Piece::USER_DEFINED) scores[id][1] = -1e6;
-    }
-    return Json{{"type", "Unigram"},
-                {"unk_id", trainer.unk_id()},
-                {"byte_fallback", trainer.byte_fallback()},
-                {"vocab", scores}};
+    return UnigramOf(model);
   }
   if (trainer.model_type() == Model::Trainer::BPE) {
     return Json{{"type", "BPE"},       {"unk_token", model.pieces(trainer.unk_id()).piece()},
@@ -92,15 +115,24 @@ absl::StatusOr<Json> ModelOf(const Model& model) {
   return absl::UnimplementedError("models of words or characters are not supported");
 }
 
-Json NormalizerOf(const Model::Normalizer& spec) {
+Json NormalizerOf(const Model& model) {
+  const Model::Normalizer& spec = model.normalizer_spec();
   Json steps = Json::array();
   if (!spec.precompiled_charsmap().empty()) {
+    Json kept = Json::array();
+    for (const Model::Piece& piece : model.pieces()) {
+      if (piece.type() == Model::Piece::USER_DEFINED) kept.push_back(piece.piece());
+    }
     steps.push_back({{"type", "Precompiled"},
-                     {"precompiled_charsmap", absl::Base64Escape(spec.precompiled_charsmap())}});
+                     {"precompiled_charsmap", absl::Base64Escape(spec.precompiled_charsmap())},
+                     {"longest_key", true},
+                     {"kept", kept}});
   }
   if (spec.remove_extra_whitespaces()) {
-    steps.push_back(
-        {{"type", "Replace"}, {"pattern", {{"Regex", "^ +| +$| +(?= )"}}}, {"content", ""}});
+    const std::string at_end = spec.escape_whitespaces() ? absl::StrCat("[ ", kSpace, "]+$") : " +$";
+    steps.push_back({{"type", "Replace"},
+                     {"pattern", {{"Regex", absl::StrCat("^ +|", at_end, "| +(?= )")}}},
+                     {"content", ""}});
   }
   if (spec.add_dummy_prefix()) steps.push_back({{"type", "Prepend"}, {"prepend", " "}});
   if (spec.escape_whitespaces()) {
@@ -113,8 +145,9 @@ Json DecoderOf(const Model::Normalizer& spec) {
   Json steps = {{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
                 {{"type", "ByteFallback"}},
                 {{"type", "Fuse"}}};
-  if (spec.add_dummy_prefix()) {
-    steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  if (spec.add_dummy_prefix() || spec.remove_extra_whitespaces()) {
+    const int spaces = spec.remove_extra_whitespaces() ? kLeadingSpacesMax : 1;
+    steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", spaces}, {"stop", 0}});
   }
   return {{"type", "Sequence"}, {"decoders", steps}};
 }
@@ -125,15 +158,17 @@ absl::StatusOr<Json> JsonOf(const Model& model) {
   }
   Json json;
   ATOLL_ASSIGN_OR_RETURN(json["model"], ModelOf(model));
-  json["normalizer"] = NormalizerOf(model.normalizer_spec());
+  json["normalizer"] = NormalizerOf(model);
   json["decoder"] = DecoderOf(model.normalizer_spec());
   json["added_tokens"] = Json::array();
   for (int id = 0; id < model.pieces_size(); ++id) {
     const Model::Piece& piece = model.pieces(id);
     // Control pieces are never found in text; the vocabulary alone names them.
-    if (piece.type() == Model::Piece::USER_DEFINED) {
+    if (piece.type() == Model::Piece::USER_DEFINED &&
+        model.trainer_spec().model_type() == Model::Trainer::BPE) {
       json["added_tokens"].push_back(SpecialToken(id, piece.piece(), false));
       json["added_tokens"].back()["normalized"] = true;
+      json["added_tokens"].back()["as_spelt"] = true;
     }
   }
   const int begin = model.trainer_spec().bos_id();

@@ -19,7 +19,8 @@ absl::StatusOr<Vocabulary> UnigramModel::ParseVocabulary(const Json& json,
   Vocabulary vocabulary;
   for (size_t id = 0; id < json.size(); ++id) {
     const Json& entry = json[id];
-    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() ||
+        !(entry[1].is_number() || entry[1].is_null())) {
       return Bad(absl::StrCat(where, "[", id, "]"), "must be a token and its score");
     }
     ATOLL_RETURN_IF_ERROR(
@@ -36,18 +37,26 @@ absl::StatusOr<std::unique_ptr<UnigramModel>> UnigramModel::Parse(const Json& js
   ATOLL_ASSIGN_OR_RETURN(const int64_t unknown, IntField(json, "unk_id", where, -1, -1, count - 1));
   model->unknown_ = static_cast<int32_t>(unknown);
   ATOLL_ASSIGN_OR_RETURN(const bool fallback, BoolField(json, "byte_fallback", where, false));
+  ATOLL_ASSIGN_OR_RETURN(model->sums_are_floats_,
+                         BoolField(json, "sums_are_floats", where, false));
   if (fallback) model->fallback_ = ByteTokens(vocabulary);
   const Json& list = Member(json, "vocab");
   double lowest = std::numeric_limits<double>::infinity();
   for (size_t id = 0; id < list.size(); ++id) {
     const std::string& token = vocabulary.tokens()[id];
+    if (list[id][1].is_null()) {
+      model->scores_.push_back(0);
+      continue;
+    }
     model->scores_.push_back(list[id][1].get<double>());
     lowest = std::min(lowest, model->scores_.back());
     if (token.empty()) continue;
     model->ids_.emplace(token, static_cast<int32_t>(id));
     model->longest_ = std::max(model->longest_, token.size());
   }
-  model->unknown_score_ = lowest - kUnknownPenalty;
+  const Json& given = Member(json, "lowest_score");
+  if (given.is_number()) lowest = given.get<double>();
+  model->unknown_score_ = model->Rounded(lowest - kUnknownPenalty);
   return model;
 }
 
@@ -69,7 +78,7 @@ void UnigramModel::Encode(std::string_view piece, Scratch* scratch,
   const auto offer = [&](size_t begin, size_t end, int32_t id, double score) {
     const double sum = best[begin].score + score;
     if (best[end].begin < 0 || sum > best[end].score) {
-      best[end] = {sum, id, static_cast<int32_t>(begin)};
+      best[end] = {Rounded(sum), id, static_cast<int32_t>(begin)};
     }
   };
   for (size_t begin = 0; begin < piece.size();) {

@@ -14,7 +14,8 @@ namespace atl::tokenizer {
 
 class UnigramModel : public TokenModel {
  public:
-  // Unlike the other models' vocabularies this one's is a list of tokens and scores.
+  // Unlike the other models' vocabularies this one's is a list of tokens and scores. A token whose
+  // score is null is not found in text.
   static absl::StatusOr<Vocabulary> ParseVocabulary(const Json& json, const std::string& where);
 
   static absl::StatusOr<std::unique_ptr<UnigramModel>> Parse(const Json& json,
@@ -24,6 +25,7 @@ class UnigramModel : public TokenModel {
   void Encode(std::string_view piece, Scratch* scratch, std::vector<int32_t>* out) const override;
 
  private:
+  double Rounded(double score) const { return sums_are_floats_ ? static_cast<float>(score) : score; }
   void AddUnknown(std::string_view text, std::vector<int32_t>* out) const;
 
   TextIds ids_;
@@ -32,6 +34,8 @@ class UnigramModel : public TokenModel {
   size_t longest_ = 0;             // bytes of a token
   int32_t unknown_ = -1;
   double unknown_score_ = 0;
+  // Sums are kept in single precision, as SentencePiece keeps them: it decides between equal ones.
+  bool sums_are_floats_ = false;
 };
 
 }  // namespace atl::tokenizer

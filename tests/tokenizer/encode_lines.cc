@@ -1,6 +1,6 @@
-// encode_lines TOKENIZER FILE [--time]: the ids of each line of a file, one line of numbers each;
-// with
-// --time, how long it took instead. What the oracle and the benchmark compare with.
+// encode_lines TOKENIZER FILE [--time|--text]: the ids of each line of a file, one line of numbers
+// each; with --time, how long it took instead; with --text, what the ids decode to. What the tests
+// against peers and the benchmark compare with.
 
 #include <chrono>
 #include <fstream>
@@ -12,7 +12,7 @@
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::cerr << "usage: encode_lines TOKENIZER FILE [--time]\n";
+    std::cerr << "usage: encode_lines TOKENIZER FILE [--time|--text]\n";
     return 2;
   }
   const auto tokenizer = atl::OpenTokenizer(argv[1]);
@@ -31,7 +31,8 @@ int main(int argc, char** argv) {
     return status.ok();
   };
   std::vector<int32_t> ids;
-  if (argc > 3) {
+  const std::string option = argc > 3 ? argv[3] : "";
+  if (option == "--time") {
     size_t tokens = 0, bytes = 0;
     const auto start = std::chrono::steady_clock::now();
     for (const std::string& line : lines) {
@@ -46,6 +47,12 @@ int main(int argc, char** argv) {
   for (const std::string& line : lines) {
     if (!encode(line, &ids)) return 1;
     std::string text;
+    if (option == "--text") {
+      const auto decoded = (*tokenizer)->Decode(ids, /*skip_special=*/true);
+      if (!decoded.ok()) return 1;
+      std::cout << *decoded << "\n";
+      continue;
+    }
     for (const int32_t id : ids) absl::StrAppend(&text, text.empty() ? "" : " ", id);
     std::cout << text << "\n";
   }
