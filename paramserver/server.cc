@@ -131,18 +131,27 @@ absl::Status Daemon::Attach(Incarnation incarnation) {
   options.name = options_.name;
   options.incarnation = incarnation;
   options.max_queued = 1 << 16;
-  auto attach = ServerAttach::Open(options, [this](ServerAttach::Event event) {
+  const auto on_event = [this, reason = std::string(),
+                         served = false](ServerAttach::Event event) mutable {
     metrics_.NoteConnection(!std::holds_alternative<AttachLost>(event));
-    if (std::holds_alternative<AttachOpened>(event)) {
+    const bool begins = std::holds_alternative<ToServer>(event) && !served;
+    served = std::holds_alternative<ToServer>(event);
+    if (begins) {
+      reason.clear();
       LogInfo(kPart, "attached to the coordinator at ", options_.coordinator);
+    }
+    if (std::holds_alternative<AttachOpened>(event)) {
       loop_.Post(ConnectionUp{});
     } else if (const auto* lost = std::get_if<AttachLost>(&event)) {
-      LogWarning(kPart, "no coordinator at ", options_.coordinator, ": ", lost->reason);
+      if (reason != lost->reason) {
+        LogWarning(kPart, "no connection to the coordinator: ", reason = lost->reason);
+      }
       loop_.Post(ConnectionDown{});
     } else {
       loop_.Post(FromCoordinator{std::get<ToServer>(std::move(event))});
     }
-  });
+  };
+  auto attach = ServerAttach::Open(options, on_event);
   ATOLL_RETURN_IF_ERROR(attach.status());
   attach_ = *std::move(attach);
   return absl::OkStatus();

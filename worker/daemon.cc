@@ -281,11 +281,16 @@ class Daemon {
   }
 
   absl::Status Connect(AttachOptions options) {
-    const auto on_event = [this, reason = std::string()](WorkerAttach::Event event) mutable {
+    const auto on_event = [this, reason = std::string(),
+                           served = false](WorkerAttach::Event event) mutable {
       metrics_->NoteConnection(!std::holds_alternative<AttachLost>(event));
-      if (std::holds_alternative<AttachOpened>(event)) {
+      const bool begins = std::holds_alternative<ToWorker>(event) && !served;
+      served = std::holds_alternative<ToWorker>(event);
+      if (begins) {
         reason.clear();
         LogInfo("attach", "connected to the coordinator");
+      }
+      if (std::holds_alternative<AttachOpened>(event)) {
         loop_->Post(Connected{});
       } else if (const AttachLost* lost = std::get_if<AttachLost>(&event)) {
         if (reason != lost->reason) {

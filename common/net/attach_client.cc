@@ -88,11 +88,12 @@ class AttachClient<Up, Down>::Impl {
   void Run() {
     Duration backoff = options_.backoff_min;
     while (!closing()) {
-      bool served = false;
-      const std::string reason = Serve(&served);
+      const End end = Serve();
       if (closing()) break;
-      on_event_(AttachLost{reason});
-      backoff = served ? options_.backoff_min : std::min(backoff * 2, options_.backoff_max);
+      on_event_(AttachLost{end.reason});
+      backoff =
+          std::min(backoff * 2, end.refused ? options_.refused_backoff_max : options_.backoff_max);
+      if (end.served) backoff = options_.backoff_min;
       std::unique_lock lock(mutex_);
       // Spread, so that a thousand members do not come back in the same moment.
       const Duration wait = FromSeconds(Seconds(backoff) * (0.5 + 0.5 * jitter_.Uniform()));
@@ -103,14 +104,20 @@ class AttachClient<Up, Down>::Impl {
     changed_.notify_all();
   }
 
-  // One connection from opening to end; says why it ended. `served`: the coordinator said
-  // something.
-  std::string Serve(bool* served) {
+  // Of a connection.
+  struct End {
+    std::string reason;
+    bool served = false;   // the coordinator said something
+    bool refused = false;  // by who we are; it is not likely to change soon
+  };
+
+  // One connection from opening to end.
+  End Serve() {
     const auto leader = OpenLeaderChannel(options_.tls, options_.coordinator, kLeaderLimit,
                                           [this] { return closing(); });
-    if (!leader.ok()) return std::string(leader.status().message());
+    if (!leader.ok()) return {std::string(leader.status().message())};
     if (!WaitForConnection(leader->channel.get())) {
-      return absl::StrCat(leader->address, ": no coordinator answers there");
+      return {absl::StrCat(leader->address, ": no coordinator answers there")};
     }
     const auto stub = Side::Service::NewStub(leader->channel);
     grpc::ClientContext context;
@@ -118,16 +125,21 @@ class AttachClient<Up, Down>::Impl {
     auto stream = stub->Attach(&context);
     Opened();
     std::thread writer([&] { Write(stream.get()); });
-    const std::string fault = Read(stream.get(), served);
+    End end;
+    const std::string fault = Read(stream.get(), &end.served);
     if (!fault.empty()) context.TryCancel();
     const grpc::Status status = stream->Finish();  // before a cancel, which would hide the reason
     context.TryCancel();                           // frees a writer that waits for room
     StopWriter();
     writer.join();
     SetContext(nullptr);
-    if (!fault.empty()) return fault;
-    return absl::StrCat(leader->address, ": ",
-                        status.ok() ? "the coordinator ended the stream" : status.error_message());
+    end.refused = status.error_code() == grpc::StatusCode::PERMISSION_DENIED ||
+                  status.error_code() == grpc::StatusCode::UNAUTHENTICATED;
+    end.reason = !fault.empty() ? fault
+                                : absl::StrCat(leader->address, ": ",
+                                               status.ok() ? "the coordinator ended the stream"
+                                                           : status.error_message());
+    return end;
   }
 
   // Wakes now and then, to notice Close.

@@ -33,6 +33,7 @@ struct AttachOptions {
   size_t max_queued = 1024;  // messages to send
   Duration backoff_min = std::chrono::milliseconds(100);
   Duration backoff_max = std::chrono::seconds(5);
+  Duration refused_backoff_max = std::chrono::seconds(60);  // where our certificate is refused
 };
 
 // Connected. The hello is to be sent now.

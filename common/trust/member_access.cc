@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/files.h"
 #include "common/logging.h"
 #include "common/net/leader.h"
 #include "common/trust/token.h"
@@ -158,6 +161,50 @@ absl::Status Join(const Identity& self, const IdentityFolder& folder, const std:
   return absl::OkStatus();
 }
 
+namespace {
+
+// Whether the coordinator has ended this certificate's access: its member is revoked, or another
+// key has joined under its name. False also where that cannot be learnt now.
+bool IsShutOut(const IdentityFolder& folder, const std::string& coordinator) {
+  const auto leader = OpenLeaderChannel(folder.tls(), coordinator, kLeaderLimit);
+  if (!leader.ok()) return false;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kLeaderLimit);
+  v1::RenewReply reply;
+  // Who may not call is told so before the request is read; this one asks for nothing.
+  const grpc::Status status =
+      v1::Trust::NewStub(leader->channel)->Renew(&context, v1::RenewRequest(), &reply);
+  return absl::StartsWith(status.error_message(), "revoked: ") ||
+         absl::StartsWith(status.error_message(), "replaced: ");
+}
+
+IdentityFolder Replacement(const IdentityFolder& folder) {
+  return IdentityFolder(folder.path() + ".new");
+}
+
+// Puts a complete replacement in the folder's place, which is kept beside until the next one.
+absl::Status EndReplacement(const IdentityFolder& folder) {
+  const IdentityFolder fresh = Replacement(folder);
+  if (!fresh.Exists()) return absl::OkStatus();
+  const std::string former = folder.path() + ".former";
+  std::error_code error;
+  if (folder.Exists()) {
+    std::filesystem::remove_all(former, error);
+    ATOLL_RETURN_IF_ERROR(RealFiles().Rename(folder.path(), former));
+  }
+  return RealFiles().Rename(fresh.path(), folder.path());
+}
+
+// What a revoked member was known by admits nobody any more, so all of it is made anew.
+absl::Status JoinWithNewKeys(const Identity& self, const IdentityFolder& folder,
+                             const std::string& join) {
+  LogWarning("trust", folder.path(), ": its certificate was revoked; joins again, with new keys");
+  ATOLL_RETURN_IF_ERROR(Join(self, Replacement(folder), join, kJoinPatience));
+  return EndReplacement(folder);
+}
+
+}  // namespace
+
 absl::Status EnterCluster(const Identity& self, const IdentityFolder& folder,
                           const std::string& join, const AccessFlags& access) {
   const TlsOptions& flags = *access.tls;
@@ -174,6 +221,7 @@ absl::Status EnterCluster(const Identity& self, const IdentityFolder& folder,
     to = *std::move(parsed);
     *access.coordinator = to.coordinator;
   }
+  ATOLL_RETURN_IF_ERROR(EndReplacement(folder));
   if (folder.Exists()) {
     ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, folder.Certificate());
     ATOLL_RETURN_IF_ERROR(CheckFolder(self, folder, facts));
@@ -185,6 +233,8 @@ absl::Status EnterCluster(const Identity& self, const IdentityFolder& folder,
     }
     if (!join.empty() && facts.until_unix_s < absl::ToUnixSeconds(absl::Now())) {
       ATOLL_RETURN_IF_ERROR(Join(self, folder, join, kJoinPatience));
+    } else if (!join.empty() && IsShutOut(folder, to.coordinator)) {
+      ATOLL_RETURN_IF_ERROR(JoinWithNewKeys(self, folder, join));
     }
   } else if (!join.empty()) {
     ATOLL_RETURN_IF_ERROR(Join(self, folder, join, kJoinPatience));

@@ -22,7 +22,11 @@ constexpr int64_t kTtlMaxS = 30 * 86400;
 // An expired token is known for so long, and its holder is given the reason.
 constexpr int64_t kKeptAfterExpiryS = 86400;
 constexpr size_t kDigestLetters = 64;
+// A member whose certificate has expired can no longer renew it; its name is kept for so long.
+constexpr int64_t kMemberKeptAfterExpiryS = 30 * 86400;
 constexpr size_t kCurveKeyLetters = 40;
+constexpr absl::string_view kZ85Letters =
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
 
 std::string DateOf(int64_t unix_s) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixSeconds(unix_s),
@@ -33,6 +37,11 @@ bool IsDigest(absl::string_view text) {
   return text.size() == kDigestLetters && std::all_of(text.begin(), text.end(), [](char c) {
            return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
          });
+}
+
+bool IsCurveKey(absl::string_view text) {
+  return text.size() == kCurveKeyLetters &&
+         text.find_first_not_of(kZ85Letters) == absl::string_view::npos;
 }
 
 template <class List>
@@ -62,8 +71,18 @@ absl::Status ToStatus(const Verdict& verdict) {
 }
 
 TrustRegistry::TrustRegistry(v1::TrustRecords records) : records_(std::move(records)) {
+  IndexMembers();
+}
+
+void TrustRegistry::IndexMembers() {
+  places_.clear();
+  curve_key_owners_.clear();
   for (int i = 0; i < records_.members_size(); ++i) {
-    places_[{records_.members(i).role(), records_.members(i).name()}] = i;
+    const v1::TrustMember& member = records_.members(i);
+    places_[{member.role(), member.name()}] = i;
+    if (member.revoked_unix_s() == 0) {
+      curve_key_owners_[member.curve_public_key()] = {member.role(), member.name()};
+    }
   }
 }
 
@@ -195,17 +214,31 @@ Verdict TrustRegistry::Join(const v1::TrustMember& member, int64_t now_unix_s) {
                          "`atoll revoke ",
                          member.name(), "` first")};
   }
-  if (!member.curve_public_key().empty() && member.curve_public_key().size() != kCurveKeyLetters) {
-    return {v1::TRUST_DENIAL_NAME, "the CURVE key is not a Z85 key of 40 letters"};
+  if (known != nullptr && known->revoked_unix_s() != 0 &&
+      known->key_digest() == member.key_digest()) {
+    return {v1::TRUST_DENIAL_REVOKED,
+            absl::StrCat(who,
+                         " was revoked with this key: delete its certificate's folder "
+                         "(STATE_DIR/identity) and join again, with new keys")};
   }
-  if (known == nullptr && records_.members_size() >= kMembersMax) {
-    return {v1::TRUST_DENIAL_NAME, absl::StrCat("the cluster has ", kMembersMax, " members")};
+  const std::string problem =
+      CurveKeyProblem({member.role(), member.name()}, member.curve_public_key());
+  if (!problem.empty()) return {v1::TRUST_DENIAL_NAME, problem};
+  if (known == nullptr) {
+    PruneMembers(now_unix_s);
+    if (records_.members_size() >= kMembersMax) {
+      return {v1::TRUST_DENIAL_NAME, absl::StrCat("the cluster has ", kMembersMax,
+                                                  " members whose certificates are valid")};
+    }
+    known = Add(member.role(), member.name());
   }
-  if (known == nullptr) known = Add(member.role(), member.name());
   if (known->curve_public_key() != member.curve_public_key()) {
-    RevokeCurveKey(known->curve_public_key());
+    RevokeCurveKey({member.role(), member.name()}, known->curve_public_key());
   }
   *known = member;
+  if (!member.curve_public_key().empty()) {
+    curve_key_owners_[member.curve_public_key()] = {member.role(), member.name()};
+  }
   if (again) return {};
   for (v1::TrustToken& token : *records_.mutable_tokens()) {
     if (token.id() != member.token()) continue;
@@ -226,15 +259,24 @@ std::string TrustRegistry::CurveKeyOf(const Identity& identity) const {
 }
 
 bool TrustRegistry::NoteCurveKey(const Identity& identity, const std::string& curve_public_key) {
-  if (curve_public_key.size() != kCurveKeyLetters) return false;
   const std::string role(RoleName(identity.role));
   v1::TrustMember* known = Find(role, identity.name);
+  if (known != nullptr && known->curve_public_key() == curve_public_key) return false;
+  if (curve_public_key.empty() ||
+      !CurveKeyProblem({role, identity.name}, curve_public_key).empty()) {
+    return false;
+  }
   if (known == nullptr) {
     if (records_.members_size() >= kMembersMax) return false;
     known = Add(role, identity.name);
   }
-  if (known->curve_public_key() == curve_public_key || known->revoked_unix_s() != 0) return false;
+  if (known->revoked_unix_s() != 0) return false;
+  const MemberKey member{role, identity.name};
+  if (OwnsCurveKey(member, known->curve_public_key())) {
+    curve_key_owners_.erase(known->curve_public_key());
+  }
   known->set_curve_public_key(curve_public_key);
+  curve_key_owners_[curve_public_key] = member;
   return true;
 }
 
@@ -261,7 +303,7 @@ absl::StatusOr<std::vector<v1::TrustMember>> TrustRegistry::Revoke(const std::st
     if (member.revoked_unix_s() == 0) {
       member.set_revoked_unix_s(now_unix_s);
       member.set_revoked_by(by);
-      RevokeCurveKey(member.curve_public_key());
+      RevokeCurveKey({member.role(), member.name()}, member.curve_public_key());
     }
     revoked.push_back(member);
   }
@@ -314,7 +356,43 @@ void TrustRegistry::Prune(int64_t now_unix_s) {
                 tokens->end());
 }
 
-void TrustRegistry::RevokeCurveKey(const std::string& key) {
+void TrustRegistry::PruneMembers(int64_t now_unix_s) {
+  auto* members = records_.mutable_members();
+  const auto kept_end =
+      std::remove_if(members->begin(), members->end(), [&](const v1::TrustMember& member) {
+        // 0: its certificate was made otherwise, and its date is not known.
+        return member.expires_unix_s() != 0 &&
+               member.expires_unix_s() + kMemberKeptAfterExpiryS < now_unix_s;
+      });
+  if (kept_end == members->end()) return;
+  members->erase(kept_end, members->end());
+  IndexMembers();
+}
+
+bool TrustRegistry::OwnsCurveKey(const MemberKey& member, const std::string& key) const {
+  const auto owner = curve_key_owners_.find(key);
+  return owner != curve_key_owners_.end() && owner->second == member;
+}
+
+std::string TrustRegistry::CurveKeyProblem(const MemberKey& member, const std::string& key) const {
+  if (key.empty() || OwnsCurveKey(member, key)) return "";
+  if (!IsCurveKey(key)) return "the CURVE key is not a Z85 key of 40 letters";
+  const std::string remedy =
+      ": delete curve.key beside the certificate (STATE_DIR/identity), and a new one is made";
+  if (const auto owner = curve_key_owners_.find(key); owner != curve_key_owners_.end()) {
+    return absl::StrCat("the CURVE key is that of ", owner->second.first, "/", owner->second.second,
+                        remedy);
+  }
+  if (Contains(records_.revoked_curve_keys(), key)) {
+    return absl::StrCat("the CURVE key is revoked", remedy);
+  }
+  return "";
+}
+
+void TrustRegistry::RevokeCurveKey(const MemberKey& member, const std::string& key) {
+  // One that another member holds stays that member's.
+  if (!OwnsCurveKey(member, key)) return;
+  curve_key_owners_.erase(key);
   auto* keys = records_.mutable_revoked_curve_keys();
   if (key.empty() || Contains(*keys, key)) return;
   if (keys->size() >= kRevokedKeysMax) keys->DeleteSubrange(0, 1);

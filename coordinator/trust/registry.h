@@ -56,12 +56,14 @@ class TrustRegistry {
   // By the id or a beginning of it.
   absl::StatusOr<v1::TrustToken> DeleteToken(const std::string& id);
 
-  // Lets a member in under its token and key. The same key and token may come again, and use
-  // nothing up. `member` has role, name, both keys, the token and the dates.
+  // Lets a member in under its token and keys, which no other member has. The same key and token
+  // may come again, and use nothing up. `member` has role, name, both keys, the token and the
+  // dates.
   Verdict Join(const v1::TrustMember& member, int64_t now_unix_s);
   // Its certificate was renewed.
   void NoteRenewal(const Identity& identity, int64_t until_unix_s);
-  // The CURVE key of a member whose certificate was made otherwise. False: nothing changed.
+  // The CURVE key of a member whose certificate was made otherwise. False: nothing changed, also
+  // where the key is another member's or revoked.
   bool NoteCurveKey(const Identity& identity, const std::string& curve_public_key);
 
   // Ends the access of a name, in one role or, with an empty one, in all that it has joined as.
@@ -77,10 +79,18 @@ class TrustRegistry {
   v1::TrustMember* Find(absl::string_view role, const std::string& name);
   v1::TrustMember* Add(absl::string_view role, const std::string& name);
   void Prune(int64_t now_unix_s);
-  void RevokeCurveKey(const std::string& key);
+  void PruneMembers(int64_t now_unix_s);
+  using MemberKey = std::pair<std::string, std::string>;  // role and name
+  void IndexMembers();
+  bool OwnsCurveKey(const MemberKey& member, const std::string& key) const;
+  // Why the member may not use the key; empty: it may. A key is one member's, and once it is
+  // revoked it is nobody's.
+  std::string CurveKeyProblem(const MemberKey& member, const std::string& key) const;
+  void RevokeCurveKey(const MemberKey& member, const std::string& key);
 
   v1::TrustRecords records_;
-  std::map<std::pair<std::string, std::string>, int> places_;  // of members, by role and name
+  std::map<MemberKey, int> places_;                    // of members
+  std::map<std::string, MemberKey> curve_key_owners_;  // of members that are not revoked
 };
 
 }  // namespace atl

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kNow = 1'800'000'000;
 const std::string kToken(64, 'a'), kKey(64, '1'), kOtherKey(64, '2');
-const std::string kCurve(40, 'c'), kOtherCurve(40, 'd');
+const std::string kCurve(40, '1'), kOtherCurve(40, 'd');  // kCurve: kKey's
 
 // A registry and its clock.
 struct Cluster {
@@ -25,12 +25,12 @@ struct Cluster {
   }
   v1::TrustDenial Join(const std::string& name, const std::string& key = kKey,
                        const std::string& role = "worker", const std::string& token = kToken,
-                       const std::string& curve = kCurve) {
+                       const std::string& curve = "") {
     v1::TrustMember member;
     member.set_role(role);
     member.set_name(name);
     member.set_key_digest(key);
-    member.set_curve_public_key(curve);
+    member.set_curve_public_key(curve.empty() ? std::string(40, key[0]) : curve);
     member.set_token(token);
     return registry.Join(member, now).denial;
   }
@@ -120,10 +120,67 @@ TEST_CASE("curve_keys_follow_those_who_use_links") {
   CHECK(c.registry.Keys().allowed(0) == kOtherCurve);
   REQUIRE(c.registry.Keys().revoked_size() == 1);
   CHECK(c.registry.Keys().revoked(0) == kCurve);
-  CHECK(c.registry.NoteCurveKey({Role::kOperator, "me"}, kOtherCurve));
-  CHECK_FALSE(c.registry.NoteCurveKey({Role::kOperator, "me"}, kOtherCurve));
+  const std::string mine(40, 'e');
+  CHECK(c.registry.NoteCurveKey({Role::kOperator, "me"}, mine));
+  CHECK_FALSE(c.registry.NoteCurveKey({Role::kOperator, "me"}, mine));
   CHECK_FALSE(c.registry.NoteCurveKey({Role::kOperator, "me"}, "short"));
-  CHECK(c.registry.Keys().allowed(0) == kOtherCurve);
+  CHECK(c.registry.Keys().allowed_size() == 2);
+}
+
+TEST_CASE("a_curve_key_is_of_one_member_and_no_other_can_take_or_revoke_it") {
+  Cluster c;
+  REQUIRE(c.Create(5).ok());
+  REQUIRE(c.Join("w1", kKey, "worker", kToken, kCurve) == kAllowed);
+  // Neither by joining, nor by a certificate made otherwise.
+  CHECK(c.Join("w2", kOtherKey, "worker", kToken, kCurve) == v1::TRUST_DENIAL_NAME);
+  CHECK_FALSE(c.registry.NoteCurveKey({Role::kOperator, "me"}, kCurve));
+  CHECK(c.registry.FindToken(kToken)->uses_left() == 4);
+  // Nor by a join that comes again with other keys.
+  REQUIRE(c.Join("w2", kOtherKey, "worker", kToken, kOtherCurve) == kAllowed);
+  CHECK(c.Join("w2", kOtherKey, "worker", kToken, kCurve) == v1::TRUST_DENIAL_NAME);
+  REQUIRE(c.Revoke("w2"));
+  REQUIRE(c.registry.Keys().allowed_size() == 1);
+  CHECK(c.registry.Keys().allowed(0) == kCurve);
+  CHECK(c.registry.Keys().revoked_size() == 1);
+  CHECK(c.Join("w3", std::string(64, '3'), "worker", kToken, std::string(40, '"')) ==
+        v1::TRUST_DENIAL_NAME);  // not Z85
+}
+
+TEST_CASE("a_revoked_member_joins_again_with_new_keys_only") {
+  Cluster c;
+  REQUIRE(c.Create(5).ok());
+  REQUIRE(c.Join("w1", kKey) == kAllowed);
+  REQUIRE(c.Revoke("w1"));
+  CHECK(c.Join("w1", kKey, "worker", kToken, kOtherCurve) == v1::TRUST_DENIAL_REVOKED);
+  CHECK(c.Join("w1", kOtherKey, "worker", kToken, kCurve) == v1::TRUST_DENIAL_NAME);
+  REQUIRE(c.Join("w1", kOtherKey) == kAllowed);
+  CHECK(c.registry.Keys().allowed_size() == 1);
+  CHECK(c.registry.Keys().revoked_size() == 1);
+}
+
+TEST_CASE("members_are_forgotten_a_month_after_their_certificates_expired") {
+  Cluster c;
+  v1::TrustRecords records;
+  for (const auto& [name, expires_unix_s] :
+       std::vector<std::pair<std::string, int64_t>>{{"old", kNow - 31 * 86400},
+                                                    {"recent", kNow - 29 * 86400},
+                                                    {"valid", kNow + 1},
+                                                    {"undated", 0}}) {
+    v1::TrustMember* member = records.add_members();
+    member->set_role("worker");
+    member->set_name(name);
+    member->set_key_digest(kKey);
+    member->set_expires_unix_s(expires_unix_s);
+  }
+  c.registry = TrustRegistry(records);
+  REQUIRE(c.Create(1).ok());
+  REQUIRE(c.Join("w1", kOtherKey) == kAllowed);
+  std::vector<std::string> names;
+  for (const v1::TrustMember& member : c.registry.records().members()) {
+    names.push_back(member.name());
+  }
+  CHECK(names == std::vector<std::string>{"recent", "valid", "undated", "w1"});
+  CHECK(c.Check("valid", kOtherKey) == v1::TRUST_DENIAL_REPLACED);  // found where it is now
 }
 
 TEST_CASE("tokens_are_bounded_and_bad_ones_refused") {

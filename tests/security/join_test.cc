@@ -121,8 +121,17 @@ TEST_CASE("members_join_by_a_token_train_and_lose_their_access_when_they_are_rev
   CHECK(absl::StrContains(worker->errors(), "revoked: "));
   CHECK(Await([&] { return absl::StrContains(server->errors(), "1 are revoked"); }));
   // Its certificate, too: the worker's next start is refused, and says why.
-  const auto again = site.Member("worker", "w1", "");
-  CHECK(Await([&] { return absl::StrContains(again->errors(), "revoked: "); }));
+  {
+    const auto again = site.Member("worker", "w1", "");
+    CHECK(Await([&] { return absl::StrContains(again->errors(), "revoked: "); }));
+    CHECK_FALSE(absl::StrContains(again->errors(), "connected to the coordinator"));
+  }
+  // A new token lets the name in again, with new keys.
+  const auto back = site.Member("worker", "w1", site.Token("worker", 1));
+  CHECK(Await([&] { return absl::StrContains(back->errors(), "connected to the coordinator"); }));
+  const Site::Outcome anew = site.Atoll({"submit", "--watch", site.folder("job/job.toml")});
+  INFO(anew.errors << server->errors() << back->errors());
+  CHECK(anew.code == 0);
 }
 
 TEST_CASE("a_member_comes_back_without_its_token_and_renews_its_certificate") {
