@@ -81,6 +81,11 @@ std::string WhyRefused(const std::string& said) {
     return "its certificate does not name the host of --coordinator; dial it by a name that the "
            "certificate has";
   }
+  if (absl::StrContains(said, "Role Check failed")) {
+    return "its certificate is not a coordinator's: a program with a member's or user's "
+           "certificate "
+           "listens there";
+  }
   if (absl::StrContains(said, "certificate has expired") || absl::StrContains(said, "expired")) {
     return "a certificate has expired";
   }

@@ -65,6 +65,12 @@ void RenewInTime(const IdentityFolder& folder, const std::string& coordinator) {
 
 std::string ConfigPath() { return ConfigFolder() + "/config.toml"; }
 
+absl::Status CheckContextName(const std::string& name) {
+  if (CheckUserName(name).ok() && name.front() != '.') return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, ": must be 1 to 63 letters, digits, '.', '_', '@' and '-', and not begin with '.'"));
+}
+
 IdentityFolder ContextFolder(const std::string& name) {
   return IdentityFolder(absl::StrCat(ConfigFolder(), "/contexts/", name));
 }

@@ -17,6 +17,8 @@ namespace atl::cli {
 absl::StatusOr<v1::ClientConfig> ReadConfig();
 std::string ConfigPath();
 
+// OK if a context may have this name: it is also that of a folder.
+absl::Status CheckContextName(const std::string& name);
 IdentityFolder ContextFolder(const std::string& name);
 // Adds or replaces the context and uses it from now on.
 absl::Status AddContext(const std::string& name, const std::string& coordinator);

@@ -91,8 +91,12 @@ int Doctor(const Global& global, const DoctorFlags& flags) {
   std::vector<Finding> findings = {CheckCpu(),     CheckMemory(),   CheckFileLimit(),
                                    CheckGpu(card), CheckNccl(card), CheckFolder(flags.state_dir)};
   for (const std::string& address : flags.listen) findings.push_back(CheckListen(address));
+  const int64_t now_unix_s = UnixTimeMs() / 1000;
+  for (Finding& finding : CheckIdentities(flags.state_dir, now_unix_s)) {
+    findings.push_back(std::move(finding));
+  }
   findings.push_back(
-      CheckTls(global.tls, SplitAddresses(global.coordinator)[0], UnixTimeMs() / 1000));
+      CheckTls("certificates", global.tls, SplitAddresses(global.coordinator)[0], now_unix_s));
   if (findings.back().level != Level::kProblem) CheckCluster(global, &findings);
   if (global.json) {
     auto list = nlohmann::json::array();

@@ -25,6 +25,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/bytes_text.h"
+#include "common/trust/authority.h"
+#include "common/trust/identity_folder.h"
 #include "common/trust/pki.h"
 
 namespace atl::cli {
@@ -222,21 +224,39 @@ Finding CheckListen(const std::string& address) {
                               : "use an address of this machine"};
 }
 
-Finding CheckTls(const TlsOptions& tls, const std::string& address, int64_t now_unix_s) {
-  constexpr char kCheck[] = "certificates";
+std::vector<Finding> CheckIdentities(const std::string& state_dir, int64_t now_unix_s) {
+  std::vector<Finding> findings;
+  const auto look = [&](const IdentityFolder& folder) {
+    if (!folder.Exists()) return;
+    findings.push_back(
+        CheckTls("certificates of this daemon", folder.tls(), "localhost:1", now_unix_s));
+  };
+  look(IdentityFolder(state_dir + "/identity"));
+  const AuthorityFolder authority(state_dir + "/trust");
+  if (!authority.Exists()) return findings;
+  if (const auto read = authority.Read(); !read.ok()) {
+    findings.push_back(
+        {Level::kProblem, "authority", std::string(read.status().message()), "see docs/trust.md"});
+  }
+  look(authority.coordinator());
+  return findings;
+}
+
+Finding CheckTls(const std::string& check, const TlsOptions& tls, const std::string& address,
+                 int64_t now_unix_s) {
   const auto credentials = ClientCredentials(tls, address);
   if (!credentials.ok()) {
-    return {Level::kProblem, kCheck, std::string(credentials.status().message()),
+    return {Level::kProblem, check, std::string(credentials.status().message()),
             "see docs/trust.md"};
   }
-  if (tls.cert_path.empty()) return {Level::kOk, kCheck, "none: plaintext", ""};
-  Finding finding{Level::kOk, kCheck, "", ""};
+  if (tls.cert_path.empty()) return {Level::kOk, check, "none: plaintext", ""};
+  Finding finding{Level::kOk, check, "", ""};
   for (const std::string& path : {tls.cert_path, tls.ca_path}) {
     std::ifstream file(path, std::ios::binary);
     const std::string pem{std::istreambuf_iterator<char>(file), {}};
     const auto facts = ReadCertificate(pem);
     if (!facts.ok()) {
-      return {Level::kProblem, kCheck, absl::StrCat(path, ": ", facts.status().message()),
+      return {Level::kProblem, check, absl::StrCat(path, ": ", facts.status().message()),
               "see docs/trust.md"};
     }
     const int64_t left_s = facts->until_unix_s - now_unix_s;

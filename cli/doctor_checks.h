@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/net/tls.h"
 
@@ -31,8 +32,12 @@ Finding CheckFolder(const std::string& folder);
 // Whether a daemon could listen at "HOST:PORT".
 Finding CheckListen(const std::string& address);
 
-// The certificates' files, and their dates at `now_unix_s`.
-Finding CheckTls(const TlsOptions& tls, const std::string& address, int64_t now_unix_s);
+// The certificates' files, and their dates at `now_unix_s`. `check` names them.
+Finding CheckTls(const std::string& check, const TlsOptions& tls, const std::string& address,
+                 int64_t now_unix_s);
+
+// Those that daemons keep in a folder of state: a member's identity, a coordinator's authority.
+std::vector<Finding> CheckIdentities(const std::string& state_dir, int64_t now_unix_s);
 
 // Resolves the host and connects by TCP five times: the shortest time, and the path's MTU.
 Finding CheckRoute(const std::string& what, const std::string& address);

@@ -4,12 +4,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "cli/doctor_gpu.h"
+#include "common/trust/authority.h"
 #include "common/trust/pki.h"
 #include "common/wall_clock.h"
 
@@ -77,9 +79,9 @@ TEST_CASE("a_folder_must_be_there_and_is_left_as_it_was") {
 }
 
 TEST_CASE("plaintext_beyond_loopback_is_a_problem") {
-  CHECK(CheckTls({}, "127.0.0.1:7000", 0).level == Level::kOk);
-  CHECK(CheckTls({}, "coordinator.example:7000", 0).level == Level::kProblem);
-  CHECK(CheckTls({}, "127.evil.example:7000", 0).level == Level::kProblem);
+  CHECK(CheckTls("certificates", {}, "127.0.0.1:7000", 0).level == Level::kOk);
+  CHECK(CheckTls("certificates", {}, "coordinator.example:7000", 0).level == Level::kProblem);
+  CHECK(CheckTls("certificates", {}, "127.evil.example:7000", 0).level == Level::kProblem);
 }
 
 std::string WriteTo(const std::string& name, const std::string& text) {
@@ -112,17 +114,42 @@ TlsOptions Trust(const std::string& name, int authority_days, int days) {
 TEST_CASE("certificates_that_end_soon_are_a_warning_with_a_remedy") {
   const std::string address = "coordinator.example:7000";
   const int64_t now = UnixTimeMs() / 1000;
-  CHECK(CheckTls(Trust("good", 400, 30), address, now).level == Level::kOk);
-  const Finding soon = CheckTls(Trust("soon", 400, 5), address, now);
+  CHECK(CheckTls("certificates", Trust("good", 400, 30), address, now).level == Level::kOk);
+  const Finding soon = CheckTls("certificates", Trust("soon", 400, 5), address, now);
   CHECK(soon.level == Level::kWarning);
   CHECK_FALSE(soon.remedy.empty());
-  CHECK(CheckTls(Trust("authority", 5, 30), address, now).level == Level::kWarning);
-  CHECK(CheckTls({"/none", "/none", "/none"}, address, now).level == Level::kProblem);
+  CHECK(CheckTls("certificates", Trust("authority", 5, 30), address, now).level == Level::kWarning);
+  CHECK(CheckTls("certificates", {"/none", "/none", "/none"}, address, now).level ==
+        Level::kProblem);
+}
+
+TEST_CASE("a_daemons_own_key_that_others_may_read_is_a_problem") {
+  std::string state = std::string(std::getenv("TEST_TMPDIR")) + "/state-XXXXXX";
+  REQUIRE(mkdtemp(state.data()) != nullptr);
+  const int64_t now = UnixTimeMs() / 1000;
+  CHECK(CheckIdentities(state, now).empty());
+  const AuthorityFolder authority(state + "/trust");
+  REQUIRE(authority.Make(std::string(16, 'a'), {"localhost"}, now).ok());
+  const IdentityFolder own(state + "/identity");
+  REQUIRE(authority.Issue({Role::kWorker, "w1"}, own, now, 60 * 86'400).ok());
+  const auto problems = [&](int64_t at) {
+    const std::vector<Finding> found = CheckIdentities(state, at);
+    return std::count_if(found.begin(), found.end(),
+                         [](const Finding& one) { return one.level == Level::kProblem; });
+  };
+  CHECK(CheckIdentities(state, now).size() == 2);
+  CHECK(problems(now) == 0);
+  CHECK(problems(now + 61 * 86'400) == 1);  // the member's has expired
+  std::filesystem::permissions(own.tls().key_path, std::filesystem::perms(0644));
+  CHECK(problems(now) == 1);
+  std::filesystem::permissions(state + "/trust/authority.key", std::filesystem::perms(0644));
+  CHECK(problems(now) == 2);
 }
 
 TEST_CASE("a_certificate_that_ended_an_hour_ago_is_a_problem") {
   const int64_t hour_later = UnixTimeMs() / 1000 + 3660;
-  const Finding ended = CheckTls(Trust("ended", 400, 0), "coordinator.example:7000", hour_later);
+  const Finding ended =
+      CheckTls("certificates", Trust("ended", 400, 0), "coordinator.example:7000", hour_later);
   CHECK(ended.level == Level::kProblem);
   CHECK(ended.found.find(" expired on 20") != std::string::npos);
   CHECK(ended.remedy.find("join") != std::string::npos);

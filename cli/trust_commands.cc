@@ -19,6 +19,7 @@
 #include "common/protocol/mark_file.h"
 #include "common/trust/authority.h"
 #include "common/trust/member_access.h"
+#include "common/trust/records.h"
 #include "common/trust/token.h"
 
 namespace atl::cli {
@@ -27,6 +28,8 @@ namespace {
 constexpr int64_t kOperatorLifetimeS = 90 * 86400;
 constexpr Duration kJoinPatience = std::chrono::seconds(30);
 constexpr size_t kIdLetters = 12;
+constexpr absl::Duration kTtlMax = absl::Hours(30 * 24);
+constexpr int kUsesMax = 10'000;
 
 int Report(const absl::Status& status) {
   if (status.ok()) return 0;
@@ -80,7 +83,7 @@ absl::Status MakeOrExtend(const InitFlags& flags, const AuthorityFolder& authori
   std::vector<std::string> hosts = OwnHosts();
   hosts.insert(hosts.end(), flags.hosts.begin(), flags.hosts.end());
   if (authority.Exists()) {
-    return flags.hosts.empty() ? absl::OkStatus() : authority.SetHosts(hosts, Now());
+    return flags.hosts.empty() ? absl::OkStatus() : authority.AddHosts(hosts, Now());
   }
   if (!flags.cluster.empty() && !IsClusterId(flags.cluster)) {
     return absl::InvalidArgumentError(
@@ -96,11 +99,48 @@ absl::Status MakeOrExtend(const InitFlags& flags, const AuthorityFolder& authori
   return authority.Make(flags.cluster.empty() ? NewClusterId() : flags.cluster, hosts, Now());
 }
 
+// What `init` is given, before it writes anything.
+absl::Status CheckInit(const InitFlags& flags, const std::string& person,
+                       const AuthorityFolder& authority, const IdentityFolder& own) {
+  for (const std::string& host : flags.hosts) {
+    ATOLL_RETURN_IF_ERROR(Annotate(CheckHostName(host), "--host"));
+  }
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckUserName(person), "--name"));
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckContextName(flags.context), "--context"));
+  if (own.Exists()) {
+    ATOLL_ASSIGN_OR_RETURN(const CertificateFacts known, own.Authority());
+    std::string fingerprint;
+    if (authority.Exists()) {
+      ATOLL_ASSIGN_OR_RETURN(const KeyAndCertificate made, authority.Read());
+      ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(made.certificate));
+      fingerprint = facts.fingerprint;
+    }
+    if (fingerprint != known.fingerprint) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("--context ", flags.context, ": is of cluster ", known.cluster,
+                       "; name another --context, or remove ", own.path()));
+    }
+  }
+  const auto records = ReadTrustRecords(authority.RegistryPath());
+  if (absl::IsNotFound(records.status())) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(records.status());
+  for (const v1::TrustMember& member : records->members()) {
+    if (member.role() == RoleName(Role::kOperator) && member.name() == person &&
+        member.revoked_unix_s() != 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("--name ", person, ": operator ", person, " was revoked on ",
+                       DateOf(member.revoked_unix_s()), "; take another name"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunInit(const InitFlags& flags) {
   const AuthorityFolder authority(flags.state_dir + "/trust");
-  ATOLL_RETURN_IF_ERROR(MakeOrExtend(flags, authority));
   const std::string person = flags.person.empty() ? LoginName() : flags.person;
   const IdentityFolder own = ContextFolder(flags.context);
+  ATOLL_RETURN_IF_ERROR(CheckInit(flags, person, authority, own));
+  ATOLL_RETURN_IF_ERROR(MakeOrExtend(flags, authority));
   ATOLL_RETURN_IF_ERROR(authority.Issue({Role::kOperator, person}, own, Now(), kOperatorLifetimeS));
   ATOLL_RETURN_IF_ERROR(GiveToOwnerOf(flags.state_dir, authority.path()));
   const std::string host = flags.hosts.empty() ? "127.0.0.1" : flags.hosts.front();
@@ -119,9 +159,9 @@ absl::Status RunInit(const InitFlags& flags) {
 
 absl::Status CreateToken(const Global& global, const TokenFlags& flags, Client& client) {
   absl::Duration ttl;
-  if (!absl::ParseDuration(flags.ttl, &ttl) || ttl < absl::Seconds(1)) {
+  if (!absl::ParseDuration(flags.ttl, &ttl) || ttl < absl::Seconds(1) || ttl > kTtlMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--ttl ", flags.ttl, ": must be a time such as 30m or 24h"));
+        absl::StrCat("--ttl ", flags.ttl, ": must be a time such as 30m or 24h, at most 720h"));
   }
   ATOLL_ASSIGN_OR_RETURN(const std::string pem, ReadPemFile(global.tls.ca_path));
   ATOLL_ASSIGN_OR_RETURN(const CertificateFacts authority, ReadCertificate(pem));
@@ -178,6 +218,8 @@ absl::Status RunToken(const Global& global, const TokenFlags& flags) {
 absl::Status RunJoin(const JoinFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Role role, RoleFromName(flags.role));
   const std::string person = flags.person.empty() ? LoginName() : flags.person;
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckUserName(person), "--name"));
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckContextName(flags.context), "--context"));
   const IdentityFolder folder = ContextFolder(flags.context);
   if (folder.Exists()) {
     return absl::AlreadyExistsError(absl::StrCat(
@@ -200,7 +242,9 @@ void AddInitFlags(CLI::App& app, InitFlags* flags) {
                  "name or address by which others dial the coordinator, several times; the first "
                  "one is yours")
       ->allow_extra_args(false);
-  app.add_option("--port", flags->port, "port of the coordinator")->capture_default_str();
+  app.add_option("--port", flags->port, "port of the coordinator")
+      ->check(CLI::Range(1, 65535))
+      ->capture_default_str();
   app.add_option("--cluster", flags->cluster, "id of the cluster, if --state-dir belongs to one");
   app.add_option("--name", flags->person, "your name as an operator; default: your login name");
   app.add_option("--context", flags->context, "name of the cluster in your config.toml")
@@ -218,6 +262,7 @@ void AddTokenFlags(CLI::App& app, TokenFlags* flags) {
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--uses", flags->uses, "number of members that may join with it")
+      ->check(CLI::Range(1, kUsesMax))
       ->capture_default_str();
   app.add_option("--ttl", flags->ttl, "validity of the token")->capture_default_str();
 }

@@ -69,10 +69,10 @@ int main(int argc, char** argv) {
     return 2;
   }
   absl::Duration parsed;
-  if (!absl::ParseDuration(lifetime, &parsed) || parsed < absl::Seconds(2)) {
-    std::fprintf(stderr,
-                 "atoll-coordinator: --certificate-lifetime %s: must be a time such as 720h\n",
-                 lifetime.c_str());
+  if (!absl::ParseDuration(lifetime, &parsed) || parsed < absl::Seconds(2) ||
+      parsed > absl::Hours(87'600)) {  // the authority's own
+    std::fprintf(stderr, "atoll-coordinator: --certificate-lifetime %s: %s\n", lifetime.c_str(),
+                 "must be a time such as 720h, at most 87600h");
     return 2;
   }
   options.certificate_lifetime_s = absl::ToInt64Seconds(parsed);

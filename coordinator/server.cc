@@ -7,6 +7,7 @@
 #include "common/service_manager.h"
 #include "common/state_folder.h"
 #include "common/status.h"
+#include "common/trust/identity_folder.h"
 #include "coordinator/etcd/store_etcd.h"
 #include "coordinator/leading_server.h"
 #include "coordinator/standby_server.h"
@@ -30,6 +31,27 @@ std::string PageFor(const std::string& url, const std::string& advertise) {
                       url.substr(url.rfind(':')));
 }
 
+// Members believe no other certificate, and would only say that the handshake fails.
+absl::Status CheckOwnCertificate(const TlsOptions& tls) {
+  if (tls.cert_path.empty()) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const std::string own, ReadPemFile(tls.cert_path));
+  ATOLL_ASSIGN_OR_RETURN(const std::string authority, ReadPemFile(tls.ca_path));
+  ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(own));
+  if (!facts.identity.ok()) {
+    return Annotate(facts.identity.status(), absl::StrCat("--tls-cert ", tls.cert_path));
+  }
+  if (facts.identity->role != Role::kCoordinator) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tls-cert ", tls.cert_path, ": is the certificate of ",
+                     ToText(*facts.identity), ", not a coordinator's; see docs/trust.md"));
+  }
+  if (!IsSignedBy(own, authority)) {
+    LogWarning("access", tls.cert_path, ": ", tls.ca_path,
+               " has not signed it directly: members accept it only with the certificates between");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 class CoordinatorServer::Impl {
@@ -40,6 +62,7 @@ class CoordinatorServer::Impl {
   absl::Status Start() {
     ATOLL_RETURN_IF_ERROR(
         Annotate(ListenCredentials(access_->tls(), options_.listen).status(), "--listen"));
+    ATOLL_RETURN_IF_ERROR(CheckOwnCertificate(access_->tls()));
     if (!options_.store.empty()) return StandBy();
     if (!options_.restore_from.empty()) {
       ATOLL_RETURN_IF_ERROR(RestoreStore(options_.restore_from, options_.state_dir));

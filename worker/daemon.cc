@@ -17,6 +17,7 @@
 #include "common/net/leader.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/net/tls.h"
+#include "common/object_store/http.h"
 #include "common/protocol/mark_file.h"
 #include "common/protocol/wire.h"
 #include "common/service_manager.h"
@@ -435,14 +436,30 @@ class Daemon {
   int exit_code_ = 0;
 };
 
+// What jobs never read: what shows who this worker is, the programs' configuration, and what the
+// system says of processes.
+std::vector<std::string> OwnFiles(const DaemonOptions& options) {
+  std::vector<std::string> own = {"/etc/atoll", "/proc", "/sys"};
+  for (const char* suffix : {"", ".new", ".former"}) {
+    own.push_back(absl::StrCat(options.state_dir, "/identity", suffix));
+  }
+  for (const std::string& path : {options.curve_key_path, options.tls.key_path}) {
+    if (!path.empty()) own.push_back(path);
+  }
+  return own;
+}
+
 }  // namespace
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(options));
+  ConfineRedirects(
+      [roots = options.roots](const std::string& url) { return MayReadUrl(url, roots); });
   const IdentityFolder own(options.state_dir + "/identity");
   ATOLL_RETURN_IF_ERROR(
       EnterCluster({Role::kWorker, options.name}, own, options.join,
                    {&options.coordinator, &options.tls, &options.curve_key_path}));
+  options.roots.never = OwnFiles(options);
   const auto renewer = StartRenewer(own, options.tls, options.coordinator);
   WarnIfOutOfReach(options);
   EventLoop<Event> loop(kEventsMax);

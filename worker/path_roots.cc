@@ -39,7 +39,7 @@ std::string Resolved(const fs::path& path) {
   return error ? "" : real.string();
 }
 
-bool IsAllowed(const std::string& path, const std::vector<std::string>& roots) {
+bool IsBelow(const std::string& path, const std::vector<std::string>& roots) {
   return std::any_of(roots.begin(), roots.end(), [&](const std::string& root) {
     if (IsUrl(root) || IsUrl(path)) return IsUrl(root) && !StepsUp(path) && IsWithin(path, root);
     const std::string real = Resolved(path), real_root = Resolved(root);
@@ -47,16 +47,26 @@ bool IsAllowed(const std::string& path, const std::vector<std::string>& roots) {
   });
 }
 
+// What one field may name.
+struct Limits {
+  const std::vector<std::string>& roots;  // empty: all
+  const std::vector<std::string>& never;
+};
+
+bool IsAllowed(const std::string& path, const Limits& limits) {
+  return (limits.roots.empty() || IsBelow(path, limits.roots)) && !IsBelow(path, limits.never);
+}
+
 // Adds the symbolic links below a folder at any depth, those below folders to which they lead, too,
 // unless these are outside. All else there lies where the folder does.
-void AddLinks(const std::string& folder, const std::vector<std::string>& roots,
-              std::set<std::string>* seen, std::vector<std::string>* paths) {
+void AddLinks(const std::string& folder, const Limits& limits, std::set<std::string>* seen,
+              std::vector<std::string>* paths) {
   std::vector<std::string> left = {folder};
   while (!left.empty()) {
     const std::string at = left.back();
     left.pop_back();
     std::error_code error, unknown;
-    if (!fs::is_directory(at, error) || !IsAllowed(at, roots)) continue;
+    if (!fs::is_directory(at, error) || !IsAllowed(at, limits)) continue;
     if (!seen->insert(Resolved(at)).second) continue;
     // What cannot be read here cannot be read later.
     fs::recursive_directory_iterator entry(at, fs::directory_options::skip_permission_denied,
@@ -71,7 +81,7 @@ void AddLinks(const std::string& folder, const std::vector<std::string>& roots,
 
 // What a job's path stands for, besides itself: what a pattern fits, parts of data, links in
 // folders.
-std::vector<std::string> Expanded(const std::string& path, const std::vector<std::string>& roots) {
+std::vector<std::string> Expanded(const std::string& path, const Limits& limits) {
   std::vector<std::string> paths;
   glob_t matches{};
   if (glob(path.c_str(), GLOB_NOSORT, nullptr, &matches) == 0) {
@@ -85,22 +95,28 @@ std::vector<std::string> Expanded(const std::string& path, const std::vector<std
   std::vector<std::string> folders = paths;
   folders.push_back(path);
   std::set<std::string> seen;
-  for (const std::string& folder : folders) AddLinks(folder, roots, &seen, &paths);
+  for (const std::string& folder : folders) AddLinks(folder, limits, &seen, &paths);
   return paths;
 }
 
 absl::Status CheckPath(const std::string& field, const std::string& path, const char* flag,
-                       const std::vector<std::string>& roots) {
-  if (path.empty() || roots.empty()) return absl::OkStatus();
+                       const Limits& limits) {
+  const std::vector<std::string>& roots = limits.roots;
+  if (path.empty() || (roots.empty() && limits.never.empty())) return absl::OkStatus();
   const auto refused = [&](const std::string& what) {
+    if (IsBelow(what.empty() ? path : std::string(absl::StripSuffix(what, " ")), limits.never)) {
+      return absl::PermissionDeniedError(
+          absl::StrCat(field, " = \"", path, "\": ", what,
+                       "is the system's or this worker's own, which no job reads"));
+    }
     return absl::PermissionDeniedError(absl::StrCat(field, " = \"", path, "\": ", what,
                                                     "is outside what this worker may read (", flag,
                                                     " ", absl::StrJoin(roots, ", "), ")"));
   };
-  if (!IsAllowed(path, roots)) return refused("");  // before anything there is looked at
+  if (!IsAllowed(path, limits)) return refused("");  // before anything there is looked at
   if (IsUrl(path)) return absl::OkStatus();
-  for (const std::string& one : Expanded(path, roots)) {
-    if (!IsAllowed(one, roots)) return refused(absl::StrCat(one, " "));
+  for (const std::string& one : Expanded(path, limits)) {
+    if (!IsAllowed(one, limits)) return refused(absl::StrCat(one, " "));
   }
   return absl::OkStatus();
 }
@@ -122,25 +138,31 @@ absl::Status CheckRoots(const PathRoots& roots) {
   return check("--remote-root", roots.remote);
 }
 
+bool MayReadUrl(const std::string& url, const PathRoots& roots) {
+  return (roots.data.empty() && roots.model.empty()) || IsBelow(url, roots.data) ||
+         IsBelow(url, roots.model);
+}
+
 absl::Status CheckJobPaths(const JobSpec& spec, const PathRoots& roots) {
-  ATOLL_RETURN_IF_ERROR(CheckPath("data.path", spec.data.path, "--data-root", roots.data));
+  const Limits data{roots.data, roots.never}, model{roots.model, roots.never};
+  ATOLL_RETURN_IF_ERROR(CheckPath("data.path", spec.data.path, "--data-root", data));
   ATOLL_RETURN_IF_ERROR(
-      CheckPath("data.validation_path", spec.data.validation_path, "--data-root", roots.data));
+      CheckPath("data.validation_path", spec.data.validation_path, "--data-root", data));
   for (const ValidationSet& set : spec.data.validation) {
-    ATOLL_RETURN_IF_ERROR(CheckPath("data.validation.path", set.path, "--data-root", roots.data));
+    ATOLL_RETURN_IF_ERROR(CheckPath("data.validation.path", set.path, "--data-root", data));
   }
   for (const DataSource& source : spec.data.sources) {
-    ATOLL_RETURN_IF_ERROR(CheckPath("data.sources.path", source.path, "--data-root", roots.data));
+    ATOLL_RETURN_IF_ERROR(CheckPath("data.sources.path", source.path, "--data-root", data));
   }
   // Of data.sites a worker gets its own site's paths, as data.path and data.validation_path.
   ATOLL_RETURN_IF_ERROR(
-      CheckPath("data.tokenizer_path", spec.data.tokenizer_path, "--model-root", roots.model));
+      CheckPath("data.tokenizer_path", spec.data.tokenizer_path, "--model-root", model));
   ATOLL_RETURN_IF_ERROR(
-      CheckPath("model.config_path", spec.model.config_path, "--model-root", roots.model));
+      CheckPath("model.config_path", spec.model.config_path, "--model-root", model));
   ATOLL_RETURN_IF_ERROR(CheckPath("model.initial_weights_path", spec.model.initial_weights_path,
-                                  "--model-root", roots.model));
+                                  "--model-root", model));
   const std::string& remote = spec.checkpoint.remote;
-  if (remote.empty() || roots.remote.empty() || IsAllowed(remote, roots.remote)) {
+  if (remote.empty() || IsAllowed(remote, {roots.remote, roots.never})) {
     return absl::OkStatus();
   }
   return absl::PermissionDeniedError(

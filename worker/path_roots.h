@@ -1,6 +1,6 @@
 // What a job may make a worker read and write: files under --data-root and --model-root, and URLs
-// that begin with one; and its remote tier under --remote-root. A job file comes from another user,
-// who has no right to the worker's own files.
+// that begin with one; its remote tier under --remote-root; and never the worker's own keys. A job
+// file comes from another user, who has no right to the worker's own files.
 
 #ifndef ATOLL_WORKER_PATH_ROOTS_H_
 #define ATOLL_WORKER_PATH_ROOTS_H_
@@ -18,6 +18,9 @@ struct PathRoots {
   std::vector<std::string> data;
   std::vector<std::string> model;        // also of tokenizers
   std::vector<std::string> remote = {};  // of checkpoint.remote, which workers write
+  // Folders and files that no job reads, wherever the roots are: keys, what the system says of
+  // processes.
+  std::vector<std::string> never = {};
 };
 
 // `App` is CLI::App.
@@ -36,6 +39,9 @@ void AddRootFlags(App& app, PathRoots* roots) {
 
 // OK if every root is a folder that is there, or a URL.
 absl::Status CheckRoots(const PathRoots& roots);
+
+// Whether a redirection may lead there: below a root, whichever, if any is given.
+bool MayReadUrl(const std::string& url, const PathRoots& roots);
 
 // PERMISSION_DENIED, naming the field and the flag, if the job reads or writes anything outside.
 // Symbolic links are followed first: of a path, of every file that a pattern fits, and of those in

@@ -112,6 +112,37 @@ TEST_CASE("every_path_of_a_job_is_checked_under_its_own_root") {
   CHECK(CheckJobPaths(any, {}).ok());  // without roots the system's permissions decide
 }
 
+TEST_CASE("a_workers_own_keys_are_never_read_with_roots_or_without") {
+  const Disk disk;
+  const auto refused = [&](const std::string& path, const std::vector<std::string>& roots) {
+    PathRoots limits;
+    limits.data = roots;
+    limits.never = {disk.base + "/secret", disk.base + "/root/sub/b.txt"};
+    JobSpec spec;
+    spec.data.path = disk.base + path;
+    return absl::IsPermissionDenied(CheckJobPaths(spec, limits));
+  };
+  for (const std::vector<std::string>& roots :
+       {std::vector<std::string>{}, std::vector<std::string>{disk.base}}) {
+    CHECK(refused("/secret/key", roots));
+    CHECK(refused("/secret", roots));
+    CHECK(refused("/sec*/key", roots));
+    CHECK(refused("/root/link.txt", roots));  // leads there
+    CHECK(refused("/root/sub/*.txt", roots));
+    CHECK_FALSE(refused("/root/a.txt", roots));
+    CHECK_FALSE(refused("/root-of-others/c.txt", roots));
+  }
+}
+
+TEST_CASE("redirections_stay_below_a_root_where_any_is_given") {
+  CHECK(MayReadUrl("https://elsewhere/x", {}));
+  const PathRoots roots{{"https://host/data"}, {"https://host/models"}};
+  CHECK(MayReadUrl("https://host/data/x", roots));
+  CHECK(MayReadUrl("https://host/models/x", roots));
+  CHECK_FALSE(MayReadUrl("https://host/other", roots));
+  CHECK_FALSE(MayReadUrl("https://host/data/../other", roots));
+}
+
 TEST_CASE("a_root_that_is_not_there_is_a_mistake") {
   CHECK(absl::IsInvalidArgument(CheckRoots({{"/nowhere/at/all"}, {}})));
   CHECK(CheckRoots({{"s3://bucket"}, {"/tmp"}}).ok());

@@ -104,7 +104,7 @@ std::string Text(grpc::string_ref text) { return std::string(text.data(), text.s
 absl::Status CheckCoordinator(const std::string& pem, std::string host) {
   ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(pem));
   if (!facts.identity.ok() || facts.identity->role != Role::kCoordinator) {
-    return absl::UnauthenticatedError("certificate verify failed: it is not a coordinator's");
+    return absl::UnauthenticatedError("Role Check failed: it is not a coordinator's");
   }
   if (!host.empty() && host.front() == '[') host = host.substr(1, host.size() - 2);
   if (NamesHost(pem, host)) return absl::OkStatus();

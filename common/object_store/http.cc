@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -68,6 +69,7 @@ struct Transfer {
   const WebRequest* request;
   WebAnswer answer;
   size_t piece = 0, offset = 0;  // of the body, sent so far
+  bool redirects = false;        // the answer under way says that the object is elsewhere
   bool too_long = false;
   bool forbidden = false;
 };
@@ -75,6 +77,7 @@ struct Transfer {
 size_t TakeBody(char* data, size_t size, size_t count, void* user) {
   auto* transfer = static_cast<Transfer*>(user);
   const size_t bytes = size * count;
+  if (transfer->redirects) return bytes;  // a page for humans
   if (transfer->answer.body.size() + bytes >
       static_cast<size_t>(transfer->request->answer_bytes_max)) {
     transfer->too_long = true;
@@ -87,7 +90,11 @@ size_t TakeBody(char* data, size_t size, size_t count, void* user) {
 size_t TakeHeader(char* data, size_t size, size_t count, void* user) {
   auto* transfer = static_cast<Transfer*>(user);
   const absl::string_view line(data, size * count);
-  if (absl::StartsWith(line, "HTTP/")) transfer->answer.headers.clear();  // behind a redirect
+  if (absl::StartsWith(line, "HTTP/")) {  // also of an answer behind an interim one
+    transfer->answer.headers.clear();
+    const absl::string_view status = line.substr(std::min(line.find(' '), line.size()));
+    transfer->redirects = transfer->request->follow_redirects && absl::StartsWith(status, " 3");
+  }
   const size_t colon = line.find(':');
   if (colon != absl::string_view::npos && transfer->answer.headers.size() < kHeadersMax) {
     transfer->answer.headers[absl::AsciiStrToLower(line.substr(0, colon))] =
@@ -116,19 +123,37 @@ size_t GiveBody(char* to, size_t size, size_t count, void* user) {
 
 // Addresses that only their own machine or link reaches, and by which clouds hand out credentials:
 // no job's data lies there.
+bool IsForbidden4(const void* network_order) {
+  uint32_t ip = 0;
+  std::memcpy(&ip, network_order, sizeof ip);
+  ip = ntohl(ip);
+  return (ip >> 16) == 0xa9fe ||  // 169.254.0.0/16
+         ip == 0x646464c8 ||      // 100.100.100.200, Alibaba's
+         ip == 0xa83f8110;        // 168.63.129.16, Azure's
+}
+
 bool IsForbidden(const sockaddr& address) {
   if (address.sa_family == AF_INET) {
-    const uint32_t ip = ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr);
-    return (ip >> 16) == 0xa9fe || ip == 0x646464c8;  // 169.254.0.0/16, 100.100.100.200
+    return IsForbidden4(&reinterpret_cast<const sockaddr_in&>(address).sin_addr);
   }
   if (address.sa_family != AF_INET6) return true;
   const in6_addr& ip = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-  if (IN6_IS_ADDR_V4MAPPED(&ip)) {
-    return (ip.s6_addr[12] == 0xa9 && ip.s6_addr[13] == 0xfe) ||
-           std::memcmp(&ip.s6_addr[12], "\x64\x64\x64\xc8", 4) == 0;
+  static constexpr uint8_t kTranslated[] = {0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0};
+  static constexpr uint8_t kTunnelled[] = {0x20, 0x02};
+  // An IPv4 address in another form: mapped, behind NAT64, in 6to4.
+  if (IN6_IS_ADDR_V4MAPPED(&ip) || std::memcmp(ip.s6_addr, kTranslated, sizeof kTranslated) == 0) {
+    return IsForbidden4(&ip.s6_addr[12]);
   }
-  static constexpr uint8_t kCloud[] = {0xfd, 0, 0x0e, 0xc2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0x54};
-  return IN6_IS_ADDR_LINKLOCAL(&ip) || std::memcmp(ip.s6_addr, kCloud, sizeof kCloud) == 0;
+  if (std::memcmp(ip.s6_addr, kTunnelled, sizeof kTunnelled) == 0) {
+    return IsForbidden4(&ip.s6_addr[2]);
+  }
+  static constexpr uint8_t kClouds[][16] = {
+      {0xfd, 0, 0x0e, 0xc2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0x54},   // Amazon's
+      {0xfd, 0x20, 0, 0xce, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0x54}};  // Google's
+  return IN6_IS_ADDR_LINKLOCAL(&ip) ||
+         std::any_of(std::begin(kClouds), std::end(kClouds), [&](const uint8_t(&cloud)[16]) {
+           return std::memcmp(ip.s6_addr, cloud, sizeof cloud) == 0;
+         });
 }
 
 // At the connection, where names are resolved and redirections followed.
@@ -163,9 +188,6 @@ void SetOptions(CURL* curl, const WebRequest& request, Transfer* transfer, Heade
   curl_easy_setopt(curl, CURLOPT_URL, request.url.c_str());
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, request.follow_redirects ? 1L : 0L);
-  curl_easy_setopt(curl, CURLOPT_MAXREDIRS, kRedirectsMax);
   curl_easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
   curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
   curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, kSlowBytesPerSecond);
@@ -202,7 +224,54 @@ bool Pause(int64_t ms, const Cancelled& cancelled) {
   return true;
 }
 
+// Which redirections are followed, of all requests; empty: all.
+struct RedirectRule {
+  std::mutex mutex;
+  std::function<bool(const std::string& url)> may_read;
+
+  static RedirectRule& Get() {
+    static RedirectRule rule;
+    return rule;
+  }
+};
+
+absl::Status CheckRedirect(const std::string& from, const std::string& to) {
+  RedirectRule& rule = RedirectRule::Get();
+  const std::lock_guard lock(rule.mutex);
+  if (!rule.may_read || rule.may_read(to)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat(from, ": redirects to ", to, ", which is outside what this process may read"));
+}
+
+// Follows redirections, one request after the other.
+absl::StatusOr<CURLcode> Perform(CURL* curl, Transfer* transfer) {
+  std::string url = transfer->request->url;
+  for (int hops = 0;; ++hops) {
+    const CURLcode result = curl_easy_perform(curl);
+    const char* location = nullptr;
+    curl_easy_getinfo(curl, CURLINFO_REDIRECT_URL, &location);
+    if (result != CURLE_OK || location == nullptr || !transfer->request->follow_redirects) {
+      return result;
+    }
+    if (hops >= kRedirectsMax) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(transfer->request->url, ": redirects more than ", kRedirectsMax, " times"));
+    }
+    const std::string to = location;
+    ATOLL_RETURN_IF_ERROR(CheckRedirect(url, to));
+    url = to;
+    transfer->answer = {};
+    curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
+  }
+}
+
 }  // namespace
+
+void ConfineRedirects(std::function<bool(const std::string& url)> may_read) {
+  RedirectRule& rule = RedirectRule::Get();
+  const std::lock_guard lock(rule.mutex);
+  rule.may_read = std::move(may_read);
+}
 
 std::string RangeText(int64_t offset, int64_t bytes) {
   return absl::StrCat("bytes=", offset, "-", offset + bytes - 1);
@@ -215,7 +284,7 @@ absl::StatusOr<WebAnswer> SendHttp(const WebRequest& request) {
   Transfer transfer{.request = &request};
   HeaderList headers;
   SetOptions(curl, request, &transfer, &headers);
-  const CURLcode result = curl_easy_perform(curl);
+  ATOLL_ASSIGN_OR_RETURN(const CURLcode result, Perform(curl, &transfer));
   if (transfer.too_long) {
     return absl::InvalidArgumentError(absl::StrCat(request.url, ": the answer is longer than ",
                                                    request.answer_bytes_max, " bytes"));

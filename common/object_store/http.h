@@ -22,9 +22,13 @@ struct WebRequest {
   std::map<std::string, std::string> headers;
   std::span<const ByteSpan> body;      // the parts outlive the request
   int64_t answer_bytes_max = 1 << 20;  // a longer answer is an error
-  bool follow_redirects = false;
-  Cancelled cancelled;  // polled about once a second, from this thread
+  bool follow_redirects = false;       // as far as ConfineRedirects lets it
+  Cancelled cancelled;                 // polled about once a second, from this thread
 };
+
+// From now on a redirection is followed only to a URL for which `may_read` is true; else
+// PERMISSION_DENIED. Of the whole process; empty: every redirection.
+void ConfineRedirects(std::function<bool(const std::string& url)> may_read);
 
 // Of the header Range: "bytes=0-9".
 std::string RangeText(int64_t offset, int64_t bytes);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "common/http/http_server.h"
 #include "common/object_store/credentials.h"
 #include "common/object_store/http.h"
 #include "common/object_store/signature.h"
@@ -155,7 +156,9 @@ TEST_CASE("credentials: variables come before files, and a profile has its own")
 TEST_CASE("nothing_is_read_from_link_local_and_metadata_addresses") {
   for (const char* url :
        {"http://169.254.169.254/latest/meta-data", "http://169.254.170.2/", "http://[fe80::1]/",
-        "http://[::ffff:169.254.169.254]/", "http://[fd00:ec2::254]/", "http://100.100.100.200/"}) {
+        "http://[::ffff:169.254.169.254]/", "http://[fd00:ec2::254]/", "http://100.100.100.200/",
+        "http://168.63.129.16/", "http://[fd20:ce::254]/", "http://[64:ff9b::a9fe:a9fe]/",
+        "http://[2002:a83f:8110::1]/"}) {
     INFO(url);
     WebRequest request;
     request.url = url;
@@ -164,6 +167,41 @@ TEST_CASE("nothing_is_read_from_link_local_and_metadata_addresses") {
   WebRequest elsewhere;
   elsewhere.url = "http://127.0.0.1:1/";
   CHECK(absl::IsUnavailable(SendHttp(elsewhere).status()));
+}
+
+TEST_CASE("redirections_are_followed_as_far_as_the_process_may_read") {
+  std::string target;
+  const auto server = HttpServer::Start({"--listen", "127.0.0.1:0"}, [&](const HttpRequest& got) {
+    HttpReply reply;
+    reply.body = got.path == "/to" ? "moved" : "the object";
+    if (got.path == "/to") {
+      reply.status = 307;
+      reply.location = target;
+    }
+    return reply;
+  });
+  REQUIRE(server.ok());
+  const std::string url = (*server)->url();
+  const auto read = [&] {
+    WebRequest request;
+    request.url = url + "/to";
+    request.follow_redirects = true;
+    return SendHttp(request);
+  };
+  target = "/data/x";
+  REQUIRE(read().ok());
+  CHECK(read()->body == "the object");
+  target = "/to";
+  CHECK(absl::IsFailedPrecondition(read().status()));  // in a circle
+  target = "http://169.254.169.254/";
+  CHECK(absl::IsPermissionDenied(read().status()));
+
+  ConfineRedirects([&](const std::string& to) { return to == url + "/data/x"; });
+  target = "/data/x";
+  CHECK(read().ok());
+  target = "/secret";
+  CHECK(absl::IsPermissionDenied(read().status()));
+  ConfineRedirects({});
 }
 
 }  // namespace

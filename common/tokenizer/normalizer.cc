@@ -186,7 +186,8 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseCharsmap(const Json& json,
   auto shared = std::make_shared<const Charsmap>(*std::move(map));
   ATOLL_ASSIGN_OR_RETURN(const bool longest_key, BoolField(json, "longest_key", where, false));
   if (!longest_key) {
-    return MakeAlways([shared](std::string_view text) { return shared->NormalizedByCluster(text); });
+    return MakeAlways(
+        [shared](std::string_view text) { return shared->NormalizedByCluster(text); });
   }
   ATOLL_ASSIGN_OR_RETURN(const std::vector<Json> kept, ListField(json, "kept", where));
   AddedTokenFinder finder;

@@ -1,6 +1,6 @@
-// SentencePiece's .model files, as the tokenizer.json that says the same. Where Hugging Face's library
-// and SentencePiece's own differ, fields of this folder's own ask for the latter: "longest_key" and
-// "kept" of a Precompiled normalizer, "as_spelt" of an added token,
+// SentencePiece's .model files, as the tokenizer.json that says the same. Where Hugging Face's
+// library and SentencePiece's own differ, fields of this folder's own ask for the latter:
+// "longest_key" and "kept" of a Precompiled normalizer, "as_spelt" of an added token,
 // "lowest_score" and "sums_are_floats" of a Unigram model, and scores that are null.
 
 #include <xxhash.h>
@@ -129,7 +129,8 @@ Json NormalizerOf(const Model& model) {
                      {"kept", kept}});
   }
   if (spec.remove_extra_whitespaces()) {
-    const std::string at_end = spec.escape_whitespaces() ? absl::StrCat("[ ", kSpace, "]+$") : " +$";
+    const std::string at_end =
+        spec.escape_whitespaces() ? absl::StrCat("[ ", kSpace, "]+$") : " +$";
     steps.push_back({{"type", "Replace"},
                      {"pattern", {{"Regex", absl::StrCat("^ +|", at_end, "| +(?= )")}}},
                      {"content", ""}});

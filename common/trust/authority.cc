@@ -51,7 +51,7 @@ absl::Status AuthorityFolder::Make(const std::string& cluster,
   ATOLL_RETURN_IF_ERROR(WriteFileWithMode(KeyPath(path_), made.key, 0600));
   // Last but for what can be derived: with it the folder counts.
   ATOLL_RETURN_IF_ERROR(WriteFileWithMode(CertificatePath(path_), made.certificate, 0644));
-  return SetHosts(hosts, now_unix_s);
+  return AddHosts(hosts, now_unix_s);
 }
 
 absl::StatusOr<KeyAndCertificate> AuthorityFolder::Read() const {
@@ -66,11 +66,19 @@ absl::StatusOr<KeyAndCertificate> AuthorityFolder::Read() const {
   return authority;
 }
 
-absl::Status AuthorityFolder::SetHosts(const std::vector<std::string>& hosts,
+absl::Status AuthorityFolder::AddHosts(const std::vector<std::string>& hosts,
                                        int64_t now_unix_s) const {
-  for (const std::string& host : hosts) ATOLL_RETURN_IF_ERROR(CheckHostName(host));
-  ATOLL_RETURN_IF_ERROR(
-      WriteFileWithMode(HostsPath(path_), absl::StrJoin(hosts, "\n") + "\n", 0644));
+  std::vector<std::string> all;
+  if (const auto known = ReadPemFile(HostsPath(path_)); known.ok()) {
+    all = absl::StrSplit(*known, '\n', absl::SkipEmpty());
+  } else if (!absl::IsNotFound(known.status())) {
+    return known.status();
+  }
+  for (const std::string& host : hosts) {
+    ATOLL_RETURN_IF_ERROR(CheckHostName(host));
+    if (std::find(all.begin(), all.end(), host) == all.end()) all.push_back(host);
+  }
+  ATOLL_RETURN_IF_ERROR(WriteFileWithMode(HostsPath(path_), absl::StrJoin(all, "\n") + "\n", 0644));
   return SignCoordinator(now_unix_s);
 }
 

@@ -20,6 +20,8 @@ class AuthorityFolder {
   explicit AuthorityFolder(std::string path) : path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
+  // Of the list of tokens and members (records.h).
+  std::string RegistryPath() const { return path_ + "/registry"; }
   IdentityFolder coordinator() const { return IdentityFolder(path_ + "/coordinator"); }
   bool Exists() const;
 
@@ -30,8 +32,8 @@ class AuthorityFolder {
   absl::StatusOr<KeyAndCertificate> Read() const;
   // A new certificate for the coordinator when half of the old one's year is over.
   absl::Status RenewCoordinator(int64_t now_unix_s) const;
-  // The coordinator's certificate names these hosts from now on.
-  absl::Status SetHosts(const std::vector<std::string>& hosts, int64_t now_unix_s) const;
+  // The coordinator's certificate names these hosts, too, from now on.
+  absl::Status AddHosts(const std::vector<std::string>& hosts, int64_t now_unix_s) const;
   // A certificate for a holder on this machine, with new keys, in the folder.
   absl::Status Issue(const Identity& identity, const IdentityFolder& folder, int64_t now_unix_s,
                      int64_t lifetime_s) const;

@@ -171,7 +171,7 @@ bool IsShutOut(const IdentityFolder& folder, const std::string& coordinator) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kLeaderLimit);
   v1::RenewReply reply;
-  // Who may not call is told so before the request is read; this one asks for nothing.
+  // A caller without access gets the reason before the request is read; this one is empty.
   const grpc::Status status =
       v1::Trust::NewStub(leader->channel)->Renew(&context, v1::RenewRequest(), &reply);
   return absl::StartsWith(status.error_message(), "revoked: ") ||
@@ -195,7 +195,7 @@ absl::Status EndReplacement(const IdentityFolder& folder) {
   return RealFiles().Rename(fresh.path(), folder.path());
 }
 
-// What a revoked member was known by admits nobody any more, so all of it is made anew.
+// The keys of a revoked member admit no member any more, so all are made anew.
 absl::Status JoinWithNewKeys(const Identity& self, const IdentityFolder& folder,
                              const std::string& join) {
   LogWarning("trust", folder.path(), ": its certificate was revoked; joins again, with new keys");

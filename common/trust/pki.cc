@@ -227,6 +227,17 @@ bool EqualSecrets(absl::string_view a, absl::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
+absl::Status CheckUserName(absl::string_view name) {
+  const bool good = !name.empty() && name.size() <= 63 &&
+                    name.find_first_not_of(
+                        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                        "0123456789._@-") == absl::string_view::npos;
+  return good ? absl::OkStatus()
+              : absl::InvalidArgumentError(
+                    absl::StrCat("name \"", name.substr(0, 100),
+                                 "\": must be 1 to 63 letters, digits, '.', '_', '@' and '-'"));
+}
+
 absl::StatusOr<std::string> MakePrivateKey() {
   const Key key(EVP_EC_gen("P-256"));
   if (key == nullptr) return SslError("cannot make a key");

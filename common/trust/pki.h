@@ -47,6 +47,9 @@ struct CertificateFacts {
   int64_t until_unix_s = 0;
 };
 
+// OK if a certificate may name a person so: at most 63 letters, digits, '.', '_', '@' and '-'.
+absl::Status CheckUserName(absl::string_view name);
+
 absl::StatusOr<std::string> MakePrivateKey();
 
 // A new authority, which signs itself; its subject carries the cluster's id.

@@ -11,12 +11,12 @@
 #include "common/files.h"
 #include "common/logging.h"
 #include "common/protocol/wire.h"
+#include "common/trust/records.h"
 #include "coordinator/authorization.h"
 
 namespace atl {
 namespace {
 
-constexpr int64_t kRegistryBytesMax = int64_t{64} << 20;
 constexpr size_t kIdLetters = 12;  // of a token's id, where it is displayed
 
 int64_t Now() { return absl::ToUnixSeconds(absl::Now()); }
@@ -26,32 +26,10 @@ Verdict Unknown() {
           "the certificate is not of this cluster's authority, and no token's"};
 }
 
-// What is stored ends with its digest.
-absl::StatusOr<TrustRegistry> Decode(const std::string& where, const std::string& bytes) {
-  v1::TrustRecords records;
-  const size_t size = bytes.size() < 32 ? 0 : bytes.size() - 32;
-  if (bytes.size() < 32 || bytes.substr(size) != Sha256(bytes.substr(0, size)) ||
-      !records.ParseFromString(bytes.substr(0, size))) {
-    return absl::DataLossError(absl::StrCat(
-        where,
-        ": is damaged; restore it from a copy, or delete it: tokens, revocations and the "
-        "list of CURVE keys are then lost"));
-  }
-  return TrustRegistry(std::move(records));
-}
-
 // Members' names are node names; users' names may have dots and capitals.
 absl::Status CheckJoinName(const std::string& role, const std::string& name) {
-  if (role == RoleName(Role::kWorker) || role == RoleName(Role::kParameterServer)) {
-    return CheckNodeName(name);
-  }
-  const bool good = !name.empty() && name.size() <= 63 &&
-                    name.find_first_not_of(
-                        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                        "0123456789._@-") == std::string::npos;
-  return good ? absl::OkStatus()
-              : absl::InvalidArgumentError(
-                    "name: must be at most 63 letters, digits, '.', '_', '@' and '-'");
+  const bool member = role == RoleName(Role::kWorker) || role == RoleName(Role::kParameterServer);
+  return member ? CheckNodeName(name) : CheckUserName(name);
 }
 
 }  // namespace
@@ -78,14 +56,11 @@ absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::st
 }
 
 absl::Status AccessControl::Load(const TlsOptions& flags) {
-  const std::string path = folder_.path() + "/registry";
-  const auto bytes = RealFiles().Read(path, kRegistryBytesMax);
-  if (bytes.ok()) {
-    ATOLL_ASSIGN_OR_RETURN(
-        registry_,
-        Decode(path, std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size())));
-  } else if (!absl::IsNotFound(bytes.status())) {
-    return bytes.status();
+  auto records = ReadTrustRecords(folder_.RegistryPath());
+  if (records.ok()) {
+    registry_ = TrustRegistry(*std::move(records));
+  } else if (!absl::IsNotFound(records.status())) {
+    return records.status();
   }
   const bool has_files =
       !flags.ca_path.empty() || !flags.cert_path.empty() || !flags.key_path.empty();
@@ -101,19 +76,14 @@ absl::Status AccessControl::Load(const TlsOptions& flags) {
 
 // REQUIRES: mutex_ is held.
 absl::StatusOr<std::string> AccessControl::Encoded() const {
-  std::string text;
-  if (!registry_.records().SerializeToString(&text)) {
-    return absl::InternalError("the registry cannot be stored");
-  }
-  text += Sha256(text);
-  return text;
+  return EncodeTrustRecords(registry_.records());
 }
 
 // REQUIRES: writing_ is held.
 absl::Status AccessControl::Write(const std::string& registry) {
   if (shared_ != nullptr) return shared_->Write(registry);
   ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder_.path()));
-  return WriteFileWithMode(folder_.path() + "/registry", registry, 0600);
+  return WriteFileWithMode(folder_.RegistryPath(), registry, 0600);
 }
 
 absl::Status AccessControl::Share(SharedValue* value) {
@@ -126,7 +96,9 @@ absl::Status AccessControl::Share(SharedValue* value) {
       ATOLL_ASSIGN_OR_RETURN(const std::string registry, Encoded());
       return Write(registry);
     }
-    ATOLL_ASSIGN_OR_RETURN(registry_, Decode("the registry of the --store", *stored));
+    ATOLL_ASSIGN_OR_RETURN(v1::TrustRecords records,
+                           DecodeTrustRecords("the registry of the --store", *stored));
+    registry_ = TrustRegistry(std::move(records));
   }
   ++revocations_;
   return absl::OkStatus();

@@ -30,15 +30,15 @@ AuditLog::AuditLog(Files* files, std::string folder, int64_t file_bytes_max)
       file_bytes_max_(file_bytes_max),
       refusals_allowed_(kRefusalsBurst) {}
 
-std::string AuditLog::PathOf(int number) const {
-  return number == 0 ? absl::StrCat(folder_, "/audit.log")
-                     : absl::StrCat(folder_, "/audit.log.", number);
+std::string AuditLog::PathOf(const Chain& chain, int number) const {
+  const std::string path = absl::StrCat(folder_, "/", chain.name);
+  return number == 0 ? path : absl::StrCat(path, ".", number);
 }
 
-absl::Status AuditLog::Rotate() {
-  file_.reset();
+absl::Status AuditLog::Rotate(Chain* chain) {
+  chain->file.reset();
   for (int number = kFullFiles; number > 0; --number) {
-    const absl::Status moved = files_->Rename(PathOf(number - 1), PathOf(number));
+    const absl::Status moved = files_->Rename(PathOf(*chain, number - 1), PathOf(*chain, number));
     if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
   }
   return absl::OkStatus();
@@ -68,34 +68,48 @@ absl::Status AuditLog::Add(v1::AuditEntry entry) {
   Shorten(entry.mutable_who());
   Shorten(entry.mutable_target());
   Shorten(entry.mutable_reason());
-  if (file_ != nullptr && file_->size() >= file_bytes_max_) ATOLL_RETURN_IF_ERROR(Rotate());
-  if (file_ == nullptr) {
+  // A refusal need not be durable: a flood of them must not wait for the disk.
+  return Append(refusal ? &refusals_ : &actions_, entry, /*durable=*/!refusal);
+}
+
+absl::Status AuditLog::Append(Chain* chain, const v1::AuditEntry& entry, bool durable) {
+  std::unique_ptr<AppendFile>& file = chain->file;
+  if (file != nullptr && file->size() >= file_bytes_max_) ATOLL_RETURN_IF_ERROR(Rotate(chain));
+  if (file == nullptr) {
     ATOLL_RETURN_IF_ERROR(files_->MakeFolder(folder_));
-    ATOLL_ASSIGN_OR_RETURN(file_, files_->OpenAppend(PathOf(0)));
+    ATOLL_ASSIGN_OR_RETURN(file, files_->OpenAppend(PathOf(*chain, 0)));
     ATOLL_RETURN_IF_ERROR(files_->SyncFolder(folder_));
   }
   // An entry begins its line, also after one that a crash cut.
-  const std::string line = absl::StrCat(file_->size() > 0 ? "\n" : "", CompactJson(entry));
-  ATOLL_RETURN_IF_ERROR(file_->Append(std::array{AsBytes(line)}));
-  // A refusal need not be durable: a flood of them must not wait for the disk.
-  return refusal ? absl::OkStatus() : file_->Sync();
+  const std::string line = absl::StrCat(file->size() > 0 ? "\n" : "", CompactJson(entry));
+  ATOLL_RETURN_IF_ERROR(file->Append(std::array{AsBytes(line)}));
+  return durable ? file->Sync() : absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<v1::AuditEntry>> AuditLog::Read(int64_t tail) const {
-  const std::lock_guard lock(mutex_);
-  std::vector<v1::AuditEntry> entries;
+absl::Status AuditLog::ReadChain(const Chain& chain, std::vector<v1::AuditEntry>* entries) const {
   for (int number = kFullFiles; number >= 0; --number) {
-    const auto bytes = files_->Read(PathOf(number), 2 * file_bytes_max_ + (1 << 20));
+    const auto bytes = files_->Read(PathOf(chain, number), 2 * file_bytes_max_ + (1 << 20));
     if (absl::IsNotFound(bytes.status())) continue;
     ATOLL_RETURN_IF_ERROR(bytes.status());
     const absl::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
     for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
       v1::AuditEntry entry;
       if (google::protobuf::util::JsonStringToMessage(std::string(line), &entry).ok()) {
-        entries.push_back(std::move(entry));
+        entries->push_back(std::move(entry));
       }
     }
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<v1::AuditEntry>> AuditLog::Read(int64_t tail) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<v1::AuditEntry> entries;
+  ATOLL_RETURN_IF_ERROR(ReadChain(actions_, &entries));
+  ATOLL_RETURN_IF_ERROR(ReadChain(refusals_, &entries));
+  std::stable_sort(
+      entries.begin(), entries.end(),
+      [](const v1::AuditEntry& a, const v1::AuditEntry& b) { return a.unix_ms() < b.unix_ms(); });
   if (tail > 0 && entries.size() > static_cast<size_t>(tail)) {
     entries.erase(entries.begin(), entries.end() - tail);
   }

@@ -1,8 +1,9 @@
 // Who did what: one JSON object a line (AuditEntry of proto/trust.proto) in
-// STATE_DIR/trust/audit.log, for humans and for programs that collect logs. An action is on the
-// disk before its caller gets the reply. Bounded: four files of 8 MiB, audit.log.1 being the newest
-// of the full ones; of refusals at most 10 a second, after a burst of 100, are written, and the
-// number of the others. Thread-safe.
+// STATE_DIR/trust, for humans and for programs that collect logs: actions in audit.log, refusals in
+// refusals.log, so that a flood of these, which needs no certificate, displaces no action. An
+// action is on the disk before its caller gets the reply. Bounded: four files of 8 MiB of each,
+// audit.log.1 being the newest of the full ones; of refusals at most 10 a second, after a burst of
+// 100, are written, and the number of the others. Thread-safe.
 
 #ifndef ATOLL_COORDINATOR_TRUST_AUDIT_LOG_H_
 #define ATOLL_COORDINATOR_TRUST_AUDIT_LOG_H_
@@ -28,22 +29,28 @@ class AuditLog {
   // Sets the entry's time.
   absl::Status Add(v1::AuditEntry entry);
 
-  // The newest `tail` entries, or all with 0; oldest first. A damaged line is left out.
+  // The newest `tail` entries of both, or all with 0; oldest first. A damaged line is left out.
   absl::StatusOr<std::vector<v1::AuditEntry>> Read(int64_t tail) const;
 
   // Refusals since the start, written or not.
   std::map<v1::TrustDenial, int64_t> denials() const;
 
  private:
-  std::string PathOf(int number) const;  // 0: the newest
-  absl::Status Rotate();
+  struct Chain {
+    std::string name;
+    std::unique_ptr<AppendFile> file;
+  };
+  std::string PathOf(const Chain& chain, int number) const;  // 0: the newest
+  absl::Status Rotate(Chain* chain);
+  absl::Status Append(Chain* chain, const v1::AuditEntry& entry, bool durable);
+  absl::Status ReadChain(const Chain& chain, std::vector<v1::AuditEntry>* entries) const;
   bool MayWriteRefusal(int64_t now_ms);
 
   Files* const files_;
   const std::string folder_;
   const int64_t file_bytes_max_;
   mutable std::mutex mutex_;  // guards all below
-  std::unique_ptr<AppendFile> file_;
+  Chain actions_{"audit.log", nullptr}, refusals_{"refusals.log", nullptr};
   std::map<v1::TrustDenial, int64_t> denials_;
   double refusals_allowed_;
   int64_t last_refusal_ms_ = 0;

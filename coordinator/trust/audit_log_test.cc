@@ -68,6 +68,20 @@ TEST_CASE("a_flood_of_refusals_is_counted_and_not_written") {
   CHECK(log.Read(0)->size() < 1000);
 }
 
+TEST_CASE("a_flood_of_refusals_displaces_no_action") {
+  AuditLog log(&RealFiles(), FreshFolder(), 300);
+  REQUIRE(log.Add(Done("first")).ok());
+  for (int i = 0; i < 90; ++i) REQUIRE(log.Add(Denied()).ok());
+  REQUIRE(log.Add(Done("last")).ok());
+  const auto entries = log.Read(0).value();
+  CHECK(entries.size() < 90);  // without the oldest refusals
+  std::vector<std::string> done;
+  for (const v1::AuditEntry& entry : entries) {
+    if (entry.done()) done.push_back(entry.target());
+  }
+  CHECK(done == std::vector<std::string>{"first", "last"});
+}
+
 TEST_CASE("nothing_is_made_before_the_first_entry") {
   const std::string folder = FreshFolder() + "/trust";
   AuditLog log(&RealFiles(), folder);

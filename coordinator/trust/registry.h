@@ -83,8 +83,8 @@ class TrustRegistry {
   using MemberKey = std::pair<std::string, std::string>;  // role and name
   void IndexMembers();
   bool OwnsCurveKey(const MemberKey& member, const std::string& key) const;
-  // Why the member may not use the key; empty: it may. A key is one member's, and once it is
-  // revoked it is nobody's.
+  // Why the member may not use the key; empty: it may. A key is one member's, and a revoked one no
+  // member's.
   std::string CurveKeyProblem(const MemberKey& member, const std::string& key) const;
   void RevokeCurveKey(const MemberKey& member, const std::string& key);
 
