@@ -123,6 +123,13 @@ void ParseFlags(CLI::App& app, int argc, const char* const* argv,
   for (const std::string& name : NamesOf(app)) {  // for --help
     app.get_option("--" + name)->envname(EnvironmentName(name));
   }
+  // CLI11 itself reads these, for a command's flags that are not given.
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
+    for (const std::string& name : NamesOf(*command)) {
+      command->get_option("--" + name)
+          ->envname(EnvironmentName(absl::StrCat(command->get_name(), "-", name)));
+    }
+  }
   const auto words = FlagsBeside(
       app, given, [](const char* name) { return std::getenv(name); }, path, text);
   if (!words.ok()) throw CLI::ValidationError(std::string(words.status().message()));

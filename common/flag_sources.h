@@ -27,7 +27,8 @@ absl::StatusOr<std::vector<std::string>> FlagsBeside(
     const std::function<const char*(const char*)>& environment, const std::string& path,
     const std::string& toml);
 
-// Parses all of them. Adds --config FILE (or ATOLL_CONFIG), which is read instead of
+// Parses all of them, and of commands' flags what the environment has (ATOLL_SUBMIT_WATCH=true for
+// `submit --watch`). Adds --config FILE (or ATOLL_CONFIG), which is read instead of
 // `default_config`; that one need not be there. Empty: no file is read and the flag is not added.
 void ParseFlags(CLI::App& app, int argc, const char* const* argv,
                 const std::string& default_config);

@@ -1,6 +1,7 @@
 #include "common/flag_sources.h"
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <map>
 
 namespace atl {
@@ -75,6 +76,27 @@ TEST_CASE("mistakes_in_a_file_are_named_with_their_line") {
   CHECK(absl::IsInvalidArgument(program.Parse({})));
   program.toml = "[name]\na = 1\n";
   CHECK(absl::IsInvalidArgument(program.Parse({})));
+}
+
+TEST_CASE("flags_of_commands_come_from_the_environment_after_the_command_line") {
+  setenv("ATOLL_SUBMIT_WATCH", "true", 1);
+  setenv("ATOLL_SUBMIT_LABEL", "e", 1);
+  const auto parsed = [](std::vector<const char*> words) {
+    CLI::App app{"", "atoll"};
+    bool watch = false;
+    std::string label;
+    CLI::App* submit = app.add_subcommand("submit", "");
+    submit->add_flag("--watch", watch);
+    submit->add_option("--label", label);
+    words.insert(words.begin(), "atoll");
+    ParseFlags(app, static_cast<int>(words.size()), words.data(), "");
+    return std::pair(watch, label);
+  };
+  CHECK(parsed({"submit"}) == std::pair(true, std::string("e")));
+  CHECK(parsed({"submit", "--label=c"}) == std::pair(true, std::string("c")));
+  unsetenv("ATOLL_SUBMIT_WATCH");
+  unsetenv("ATOLL_SUBMIT_LABEL");
+  CHECK(parsed({"submit"}) == std::pair(false, std::string()));
 }
 
 }  // namespace
