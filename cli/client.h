@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "cli/connection.h"
+#include "common/net/reach.h"
 #include "common/net/tls.h"
 #include "common/status.h"
 #include "proto/backup.pb.h"

@@ -7,8 +7,10 @@
 #include <mutex>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "common/event_loop.h"
 #include "common/net/leader.h"
+#include "common/net/reach.h"
 #include "common/protocol/wire.h"
 #include "common/rng.h"
 #include "proto/control.grpc.pb.h"
@@ -18,6 +20,7 @@ namespace {
 
 constexpr auto kConnectLimit = std::chrono::seconds(10);
 constexpr auto kLeaderLimit = std::chrono::seconds(5);
+constexpr auto kWhyLimit = std::chrono::seconds(1);  // to learn why there is no connection
 constexpr Duration kLeaderBackoffMax = std::chrono::seconds(1);  // one takes over soon
 
 struct WorkerSide {
@@ -116,11 +119,13 @@ class AttachClient<Up, Down>::Impl {
     const auto leader = OpenLeaderChannel(options_.tls, options_.coordinator, kLeaderLimit,
                                           [this] { return closing(); });
     if (!leader.ok()) return {std::string(leader.status().message())};
-    if (!WaitForConnection(leader->channel.get())) {
-      return {absl::StrCat(leader->address, ": no coordinator answers there")};
-    }
+    const bool connected = WaitForConnection(leader->channel.get());
     const auto stub = Side::Service::NewStub(leader->channel);
     grpc::ClientContext context;
+    if (!connected) {
+      context.set_deadline(std::chrono::system_clock::now() + kWhyLimit);
+      return {Explained(leader->address, stub->Attach(&context)->Finish().error_message())};
+    }
     SetContext(&context);
     auto stream = stub->Attach(&context);
     Opened();
@@ -135,11 +140,26 @@ class AttachClient<Up, Down>::Impl {
     SetContext(nullptr);
     end.refused = status.error_code() == grpc::StatusCode::PERMISSION_DENIED ||
                   status.error_code() == grpc::StatusCode::UNAUTHENTICATED;
-    end.reason = !fault.empty() ? fault
-                                : absl::StrCat(leader->address, ": ",
-                                               status.ok() ? "the coordinator ended the stream"
-                                                           : status.error_message());
+    if (!fault.empty()) {
+      end.reason = fault;
+    } else if (!end.served && status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+               !absl::StartsWith(status.error_message(), kStandbyText)) {
+      end.reason = Explained(leader->address, status.error_message());
+    } else {
+      end.reason =
+          absl::StrCat(leader->address, ": ",
+                       status.ok() ? "the coordinator ended the stream" : status.error_message());
+    }
     return end;
+  }
+
+  // Why there is no connection. What is known of the same failure is not looked at again.
+  std::string Explained(const std::string& address, const std::string& said) {
+    if (explanation_.empty() || said != explained_) {
+      explained_ = said;
+      explanation_ = ExplainConnection({address, !options_.tls.cert_path.empty()}, said);
+    }
+    return explanation_;
   }
 
   // Wakes now and then, to notice Close.
@@ -214,7 +234,8 @@ class AttachClient<Up, Down>::Impl {
 
   const AttachOptions options_;
   const std::function<void(Event)> on_event_;
-  Rng jitter_;  // of the reading thread
+  Rng jitter_;  // of the reading thread, as the next two
+  std::string explained_, explanation_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

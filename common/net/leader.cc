@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/net/reach.h"
 #include "common/status.h"
 
 namespace atl {
@@ -71,8 +72,7 @@ class Probes {
   std::string Said() const {
     std::vector<std::string> said;
     for (const auto& probe : probes_) {
-      const std::string& text = probe->status.error_message();
-      said.push_back(absl::StrCat(probe->address, ": ", text.empty() ? "does not answer" : text));
+      said.push_back(absl::StrCat(probe->address, ": ", Summarized(probe->status.error_message())));
     }
     return absl::StrJoin(said, "; ");
   }

@@ -1,12 +1,12 @@
 // Why the coordinator does not answer, in words: the address is wrong, nothing listens, TLS is
 // wanted, or a certificate was refused.
 
-#ifndef ATOLL_CLI_CONNECTION_H_
-#define ATOLL_CLI_CONNECTION_H_
+#ifndef ATOLL_COMMON_NET_REACH_H_
+#define ATOLL_COMMON_NET_REACH_H_
 
 #include <string>
 
-namespace atl::cli {
+namespace atl {
 
 struct Connection {
   std::string address;    // "host:port"
@@ -31,6 +31,10 @@ std::string ExplainReach(const Connection& to, Reach reach, const std::string& s
 // LookAt and ExplainReach.
 std::string ExplainConnection(const Connection& to, const std::string& said);
 
-}  // namespace atl::cli
+// In a few words, without a look: of one address of several. What is not of the connection itself,
+// such as what a standby says, is returned as it is.
+std::string Summarized(const std::string& said);
 
-#endif  // ATOLL_CLI_CONNECTION_H_
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NET_REACH_H_

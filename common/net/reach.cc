@@ -1,4 +1,4 @@
-#include "cli/connection.h"
+#include "common/net/reach.h"
 
 #include <netdb.h>
 #include <openssl/err.h>
@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace atl::cli {
+namespace atl {
 namespace {
 
 constexpr int kConnectMs = 3000;
@@ -135,8 +135,9 @@ std::string ExplainReach(const Connection& to, Reach reach, const std::string& s
                           " s; is --coordinator right, and does a firewall stand between?");
     case Reach::kTlsAnswers:
       if (!to.with_tls) {
-        return absl::StrCat("the coordinator at ", address,
-                            " requires TLS: give --tls-ca, --tls-cert and --tls-key");
+        return absl::StrCat(
+            "the coordinator at ", address,
+            " requires TLS: give --tls-ca, --tls-cert and --tls-key, or join by a token");
       }
       return absl::StrCat("TLS with the coordinator at ", address, " failed: ", WhyRefused(said));
     case Reach::kOtherAnswers:
@@ -157,4 +158,13 @@ std::string ExplainConnection(const Connection& to, const std::string& said) {
   return ExplainReach(to, LookAt(to.address), said);
 }
 
-}  // namespace atl::cli
+std::string Summarized(const std::string& said) {
+  if (said.empty()) return "does not answer";
+  if (absl::StrContains(said, "Connection refused")) return "nothing listens there";
+  if (absl::StrContains(said, "handshake failed") || absl::StrContains(said, "SSL_ERROR")) {
+    return absl::StrCat("TLS failed: ", WhyRefused(said));
+  }
+  return said;
+}
+
+}  // namespace atl

@@ -1,4 +1,4 @@
-#include "cli/connection.h"
+#include "common/net/reach.h"
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-namespace atl::cli {
+namespace atl {
 namespace {
 
 // Listens on loopback and answers the first connection with `answer`.
@@ -74,5 +74,20 @@ TEST_CASE("every_outcome_has_a_text_of_its_own_that_quotes_no_library") {
   CHECK(texts.size() == 7);  // three do not depend on TLS
 }
 
+TEST_CASE("a_summary_quotes_what_a_standby_says_and_no_library") {
+  CHECK(Summarized("this coordinator is a standby") == "this coordinator is a standby");
+  const std::string prefix = "failed to connect to all addresses; last error: UNKNOWN: ";
+  std::set<std::string> texts = {Summarized("")};
+  for (const char* said :
+       {"Failed to connect to remote host: Connection refused",
+        "Tls handshake failed: SSL_ERROR_SSL: error:0A000086:certificate verify failed",
+        "Tls handshake failed: Role Check failed: it is not a coordinator's"}) {
+    const std::string text = Summarized(prefix + said);
+    CHECK(text.find("last error") == std::string::npos);
+    texts.insert(text);
+  }
+  CHECK(texts.size() == 4);
+}
+
 }  // namespace
-}  // namespace atl::cli
+}  // namespace atl
