@@ -3,6 +3,7 @@
 #include "common/model/hugging_face.h"
 #include "common/model/json.h"
 #include "common/model/layout.h"
+#include "common/model/same_model.h"
 
 namespace atl {
 namespace {
@@ -199,6 +200,26 @@ TEST_CASE("special_tokens_of_a_config_are_written_back_and_null_where_there_were
   }
   CHECK_THAT(WhyNot(Decoder("llama", 4, R"(, "eos_token_id": "</s>")")),
              Contains("\"eos_token_id\" is \"</s>\"; expected a whole number"));
+}
+
+TEST_CASE("models_are_the_same_where_training_is_whatever_the_text_says_beside_it") {
+  const auto spec = [](const std::string& json) {
+    ModelSpec spec;
+    spec.config_json = json;
+    return spec;
+  };
+  const ModelSpec plain = spec(Decoder("llama", 4, ""));
+  CHECK(IsSameModel(plain, plain));
+  CHECK(IsSameModel(plain, spec(Decoder("llama", 4, R"(, "bos_token_id": 1, "pad_token_id": null,
+      "initializer_range": 0.01, "torch_dtype": "float32")"))));
+  CHECK_FALSE(IsSameModel(plain, spec(Decoder("llama", 4, R"(, "rope_theta": 500.0)"))));
+  CHECK_FALSE(IsSameModel(plain, spec("{}")));
+  ModelSpec other = plain;
+  other.layers = 3;
+  CHECK_FALSE(IsSameModel(plain, other));
+  const std::string bert = R"(, "max_position_embeddings": 32, "mask_token_id": 3)";
+  CHECK_FALSE(IsSameModel(spec(Decoder("bert", 4, bert)),
+                          spec(Decoder("bert", 4, bert + R"(, "pad_token_id": 0)"))));
 }
 
 TEST_CASE("initializer_range_is_written_back_and_bounded") {
