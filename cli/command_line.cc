@@ -46,6 +46,7 @@ void SetUpTerminal() {
   SetTerminalWidth(size.ws_col);
 }
 
+constexpr char kJobHelp[] = "the job's id, or its beginning, as `atoll ls` shows it";
 constexpr const char* kDaemons[] = {"coordinator", "worker", "paramserver"};
 
 class CommandLine {
@@ -108,8 +109,7 @@ class CommandLine {
     return sub;
   }
   CLI::App* WithJob(CLI::App* sub) {
-    sub->add_option("JOB", job_, "the job's id, or its beginning, as `atoll ls` shows it")
-        ->required();
+    sub->add_option("JOB", job_, kJobHelp)->required();
     return sub;
   }
   void AddControl(const char* name, const char* what, Control control) {
@@ -202,11 +202,15 @@ class CommandLine {
   }
 
   void AddModelCommands() {
-    CLI::App* exports = WithJob(Add("export", "write the model as a Hugging Face folder",
-                                    [this] { return Export(global_, job_, folder_, curve_key_); }));
-    exports->add_option("--to", folder_, "folder to create")->required();
-    exports->add_option("--curve-key", curve_key_,
+    CLI::App* exports = Add("export", "write the model as a Hugging Face folder",
+                            [this] { return Export(global_, export_); });
+    exports->add_option("JOB", export_.job, kJobHelp)->required();
+    exports->add_option("--to", export_.folder, "folder to create")->required();
+    exports->add_option("--curve-key", export_.curve_key_path,
                         "file with your secret CURVE key, made by `atoll keygen`");
+    exports->add_option("--dtype", export_.dtype, "what weights are written as: fp32, bf16 or fp16")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
     CLI::App* recover =
         AddLocal("recover",
                  "write the newest whole model out of parameter servers' folders, without "
@@ -304,7 +308,8 @@ class CommandLine {
   std::string context_;
   std::map<const CLI::App*, std::function<int()>> run_;
   std::set<const CLI::App*> local_;
-  std::string path_, job_, folder_, curve_key_, shell_;
+  std::string path_, job_, shell_;
+  ExportFlags export_;
   std::vector<std::string> jobs_;
   SubmitFlags submit_;
   ListFlags list_;

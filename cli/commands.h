@@ -79,9 +79,12 @@ struct RemoveFlags {
 };
 int RemoveJobs(const Global& global, const RemoveFlags& flags);
 int Status(const Global& global, bool watch);
-// `curve_key_path`: the file of this end's secret key where parameter servers want one.
-int Export(const Global& global, const std::string& job, const std::string& folder,
-           const std::string& curve_key_path);
+struct ExportFlags {
+  std::string job, folder;
+  std::string curve_key_path;  // of this end's secret key, where parameter servers want one
+  std::string dtype = "fp32";
+};
+int Export(const Global& global, const ExportFlags& flags);
 
 // Makes the secret CURVE key of a worker, parameter server or exporting person and prints the
 // public one as a line for --curve-clients. Needs no coordinator.

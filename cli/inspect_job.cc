@@ -1,12 +1,15 @@
 #include "cli/inspect_job.h"
 
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/model/job_model.h"
 #include "common/model/layout.h"
 #include "common/status.h"
+#include "common/tokenizer/tokenizer.h"
+#include "worker/data/images.h"
 #include "worker/data/token_stream.h"
 #include "worker/model/weights.h"
 
@@ -45,14 +48,30 @@ absl::StatusOr<std::string> InspectWeights(const std::string& folder, const Mode
   return absl::StrCat(tensors, " tensors of ", numbers, " numbers");
 }
 
+// That the token which masks a target is the tokenizer's.
+absl::Status CheckMask(const JobSpec& spec, const ModelConfig& config) {
+  const bool masks = config.architecture().objective == Objective::kMaskedToken;
+  if (!masks || spec.data.tokenizer_path.empty()) return absl::OkStatus();
+  const auto tokenizer = OpenTokenizer(spec.data.tokenizer_path);
+  if (!tokenizer.ok()) return absl::OkStatus();  // InspectData's to report
+  const std::optional<int32_t> mask = (*tokenizer)->TokenId("[MASK]");
+  if (!mask.has_value() || *mask == config.mask_token) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data.tokenizer_path ", spec.data.tokenizer_path, ": its [MASK] is token ", *mask,
+      ", and mask_token_id of the model is ", config.mask_token, ": set mask_token_id to ", *mask,
+      " in a config.json (model.config_path), or name the model's own tokenizer"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> InspectJob(const JobSpec& spec) {
   std::string text;
   const absl::StatusOr<ModelConfig> config = ModelConfigOfJob(spec);
   int64_t vocabulary = spec.model.vocabulary;
+  std::optional<ImageShape> images;
   if (config.ok()) {
     vocabulary = config->vocab;
+    images = ImageShape{config->image.height, config->image.width, config->image.channels};
     if (const std::string& weights = spec.model.initial_weights_path; !weights.empty()) {
       ATOLL_RETURN_IF_ERROR(AddLine("weights", InspectWeights(weights, *config), &text));
     }
@@ -60,7 +79,8 @@ absl::StatusOr<std::string> InspectJob(const JobSpec& spec) {
     ATOLL_RETURN_IF_ERROR(AddLine("model", config.status(), &text));
     vocabulary = int64_t{1} << 31;  // unknown here
   }
-  ATOLL_RETURN_IF_ERROR(AddLine("data", InspectData(spec.data, vocabulary), &text));
+  ATOLL_RETURN_IF_ERROR(AddLine("data", InspectData(spec.data, vocabulary, images), &text));
+  if (config.ok()) ATOLL_RETURN_IF_ERROR(CheckMask(spec, *config));
   return text;
 }
 

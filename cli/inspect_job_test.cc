@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "worker/model/weights.h"
 
 namespace atl::cli {
@@ -103,6 +104,50 @@ TEST_CASE("unknown_field_of_a_config_is_refused_by_name") {
   odd.replace(odd.find("\"n_layer\""), 0, "\"n_experts\": 8, ");
   fixture.Write("base/config.json", odd);
   CHECK_THAT(fixture.Refusal(), Contains("n_experts"));
+}
+
+TEST_CASE("images_of_another_size_than_the_models_are_refused_as_a_worker_does") {
+  Fixture fixture;
+  fixture.Write("cifar.bin", std::string(4 * 3073, '\1'));
+  JobSpec& spec = fixture.spec;
+  spec.model = {};
+  spec.data = {};
+  spec.data.format = DataFormat::kCifar10;
+  spec.data.path = fixture.at("cifar.bin");
+  spec.data.sequence_length = 1;
+  spec.model.config_json = R"({"model_type": "resnet", "image_size": 32, "num_labels": 10})";
+  CHECK_THAT(fixture.Found(), Contains("4 images of 32 x 32 with 3 channels"));
+  spec.model.config_json = R"({"model_type": "resnet", "image_size": 28, "num_labels": 10})";
+  CHECK_THAT(
+      fixture.Refusal(),
+      Contains("data.path: its images are 32 x 32 with 3 channels; the model's are 28 x 28"));
+}
+
+TEST_CASE("mask_of_the_tokenizer_that_is_not_the_models_is_refused") {
+  Fixture fixture;
+  fixture.Write("tokenizer.json", R"({"version": "1.0", "normalizer": null, "pre_tokenizer": null,
+      "post_processor": null, "decoder": null,
+      "added_tokens": [{"id": 1, "content": "[MASK]", "single_word": false, "lstrip": false,
+                        "rstrip": false, "normalized": false, "special": true}],
+      "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 1000,
+                "vocab": {"[UNK]": 0, "[MASK]": 1, "a": 2, "##a": 3}}})");
+  JobSpec& spec = fixture.spec;
+  spec.data.tokenizer_path = fixture.at("tokenizer.json");
+  const auto use_mask = [&](int mask) {
+    spec.model = {};
+    spec.model.config_json = absl::StrCat(
+        R"({"model_type": "bert", "vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "intermediate_size": 8, "max_position_embeddings": 16,
+            "mask_token_id": )",
+        mask, "}");
+  };
+  use_mask(5);
+  CHECK_THAT(fixture.Refusal(),
+             StartsWith("data.tokenizer_path ") &&
+                 Contains("its [MASK] is token 1, and mask_token_id of the model is 5"));
+  use_mask(1);
+  CHECK_THAT(fixture.Found(), Contains("data: "));
 }
 
 TEST_CASE("data_that_lack_a_sequence_are_refused") {

@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -91,6 +93,41 @@ absl::StatusOr<std::string> ReadPlan(const std::string& path) {
   return PinnedJson(text, path);
 }
 
+// Refuses what is given for another optimizer than the job's; defaults may stand in a file for
+// each.
+absl::Status CheckOptimizerFields(const v1::InnerSpec& inner, InnerOptimizer optimizer) {
+  using enum InnerOptimizer;
+  const InnerSpec defaults;
+  const struct {
+    const char* name;
+    bool given;
+    double value, usual;
+    std::set<InnerOptimizer> users;
+  } fields[] = {
+      {"beta1", inner.has_beta1(), inner.beta1(), defaults.beta1, {kAdamW, kLamb, kMuon}},
+      {"beta2", inner.has_beta2(), inner.beta2(), defaults.beta2, {kAdamW, kLamb, kMuon, kRmsProp}},
+      {"epsilon",
+       inner.has_epsilon(),
+       inner.epsilon(),
+       defaults.epsilon,
+       {kAdamW, kLamb, kMuon, kRmsProp}},
+      {"momentum",
+       inner.has_momentum(),
+       inner.momentum(),
+       defaults.momentum,
+       {kSgd, kRmsProp, kMuon}}};
+  for (const auto& field : fields) {
+    if (!field.given || field.value == field.usual || field.users.contains(optimizer)) continue;
+    absl::string_view name = "INNER_OPTIMIZER_ADAMW";
+    if (inner.has_optimizer()) name = v1::InnerOptimizer_Name(inner.optimizer());
+    absl::ConsumePrefix(&name, "INNER_OPTIMIZER_");
+    return absl::InvalidArgumentError(absl::StrCat("inner.", field.name, " = ", field.value,
+                                                   ": the optimizer ", absl::AsciiStrToLower(name),
+                                                   " does not use it; leave it out"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path,
@@ -99,8 +136,11 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   v1::JobSpec wire;
   ATOLL_RETURN_IF_ERROR(reader.Read(text, &wire));
   for (const std::string& setting : settings) ATOLL_RETURN_IF_ERROR(Set(setting, &wire));
+  const v1::InnerSpec inner = wire.inner();
   auto spec = Decode(&wire);
   if (!spec.ok()) return Locate(reader, settings, spec.status());
+  ATOLL_RETURN_IF_ERROR(
+      Locate(reader, settings, CheckOptimizerFields(inner, spec->inner.optimizer)));
   ATOLL_RETURN_IF_ERROR(Locate(reader, settings, Validate(*spec)));
 
   std::error_code error;

@@ -13,6 +13,8 @@
 namespace atl::cli {
 namespace {
 
+using Catch::Matchers::Contains;
+
 constexpr char kGood[] = R"(name = "tiny"
 
 [model]
@@ -52,6 +54,36 @@ TEST_CASE("a job file gives a specification, with defaults for what it leaves ou
   REQUIRE(spec->outer.overlap == Overlap::kCarry);
   REQUIRE(spec->outer.steps_per_round == JobSpec().outer.steps_per_round);
   REQUIRE(spec->schedule.train_tokens == 1000000);
+}
+
+TEST_CASE("muons_momentum_is_its_papers_unless_it_is_given") {
+  const auto inner = [](const std::string& fields) {
+    const auto spec =
+        ParseJob(With("[outer]", "[inner]\n" + fields + "\n[outer]"), "/jobs/job.toml");
+    REQUIRE(spec.status().message() == "");
+    return spec->inner;
+  };
+  CHECK(inner("optimizer = \"muon\"").momentum == 0.95);
+  CHECK(inner("optimizer = \"muon\"\nmomentum = 0.8").momentum == 0.8);
+  CHECK(inner("optimizer = \"sgd\"").momentum == 0.9);
+}
+
+TEST_CASE("fields_that_the_optimizer_does_not_use_are_refused_by_name") {
+  const auto complaint = [](const std::string& fields) {
+    return Complaint(With("[outer]", "[inner]\n" + fields + "\n[outer]"));
+  };
+  CHECK_THAT(complaint("optimizer = \"sgd\"\nbeta1 = 0.8"),
+             Contains("inner.beta1 = 0.8: the optimizer sgd does not use it; leave it out"));
+  CHECK_THAT(complaint("momentum = 0.5"),
+             Contains("inner.momentum = 0.5: the optimizer adamw does not use it"));
+  CHECK_THAT(complaint("optimizer = \"rmsprop\"\nbeta1 = 0.8"), Contains("inner.beta1"));
+  // The example of a job file has every field, with its default.
+  for (const char* fields : {"optimizer = \"sgd\"\nbeta1 = 0.9", "momentum = 0.9",
+                             "beta1 = 0.8\nbeta2 = 0.9\nepsilon = 1e-6",
+                             "optimizer = \"rmsprop\"\nbeta2 = 0.9\nmomentum = 0.5",
+                             "optimizer = \"muon\"\nbeta1 = 0.9\nmomentum = 0.5"}) {
+    CHECK(complaint(fields) == "");
+  }
 }
 
 TEST_CASE("relative paths are taken from the job file's folder") {

@@ -39,7 +39,8 @@ absl::Status AddFromData(const DataSpec& data, const std::string& folder) {
 }
 
 absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string& job,
-                        const std::string& folder, Version* version) {
+                        const ExportFlags& flags, Version* version) {
+  const std::string& folder = flags.folder;
   ATOLL_ASSIGN_OR_RETURN(v1::Job message, client.Get(job));
   *version = message.summary().version();
   if (*version < 0) {
@@ -52,6 +53,7 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
   request.job = job;
   request.version = *version;
   request.folder = folder;
+  request.weight_type = *FindWeightType(flags.dtype);  // checked where flags are read
   ATOLL_ASSIGN_OR_RETURN(request.config, ModelConfigOfJob(spec));
   for (const v1::ShardPlacement& shard : message.shards()) {
     request.shards.push_back({shard.shard(), shard.layer(), shard.begin(), shard.elements(),
@@ -74,20 +76,19 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
   return absl::OkStatus();
 }
 
-absl::Status ExportModel(const Global& global, const std::string& job, const std::string& folder,
-                         const std::string& curve_key_path, Version* version) {
-  ATOLL_RETURN_IF_ERROR(CheckExportFolder(folder));
+absl::Status ExportModel(const Global& global, const ExportFlags& flags, Version* version) {
+  ATOLL_RETURN_IF_ERROR(CheckExportFolder(flags.folder));
   TensorClientOptions options;
   options.security.allow_plaintext_beyond_loopback = global.tls.insecure;
   ATOLL_ASSIGN_OR_RETURN(
       options.security.keys,
-      ReadCurveKey(curve_key_path.empty() ? global.curve_key_path : curve_key_path));
+      ReadCurveKey(flags.curve_key_path.empty() ? global.curve_key_path : flags.curve_key_path));
   ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
-  ATOLL_ASSIGN_OR_RETURN(const std::string id, client->FindJob(job));
+  ATOLL_ASSIGN_OR_RETURN(const std::string id, client->FindJob(flags.job));
   ATOLL_ASSIGN_OR_RETURN(const auto tensors, TensorClient::Create(options));
   absl::Status status;
   for (int attempt = 0; attempt < kExportTries; ++attempt) {
-    status = ExportOnce(*client, *tensors, id, folder, version);
+    status = ExportOnce(*client, *tensors, id, flags, version);
     // The job's version was overtaken while we pulled it: what we have is of two versions.
     if (status.ok() || *version < 0 || !absl::IsFailedPrecondition(status)) return status;
   }
@@ -102,15 +103,14 @@ int Report(const absl::Status& status) {
 
 }  // namespace
 
-int Export(const Global& global, const std::string& job, const std::string& folder,
-           const std::string& curve_key_path) {
+int Export(const Global& global, const ExportFlags& flags) {
   Version version = kNoVersion;
-  const absl::Status status = ExportModel(global, job, folder, curve_key_path, &version);
+  const absl::Status status = ExportModel(global, flags, &version);
   if (!status.ok()) return Report(status);
   if (global.json) {
-    std::cout << "{\"job\": \"" << job << "\", \"version\": " << version << "}\n";
+    std::cout << "{\"job\": \"" << flags.job << "\", \"version\": " << version << "}\n";
   } else {
-    std::cout << folder << ": " << job << " at version " << version << "\n";
+    std::cout << flags.folder << ": " << flags.job << " at version " << version << "\n";
   }
   return 0;
 }

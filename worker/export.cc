@@ -164,7 +164,8 @@ absl::Status ExportModel(TensorClient& client, const ExportRequest& request,
   ATOLL_RETURN_IF_ERROR(NameJob(request));
   return WriteModelFolder(
       request.folder, request.config, layouts,
-      [&values](int layer) -> absl::StatusOr<std::span<const float>> { return values[layer]; });
+      [&values](int layer) -> absl::StatusOr<std::span<const float>> { return values[layer]; },
+      kMaxShardBytes, request.weight_type);
 }
 
 }  // namespace atl::worker

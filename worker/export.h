@@ -11,6 +11,7 @@
 #include "common/net/tensor_client.h"
 #include "common/protocol/control.h"
 #include "common/status.h"
+#include "worker/model/safetensors.h"
 
 namespace atl::worker {
 
@@ -23,6 +24,7 @@ struct ExportRequest {
   std::vector<ShardPlacement> shards;  // all of the job's
   ModelConfig config;
   std::string folder;  // made if need be
+  WeightType weight_type = WeightType::kFp32;
 };
 
 // Pulls every shard at exactly `version`, a few at a time, and writes config.json and safetensors

@@ -89,6 +89,18 @@ TEST_CASE("A model of many shards is fetched a few at a time, and written whole"
   CHECK(read == story.theta);
 }
 
+TEST_CASE("weights_are_written_in_the_type_that_is_requested") {
+  Export story;
+  story.request.weight_type = WeightType::kBf16;
+  REQUIRE(story.Run().ok());
+  const auto reader = SafetensorsReader::Open(story.request.folder + "/model.safetensors");
+  REQUIRE(reader.ok());
+  for (const auto& [name, entry] : reader->tensors()) CHECK(entry.dtype == "BF16");
+  std::ifstream config(fs::path(story.request.folder) / "config.json");
+  const std::string text{std::istreambuf_iterator<char>(config), {}};
+  CHECK_THAT(text, Contains("\"torch_dtype\": \"bfloat16\""));
+}
+
 TEST_CASE("folder_with_another_model_is_refused_and_stays_as_it_is") {
   Export story;
   fs::create_directories(story.request.folder);

@@ -21,6 +21,11 @@ absl::Status CheckRange(absl::string_view field, int64_t value, int64_t max) {
   return Bad(field, value, absl::StrCat("1 to ", max));
 }
 
+absl::Status CheckInitializerRange(double value) {
+  if (value > 0 && value <= 1) return absl::OkStatus();
+  return Bad("initializer_range", value, "more than 0, at most 1");
+}
+
 absl::Status CheckAtLeastZero(absl::string_view field, double value) {
   if (value >= 0 && std::isfinite(value)) return absl::OkStatus();
   return Bad(field, value, "0 or more");
@@ -54,6 +59,7 @@ absl::Status ModelConfig::ValidateImages() const {
   ATOLL_RETURN_IF_ERROR(CheckRange("image channels", image.channels, kMaxImageChannels));
   ATOLL_RETURN_IF_ERROR(CheckRange("layers", layers, kMaxLayers));
   if (!(norm_eps > 0 && norm_eps < 1)) return Bad("norm_eps", norm_eps, "more than 0, less than 1");
+  ATOLL_RETURN_IF_ERROR(CheckInitializerRange(initializer_range));
   if (!(image.label_smoothing >= 0 && image.label_smoothing < 1)) {
     return Bad("label_smoothing", image.label_smoothing, "0 or more, less than 1");
   }
@@ -113,6 +119,7 @@ absl::Status ModelConfig::Validate() const {
       return Bad("vocab", vocab, absl::StrCat("at most ", int64_t{1} << kTokenTypeShift));
     }
   }
+  ATOLL_RETURN_IF_ERROR(CheckInitializerRange(initializer_range));
   ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("window", static_cast<double>(window.tokens)));
   ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("attention_scalar", attention_scalar));
   ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("attention_softcap", attention_softcap));

@@ -41,6 +41,14 @@ struct AttentionWindow {
   bool operator==(const AttentionWindow&) const = default;
 };
 
+// Ids of config.json, which an export carries on; empty where it has null.
+struct SpecialTokens {
+  std::vector<int64_t> bos, eos, pad;
+  std::vector<int64_t> cls, sep;  // BERT's
+
+  bool operator==(const SpecialTokens&) const = default;
+};
+
 // Of a model of images, which has these in place of a transformer's numbers; see image_model.h.
 struct ImageModel {
   int64_t height = 0, width = 0, channels = 0;  // of its images
@@ -80,9 +88,11 @@ struct ModelConfig {
   double attention_scalar = 0;   // scores are divided by its root; 0: head_dim
   double attention_softcap = 0;  // 0: none; see Architecture
   double logit_softcap = 0;
-  int64_t token_types = 0;  // BERT's segments
-  int64_t mask_token = 0;   // that stands for a masked one
-  bool tied_head = false;   // the head multiplies with the embedding's table
+  int64_t token_types = 0;          // BERT's segments
+  int64_t mask_token = 0;           // that stands for a masked one
+  bool tied_head = false;           // the head multiplies with the embedding's table
+  double initializer_range = 0.02;  // standard deviation of matrices made from a seed
+  SpecialTokens special_tokens;
 
   ImageModel image;
 

@@ -9,55 +9,100 @@
 namespace atl {
 namespace {
 
-// Of generation, of how a file was made, and of dropout, which Atoll does not do.
-constexpr const char* kHarmless[] = {"_name_or_path",
-                                     "architectures",
+// Of generation, of how a file was made, of a pooler, and of dropout, which Atoll does not do.
+constexpr const char* kHarmless[] = {"architectures",
                                      "attention_dropout",
                                      "attention_probs_dropout_prob",
-                                     "attn_implementation",
                                      "_attn_implementation",
+                                     "attn_implementation",
                                      "attn_pdrop",
                                      "auto_map",
                                      "bad_words_ids",
-                                     "bos_token_id",
+                                     "begin_suppress_tokens",
                                      "cache_implementation",
                                      "chunk_size_feed_forward",
                                      "classifier_dropout",
+                                     "cls_token_id",
                                      "decoder_start_token_id",
+                                     "directionality",
+                                     "diversity_penalty",
+                                     "do_sample",
                                      "drop_connect_rate",
                                      "dropout_rate",
                                      "dtype",
+                                     "early_stopping",
                                      "embd_pdrop",
-                                     "eos_token_id",
+                                     "encoder_no_repeat_ngram_size",
+                                     "exponential_decay_length_penalty",
+                                     "forced_bos_token_id",
+                                     "forced_eos_token_id",
                                      "gradient_checkpointing",
                                      "hidden_dropout_prob",
                                      "id2label",
-                                     "initializer_range",
                                      "is_decoder",
                                      "is_llama_config",
                                      "keys_to_ignore_at_inference",
                                      "label2id",
+                                     "length_penalty",
+                                     "max_length",
+                                     "max_sequence_length",
+                                     "min_length",
                                      "model_type",
                                      "n_ctx",
+                                     "_name_or_path",
+                                     "no_repeat_ngram_size",
+                                     "num_beam_groups",
+                                     "num_beams",
+                                     "_num_labels",
+                                     "num_return_sequences",
                                      "output_attentions",
                                      "output_hidden_states",
                                      "output_past",
-                                     "pad_token_id",
+                                     "output_scores",
+                                     "pretraining_tp",
+                                     "remove_invalid_values",
                                      "reorder_and_upcast_attn",
+                                     "repetition_penalty",
                                      "resid_pdrop",
                                      "return_dict",
-                                     "rope_interleaved",
+                                     "return_dict_in_generate",
                                      "sep_token_id",
+                                     "suppress_tokens",
                                      "task_specific_params",
+                                     "temperature",
                                      "tokenizer_class",
+                                     "top_k",
+                                     "top_p",
                                      "torch_dtype",
-                                     "transformers_version",
                                      "transformers.js_config",
+                                     "transformers_version",
+                                     "typical_p",
                                      "use_cache"};
+constexpr const char* kHarmlessPrefixes[] = {"summary_", "pooler_"};
 
 bool IsHarmless(absl::string_view name) {
-  return absl::StartsWith(name, "summary_") ||
-         std::find(std::begin(kHarmless), std::end(kHarmless), name) != std::end(kHarmless);
+  return std::find(std::begin(kHarmless), std::end(kHarmless), name) != std::end(kHarmless) ||
+         std::any_of(std::begin(kHarmlessPrefixes), std::end(kHarmlessPrefixes),
+                     [&](const char* prefix) { return absl::StartsWith(name, prefix); });
+}
+
+void ReadLlama3Scaling(ConfigFields& fields, RopeScaling* scaling) {
+  scaling->low_frequency_factor = fields.Number("low_freq_factor");
+  scaling->high_frequency_factor = fields.Number("high_freq_factor");
+  if (!(scaling->low_frequency_factor > 0 &&
+        scaling->high_frequency_factor > scaling->low_frequency_factor)) {
+    fields.Fail("high_freq_factor", "is not above low_freq_factor, and that above 0");
+  }
+}
+
+void ReadYarnScaling(ConfigFields& fields, RopeScaling* scaling) {
+  scaling->beta_fast = fields.Number("beta_fast", 32);
+  scaling->beta_slow = fields.Number("beta_slow", 1);
+  scaling->attention_factor = fields.Number("attention_factor", 0);
+  if (!(scaling->beta_slow > 0 && scaling->beta_fast > scaling->beta_slow)) {
+    fields.Fail("beta_fast", "is not above beta_slow, and that above 0");
+  }
+  if (!(scaling->attention_factor >= 0)) fields.Fail("attention_factor", "is below 0");
 }
 
 }  // namespace
@@ -70,6 +115,18 @@ int64_t ConfigFields::Integer(const std::string& name, int64_t max) {
   auto value = JsonInteger(object_[name], 1, max);
   if (!value.ok()) Fail(name, value.status().message());
   return value.ok() ? *value : 0;
+}
+
+int64_t ConfigFields::Count(const std::string& name, int64_t max, int64_t otherwise) {
+  if (!Has(name)) return otherwise;
+  const auto value = JsonInteger(object_[name], 0, max);
+  if (!value.ok()) Fail(name, value.status().message());
+  return value.ok() ? *value : 0;
+}
+
+double ConfigFields::Number(const std::string& name) {
+  if (!Has(name)) Fail(name, "is missing");
+  return Number(name, 0);
 }
 
 double ConfigFields::Number(const std::string& name, double otherwise) {
@@ -114,6 +171,28 @@ std::vector<double> ConfigFields::Numbers(const std::string& name, size_t most,
   return numbers;
 }
 
+std::vector<int64_t> ConfigFields::TokenIds(const std::string& name, std::vector<int64_t> absent) {
+  constexpr size_t kMostIds = 64;
+  if (IsNull(name)) return {};
+  if (!Has(name)) return absent;
+  const auto& value = object_[name];
+  const auto list = value.is_array() ? value : nlohmann::json::array({value});
+  if (list.size() > kMostIds) Fail(name, absl::StrCat("has more than ", kMostIds, " ids"));
+  std::vector<int64_t> ids;
+  for (const auto& element : list) {
+    const auto id = JsonInteger(element, -1, kMaxVocab);  // LLaMA 1 has no padding: -1
+    if (!id.ok()) Fail(name, id.status().message());
+    if (id.ok()) ids.push_back(*id);
+  }
+  return ids;
+}
+
+int64_t ConfigFields::Entries(const std::string& name) {
+  if (!Has(name)) return 0;
+  if (!object_[name].is_object()) Fail(name, "is not an object");
+  return static_cast<int64_t>(object_[name].size());
+}
+
 bool ConfigFields::Flag(const std::string& name, bool otherwise) {
   if (!Has(name)) return otherwise;
   if (!object_[name].is_boolean()) {
@@ -153,13 +232,29 @@ void ConfigFields::RefuseUnknown(absl::string_view family) {
 }
 
 void ConfigFields::Rope(ModelConfig* config) {
+  MustBe("rope_interleaved", false);
+  MustBe("partial_rotary_factor", 1.0);
+  bool has_theta = Has("rope_theta"), has_scaling = false;
   config->rope_theta = Number("rope_theta", config->rope_theta);
   // Older files have rope_theta and rope_scaling, newer ones both in rope_parameters.
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     if (!Has(name)) continue;
     const auto& rope = object_[name];
     if (!rope.is_object()) return Fail(name, "is not an object");
-    ReadScaling(rope, name, config);
+    ModelConfig read = *config;
+    read.rope_scaling = {};
+    ReadScaling(rope, name, &read);
+    if (has_theta && read.rope_theta != config->rope_theta) {
+      Fail(name, absl::StrCat("has rope_theta ", read.rope_theta, ", and another field has ",
+                              config->rope_theta, "; leave one of them out"));
+    }
+    if (has_scaling && read.rope_scaling != config->rope_scaling) {
+      Fail(name, "says something else than rope_scaling; leave one of them out");
+    }
+    has_scaling = true;
+    has_theta = has_theta || rope.contains("rope_theta");
+    config->rope_scaling = read.rope_scaling;
+    config->rope_theta = read.rope_theta;
   }
 }
 
@@ -181,33 +276,20 @@ void ConfigFields::ReadScaling(const nlohmann::json& rope, const std::string& na
                                    "\"; Atoll implements default, linear, llama3 and yarn"));
   }
   scaling.kind = kind->second;
+  fields.MustBe("partial_rotary_factor", 1.0);
   if (scaling.kind != Kind::kNone) {
-    scaling.factor = fields.Number("factor", 0);
+    scaling.factor = fields.Number("factor");
     if (!(scaling.factor >= 1 && std::isfinite(scaling.factor))) {
       fields.Fail("factor", "is not 1 or more");
     }
   }
+  const int64_t original =
+      fields.Integer("original_max_position_embeddings", kMaxPositions, config->max_positions);
   if (scaling.kind == Kind::kLlama3 || scaling.kind == Kind::kYarn) {
-    scaling.original_positions =
-        fields.Integer("original_max_position_embeddings", kMaxPositions, config->max_positions);
+    scaling.original_positions = original;
   }
-  if (scaling.kind == Kind::kLlama3) {
-    scaling.low_frequency_factor = fields.Number("low_freq_factor", 0);
-    scaling.high_frequency_factor = fields.Number("high_freq_factor", 0);
-    if (!(scaling.low_frequency_factor > 0 &&
-          scaling.high_frequency_factor > scaling.low_frequency_factor)) {
-      fields.Fail("high_freq_factor", "is not above low_freq_factor, and that above 0");
-    }
-  }
-  if (scaling.kind == Kind::kYarn) {
-    scaling.beta_fast = fields.Number("beta_fast", 32);
-    scaling.beta_slow = fields.Number("beta_slow", 1);
-    scaling.attention_factor = fields.Number("attention_factor", 0);
-    if (!(scaling.beta_slow > 0 && scaling.beta_fast > scaling.beta_slow)) {
-      fields.Fail("beta_fast", "is not above beta_slow, and that above 0");
-    }
-    if (!(scaling.attention_factor >= 0)) fields.Fail("attention_factor", "is below 0");
-  }
+  if (scaling.kind == Kind::kLlama3) ReadLlama3Scaling(fields, &scaling);
+  if (scaling.kind == Kind::kYarn) ReadYarnScaling(fields, &scaling);
   fields.RefuseUnknown(type + " rotary");
   if (status_.ok()) status_ = fields.status();
 }

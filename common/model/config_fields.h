@@ -23,11 +23,30 @@ class ConfigFields {
     return object_.contains(name) && !object_[name].is_null();
   }
 
+  bool IsNull(const std::string& name) {
+    known_.insert(name);
+    return object_.contains(name) && object_[name].is_null();
+  }
+
   int64_t Integer(const std::string& name, int64_t max);
   int64_t Integer(const std::string& name, int64_t max, int64_t otherwise) {
     return Has(name) ? Integer(name, max) : otherwise;
   }
+  // `absent` where the field is absent; 0 where it is null, which switches a feature off.
+  int64_t IntegerOrNull(const std::string& name, int64_t max, int64_t absent) {
+    return IsNull(name) ? 0 : Integer(name, max, absent);
+  }
+  double NumberOrNull(const std::string& name, double absent) {
+    return IsNull(name) ? 0 : Number(name, absent);
+  }
+  // From 0 on.
+  int64_t Count(const std::string& name, int64_t max, int64_t otherwise);
+  double Number(const std::string& name);
   double Number(const std::string& name, double otherwise);
+  // Ids of a token, of which transformers allows one or several; null: none.
+  std::vector<int64_t> TokenIds(const std::string& name, std::vector<int64_t> absent = {});
+  // Entries of an object; 0 where the field is absent.
+  int64_t Entries(const std::string& name);
   // An array of at most `most` of them.
   std::vector<int64_t> Integers(const std::string& name, size_t most, int64_t max,
                                 std::vector<int64_t> otherwise);
@@ -38,7 +57,7 @@ class ConfigFields {
   // Refuses every value but `implemented`, which an absent field has.
   void MustBe(const std::string& name, const nlohmann::json& implemented);
 
-  // rope_theta, with rope_scaling or rope_parameters.
+  // rope_theta, with rope_scaling or rope_parameters; both must say the same.
   void Rope(ModelConfig* config);
   // layer_types, which newer files have beside a window: must say what the window does.
   void LayerTypes(const ModelConfig& config);

@@ -1,7 +1,9 @@
 #include <catch2/catch.hpp>
 
 #include "common/model/hugging_face.h"
+#include "common/model/json.h"
 #include "common/model/layout.h"
+#include "common/model/same_model.h"
 
 namespace atl {
 namespace {
@@ -80,10 +82,177 @@ TEST_CASE("what is written is read back, for both families") {
   }
 }
 
+// Of a family with LLaMA's fields; `more` begins with a comma or is empty.
+std::string Decoder(const std::string& type, int heads, const std::string& more) {
+  return absl::StrCat(R"({"model_type": ")", type, R"(", "vocab_size": 64, "hidden_size": )",
+                      8 * heads, R"(, "intermediate_size": 32, "num_hidden_layers": 4,
+      "num_attention_heads": )",
+                      heads, more, "}");
+}
+
+TEST_CASE("absent_fields_have_the_defaults_of_transformers_classes") {
+  const ModelConfig mistral = Parsed(Decoder("mistral", 16, ""));
+  CHECK(mistral.kv_heads == 8);
+  CHECK(mistral.window.tokens == 4096);
+  CHECK(mistral.max_positions == 131072);
+  const ModelConfig gemma = Parsed(Decoder("gemma2", 8, ""));
+  CHECK(gemma.kv_heads == 4);
+  CHECK(gemma.head_dim() == 256);
+  CHECK(gemma.window.tokens == 4096);
+  CHECK(gemma.attention_softcap == 50);
+  CHECK(gemma.logit_softcap == 30);
+  const ModelConfig qwen2 = Parsed(Decoder("qwen2", 32, R"(, "use_sliding_window": true)"));
+  CHECK(qwen2.kv_heads == 32);
+  CHECK(qwen2.head_dim() == 8);
+  CHECK(qwen2.window == AttentionWindow{.tokens = 4096, .first = 28});
+  CHECK(Parsed(Decoder("qwen2", 32, "")).window.tokens == 0);
+  CHECK(Parsed(Decoder("qwen3", 32, "")).head_dim() == 128);
+  CHECK(Parsed(Decoder("olmo2", 4, "")).norm_eps == 1e-5);
+  CHECK(Parsed(Decoder("phi3", 4, "")).norm_eps == 1e-5);
+  CHECK(Parsed(Decoder("llama", 4, "")).norm_eps == 1e-6);
+  CHECK(Parsed(Decoder("llama", 4, "")).kv_heads == 4);
+}
+
+TEST_CASE("null_fields_switch_off_what_absent_ones_leave_on") {
+  const ModelConfig gemma = Parsed(Decoder("gemma2", 8, R"(, "attn_logit_softcapping": null,
+      "final_logit_softcapping": null, "sliding_window": null)"));
+  CHECK(gemma.attention_softcap == 0);
+  CHECK(gemma.logit_softcap == 0);
+  CHECK(gemma.window.tokens == 0);
+  CHECK(Parsed(FormatModelConfig(gemma)) == gemma);
+  const ModelConfig mistral =
+      Parsed(Decoder("mistral", 4, R"(, "sliding_window": null, "num_key_value_heads": null)"));
+  CHECK(mistral.window.tokens == 0);
+  CHECK(mistral.kv_heads == 4);
+}
+
+TEST_CASE("default_that_does_not_fit_the_model_is_refused_by_the_name_of_its_field") {
+  CHECK_THAT(WhyNot(Decoder("mistral", 4, "")),
+             Contains("\"num_key_value_heads\" is missing, and transformers' default of 8 does not "
+                      "divide num_attention_heads 4"));
+  CHECK_THAT(WhyNot(Decoder("qwen3", 32, R"(, "head_dim": null)")),
+             Contains("\"head_dim\" is null"));
+}
+
+TEST_CASE("max_window_layers_is_a_whole_number_from_0_on") {
+  for (const char* value : {"1e300", "2.7", "-1", "\"3\""}) {
+    CHECK_THAT(WhyNot(Decoder("qwen2", 32, absl::StrCat(R"(, "max_window_layers": )", value))),
+               Contains("\"max_window_layers\" is ") && Contains("whole number from 0"));
+  }
+  CHECK(Parsed(Decoder("qwen2", 32, R"(, "max_window_layers": 0, "use_sliding_window": true)"))
+            .window.first == 0);
+}
+
+TEST_CASE("fields_of_generation_of_poolers_and_of_how_a_file_was_made_are_skipped") {
+  const ModelConfig plain = Parsed(Decoder("llama", 4, ""));
+  CHECK(Parsed(Decoder("llama", 4, R"(, "pretraining_tp": 2, "max_sequence_length": 2048,
+      "temperature": 0.6, "top_p": 0.9, "top_k": 5, "max_length": 4096, "min_length": 1,
+      "repetition_penalty": 1.1, "do_sample": true, "num_beams": 4, "_num_labels": 2,
+      "partial_rotary_factor": 1.0)")) == plain);
+  CHECK(Parsed(Decoder("gemma2", 8, R"(, "sliding_window_size": 17)")) ==
+        Parsed(Decoder("gemma2", 8, "")));
+  CHECK(Parsed(Decoder("bert", 4, R"(, "max_position_embeddings": 32, "mask_token_id": 5,
+      "directionality": "bidi", "pooler_fc_size": 768, "pooler_type": "first_token_transform")"))
+            .mask_token == 5);
+}
+
+TEST_CASE("rotary_positions_that_are_not_implemented_are_refused_by_name") {
+  const auto rope = [](const char* more) { return WhyNot(Decoder("llama", 4, more)); };
+  CHECK_THAT(rope(R"(, "rope_interleaved": true)"), Contains("\"rope_interleaved\" is not false"));
+  CHECK_THAT(rope(R"(, "partial_rotary_factor": 0.5)"),
+             Contains("\"partial_rotary_factor\" is not 1.0"));
+  CHECK_THAT(rope(R"(, "rope_parameters": {"partial_rotary_factor": 0.5})"),
+             Contains("\"rope_parameters.partial_rotary_factor\" is not 1.0"));
+  CHECK_THAT(rope(R"(, "rope_scaling": {"rope_type": "llama3"})"),
+             Contains("\"rope_scaling.factor\" is missing"));
+  CHECK_THAT(rope(R"(, "rope_scaling": {"rope_type": "llama3", "factor": 8})"),
+             Contains("\"rope_scaling.low_freq_factor\" is missing"));
+}
+
+TEST_CASE("fields_of_rotary_positions_that_disagree_are_refused") {
+  const std::string linear = R"(, "rope_scaling": {"type": "linear", "factor": 2.0})";
+  const std::string newer = R"(, "rope_parameters": {"rope_type": "linear", "factor": 2.0,
+      "rope_theta": 500.0})";
+  const ModelConfig both = Parsed(Decoder("llama", 4, linear + newer));
+  CHECK(both.rope_theta == 500);
+  CHECK(both.rope_scaling.factor == 2);
+  CHECK_THAT(WhyNot(Decoder("llama", 4, linear + With(newer, "2.0", "4.0"))),
+             Contains("\"rope_parameters\" says something else than rope_scaling"));
+  CHECK_THAT(WhyNot(Decoder("llama", 4, newer + R"(, "rope_theta": 10000.0)")),
+             Contains("\"rope_parameters\" has rope_theta 500, and another field has 10000"));
+  CHECK(Parsed(Decoder("llama", 4, R"(, "rope_parameters": {"rope_type": "default",
+      "original_max_position_embeddings": 2048, "partial_rotary_factor": 1.0})"))
+            .rope_scaling == RopeScaling{});
+}
+
+TEST_CASE("special_tokens_of_a_config_are_written_back_and_null_where_there_were_none") {
+  const ModelConfig config = Parsed(
+      Decoder("llama", 4, R"(, "bos_token_id": 1, "eos_token_id": [2, 7], "pad_token_id": -1)"));
+  const auto written = nlohmann::json::parse(FormatModelConfig(config));
+  CHECK(written["bos_token_id"] == 1);
+  CHECK(written["eos_token_id"] == nlohmann::json({2, 7}));
+  CHECK(written["pad_token_id"] == -1);
+  CHECK(Parsed(FormatModelConfig(config)) == config);
+  const auto without = nlohmann::json::parse(FormatModelConfig(Parsed(Decoder("phi3", 4, ""))));
+  for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    REQUIRE(without.contains(name));
+    CHECK(without[name].is_null());
+  }
+  CHECK_THAT(WhyNot(Decoder("llama", 4, R"(, "eos_token_id": "</s>")")),
+             Contains("\"eos_token_id\" is \"</s>\"; expected a whole number"));
+}
+
+TEST_CASE("models_are_the_same_where_training_is_whatever_the_text_says_beside_it") {
+  const auto spec = [](const std::string& json) {
+    ModelSpec spec;
+    spec.config_json = json;
+    return spec;
+  };
+  const ModelSpec plain = spec(Decoder("llama", 4, ""));
+  CHECK(IsSameModel(plain, plain));
+  CHECK(IsSameModel(plain, spec(Decoder("llama", 4, R"(, "bos_token_id": 1, "pad_token_id": null,
+      "initializer_range": 0.01, "torch_dtype": "float32")"))));
+  CHECK_FALSE(IsSameModel(plain, spec(Decoder("llama", 4, R"(, "rope_theta": 500.0)"))));
+  CHECK_FALSE(IsSameModel(plain, spec("{}")));
+  ModelSpec other = plain;
+  other.layers = 3;
+  CHECK_FALSE(IsSameModel(plain, other));
+  const std::string bert = R"(, "max_position_embeddings": 32, "mask_token_id": 3)";
+  CHECK_FALSE(IsSameModel(spec(Decoder("bert", 4, bert)),
+                          spec(Decoder("bert", 4, bert + R"(, "pad_token_id": 0)"))));
+}
+
+TEST_CASE("initializer_range_is_written_back_and_bounded") {
+  const ModelConfig config = Parsed(Decoder("llama", 4, R"(, "initializer_range": 0.5)"));
+  CHECK(config.initializer_range == 0.5);
+  CHECK(Parsed(FormatModelConfig(config)) == config);
+  CHECK(MakeLayouts(config)[1].initializer_range == 0.5);
+  for (const char* value : {"0", "1.5", "-0.02"}) {
+    CHECK_THAT(WhyNot(Decoder("llama", 4, absl::StrCat(R"(, "initializer_range": )", value))),
+               Contains("initializer_range is ") && Contains("more than 0, at most 1"));
+  }
+}
+
+TEST_CASE("berts_special_tokens_are_googles_unless_the_config_has_a_mask") {
+  const auto bert = [](const std::string& more) {
+    return Parsed(With(Decoder("bert", 4, R"(, "max_position_embeddings": 32)" + more),
+                       "\"vocab_size\": 64", "\"vocab_size\": 128"));
+  };
+  const ModelConfig googles = bert("");
+  CHECK(googles.mask_token == 103);
+  CHECK(googles.special_tokens == SpecialTokens{.pad = {0}, .cls = {101}, .sep = {102}});
+  CHECK(Parsed(FormatModelConfig(googles)) == googles);
+  const ModelConfig own = bert(R"(, "mask_token_id": 0, "sep_token_id": 9)");
+  CHECK(own.mask_token == 0);
+  CHECK(own.special_tokens == SpecialTokens{.sep = {9}});
+  CHECK(Parsed(FormatModelConfig(own)) == own);
+}
+
 TEST_CASE("newer files keep rope_theta in rope_parameters") {
-  REQUIRE(Parsed(With(kLlama8B, "\"rope_scaling\": null",
-                      R"("rope_parameters": {"rope_type": "default", "rope_theta": 7000.0})"))
-              .rope_theta == 7000.0);
+  const std::string newer =
+      With(kLlama8B, "\"rope_theta\": 500000.0, \"rope_scaling\": null",
+           R"("rope_parameters": {"rope_type": "default", "rope_theta": 7000.0})");
+  REQUIRE(Parsed(newer).rope_theta == 7000.0);
 }
 
 TEST_CASE("a config that Atoll cannot honour is refused, naming file and field") {

@@ -15,6 +15,12 @@ constexpr const Family* kFamilies[] = {
 
 std::span<const Family* const> AllFamilies() { return kFamilies; }
 
+nlohmann::ordered_json TokenIdsJson(const std::vector<int64_t>& ids) {
+  if (ids.empty()) return nullptr;
+  if (ids.size() == 1) return ids[0];
+  return ids;
+}
+
 const Family& FamilyOf(ModelFamily id) {
   for (const Family* family : kFamilies) {
     if (family->id == id) return *family;

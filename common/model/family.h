@@ -49,9 +49,25 @@ extern const Family kResNetFamily;
 
 // ---- What the families that came after LLaMA share with it ----
 
+// What transformers' class of a family has for fields that a config.json lacks.
+struct LlamaDefaults {
+  int64_t kv_heads = 0;  // 0: as many as heads
+  int64_t head_dim = 0;  // 0: hidden_size / heads
+  int64_t max_positions = 2048;
+  double norm_eps = 1e-6;
+};
+
 // hidden_size and so on, up to rms_norm_eps.
-void ReadLlamaSizes(ConfigFields& fields, ModelConfig* config);
+void ReadLlamaSizes(ConfigFields& fields, const LlamaDefaults& defaults, ModelConfig* config);
 void WriteLlamaSizes(const ModelConfig& config, nlohmann::ordered_json* json);
+// One id, several, or null.
+nlohmann::ordered_json TokenIdsJson(const std::vector<int64_t>& ids);
+// null, which stands for a feature that is off, unless `value` is above 0.
+template <typename Number>
+nlohmann::ordered_json PositiveOrNull(Number value) {
+  if (value > 0) return value;
+  return nullptr;
+}
 // rope_theta and rope_scaling.
 void WriteRope(const ModelConfig& config, nlohmann::ordered_json* json);
 Architecture DescribeLlama(const ModelConfig& config);

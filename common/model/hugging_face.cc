@@ -27,6 +27,10 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   }
   ModelConfig config;
   config.family = family->id;
+  config.special_tokens.bos = fields.TokenIds("bos_token_id");
+  config.special_tokens.eos = fields.TokenIds("eos_token_id");
+  config.special_tokens.pad = fields.TokenIds("pad_token_id");
+  config.initializer_range = fields.Number("initializer_range", config.initializer_range);
   family->read(fields, &config);
   fields.RefuseUnknown(family->model_type);
   ATOLL_RETURN_IF_ERROR(fields.status());
@@ -41,23 +45,21 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   return config;
 }
 
-std::string FormatModelConfig(const ModelConfig& config) {
+std::string FormatModelConfig(const ModelConfig& config, absl::string_view dtype) {
   const Family& family = FamilyOf(config.family);
   nlohmann::ordered_json json;
-  json["architectures"] = {family.architecture};
+  if (!config.is_images()) json["architectures"] = {family.architecture};
   json["model_type"] = family.model_type;
-  if (config.is_images()) {
-    family.write(config, &json);
-    json["torch_dtype"] = "float32";
-    return json.dump(2) + "\n";
-  }
-  json["vocab_size"] = config.vocab;
+  if (!config.is_images()) json["vocab_size"] = config.vocab;
   family.write(config, &json);
+  json["initializer_range"] = config.initializer_range;
+  json["torch_dtype"] = dtype;
+  if (config.is_images()) return json.dump(2) + "\n";
   json["tie_word_embeddings"] = config.tied_head;
-  json["initializer_range"] = 0.02;
-  json["bos_token_id"] = nullptr;
-  json["eos_token_id"] = nullptr;
-  json["torch_dtype"] = "float32";
+  json["bos_token_id"] = TokenIdsJson(config.special_tokens.bos);
+  json["eos_token_id"] = TokenIdsJson(config.special_tokens.eos);
+  // Without the field transformers' classes have ids of their own, which may lie beyond vocab_size.
+  json["pad_token_id"] = TokenIdsJson(config.special_tokens.pad);
   json["use_cache"] = true;
   return json.dump(2) + "\n";
 }

@@ -14,8 +14,9 @@ namespace atl {
 // implement, is refused by name. `file` is named in messages.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view file);
 
-// A config.json that transformers' Auto classes load. REQUIRES: valid.
-std::string FormatModelConfig(const ModelConfig& config);
+// A config.json that transformers' Auto classes load; of images, whose tensors have torchvision's
+// names, without a class. `dtype`: of the weights beside it. REQUIRES: valid.
+std::string FormatModelConfig(const ModelConfig& config, absl::string_view dtype = "float32");
 
 }  // namespace atl
 

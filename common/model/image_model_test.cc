@@ -84,6 +84,22 @@ TEST_CASE("running_statistics_are_the_end_of_each_layer") {
   }
 }
 
+TEST_CASE("classes_are_counted_by_num_labels_or_by_the_names_that_a_config_has") {
+  const std::string names = R"("id2label": {"0": "cat", "1": "dog", "2": "eel"})";
+  CHECK(Parse(R"({"model_type": "resnet", )" + names + "}").vocab == 3);
+  CHECK(Parse(R"({"model_type": "resnet", "num_labels": 3, )" + names + "}").vocab == 3);
+  CHECK(Parse(R"({"model_type": "resnet", "num_labels": 4})").vocab == 4);
+  const auto config =
+      ParseModelConfig(R"({"model_type": "resnet", "num_labels": 4, )" + names + "}", "test");
+  CHECK(config.status().message() ==
+        "test: field \"num_labels\" is 4, and id2label names 3 classes; correct one of them");
+}
+
+TEST_CASE("written_config_names_no_class_of_transformers_beside_torchvisions_tensors") {
+  CHECK_THAT(FormatModelConfig(Parse(R"({"model_type": "resnet"})")),
+             !Catch::Contains("architectures"));
+}
+
 TEST_CASE("fields_that_are_not_implemented_are_refused_by_name") {
   const auto [json, name] = GENERATE(table<std::string, std::string>({
       {R"({"model_type": "resnet", "layer_type": "wide"})", "layer_type"},

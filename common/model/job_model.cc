@@ -1,5 +1,7 @@
 #include "common/model/job_model.h"
 
+#include <filesystem>
+
 #include "common/files.h"
 #include "common/model/hugging_face.h"
 
@@ -14,8 +16,8 @@ absl::StatusOr<ModelConfig> Config(const JobSpec& spec) {
   }
   if (spec.model.config_json.empty() && spec.model.hidden == 0 &&
       !spec.model.initial_weights_path.empty()) {
-    return ReadConfigFile(spec.model.initial_weights_path + "/config.json",
-                          "model.initial_weights_path");
+    const auto path = std::filesystem::path(spec.model.initial_weights_path) / "config.json";
+    return ReadConfigFile(path.string(), "model.initial_weights_path");
   }
   return ModelConfigFromSpec(spec.model, spec.data.sequence_length);
 }

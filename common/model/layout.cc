@@ -204,11 +204,12 @@ std::vector<LayerLayout> MakeLayouts(const ModelConfig& c, const TensorPart& p) 
   std::vector<LayerLayout> layouts;
   if (c.is_images()) {
     for (const ImageLayer& layer : ImageLayers(c)) layouts.push_back(MakeImageLayout(layer));
-    return layouts;
+  } else {
+    layouts.push_back(Embedding(c, a, p));
+    for (int64_t i = 0; i < c.layers; ++i) layouts.push_back(Block(c, a, p, i));
+    layouts.push_back(Head(c, a, p));
   }
-  layouts.push_back(Embedding(c, a, p));
-  for (int64_t i = 0; i < c.layers; ++i) layouts.push_back(Block(c, a, p, i));
-  layouts.push_back(Head(c, a, p));
+  for (LayerLayout& layout : layouts) layout.initializer_range = c.initializer_range;
   return layouts;
 }
 

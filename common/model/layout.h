@@ -26,8 +26,8 @@ namespace atl {
 enum class Init : uint8_t {
   kZeros,
   kOnes,
-  kNormal,          // standard deviation 0.02
-  kNormalResidual,  // 0.02 / sqrt(2 * blocks): what adds to the residual stream
+  kNormal,          // standard deviation initializer_range
+  kNormalResidual,  // initializer_range / sqrt(2 * blocks): what adds to the residual stream
   kFanOut,          // sqrt(2 / numbers that one input reaches), of a convolution (He et al. 2015)
 };
 
@@ -98,6 +98,7 @@ struct LayerLayout {
   // Behind these are running statistics, which no gradient moves: the optimizer makes them run
   // (RunningMean), and an outer round takes their mean.
   int64_t trained_size = 0;
+  double initializer_range = 0.02;  // the model's
 
   // REQUIRES: there is such a parameter.
   const ParamSpec& Find(absl::string_view param_name) const;

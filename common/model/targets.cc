@@ -32,6 +32,13 @@ int64_t MaskedPerRow(int64_t seq_len) {
   return std::max<int64_t>(1, seq_len * kMaskedOfHundred / 100);
 }
 
+bool IsSpecial(const SpecialTokens& special, int64_t token) {
+  for (const auto* ids : {&special.cls, &special.sep, &special.pad}) {
+    if (std::find(ids->begin(), ids->end(), token) != ids->end()) return true;
+  }
+  return false;
+}
+
 void MaskRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
              std::span<int32_t> inputs, std::span<int32_t> targets) {
   std::transform(row.begin(), row.end() - 1, inputs.begin(), UnmaskToken);
@@ -39,9 +46,15 @@ void MaskRow(const ModelConfig& config, std::span<const int32_t> row, int64_t st
   Rng rng(SeedOfRow(row, step));
   std::vector<size_t> positions(inputs.size());
   std::iota(positions.begin(), positions.end(), size_t{0});
+  const auto special = std::stable_partition(positions.begin(), positions.end(), [&](size_t i) {
+    return !IsSpecial(config.special_tokens, inputs[i] & kTokenBits);
+  });
+  const auto usual = static_cast<size_t>(special - positions.begin());
   const auto count = static_cast<size_t>(MaskedPerRow(std::ssize(inputs)));
   for (size_t i = 0; i < count; ++i) {
-    std::swap(positions[i], positions[i + rng.Below(positions.size() - i)]);
+    // The number of targets is fixed: special tokens make up for usual ones that a row lacks.
+    const size_t end = i < usual ? usual : positions.size();
+    std::swap(positions[i], positions[i + rng.Below(end - i)]);
     int32_t& input = inputs[positions[i]];
     targets[positions[i]] = input & kTokenBits;
     input = MaskedInput(config, input, rng);

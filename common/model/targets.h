@@ -12,7 +12,8 @@ namespace atl {
 
 // Writes the inputs and targets of a row, which is one token longer and may have masked tokens
 // (common/masked_tokens.h). Of next tokens, targets are the row one further. Of masked tokens
-// (Devlin et al. 2019), 15% of the positions, at least one, are targets; the input of such a
+// (Devlin et al. 2019), 15% of the positions, at least one, are targets, none of them [CLS], [SEP]
+// or [PAD] (config.special_tokens) where the row has enough others; the input of such a
 // position is the mask in 80% of cases, any token in 10% and itself in 10%. Which ones they are
 // depends on the row's tokens and `step` alone, the optimizer's step that is being made (0:
 // validation): a row is masked anew whenever it comes again, and alike in every layout. Of images,

@@ -78,6 +78,29 @@ TEST_CASE("types_of_masked_tokens_stay_and_are_no_part_of_targets") {
   }
 }
 
+TEST_CASE("special_tokens_are_targets_only_where_a_row_has_too_few_others") {
+  ModelConfig config = Bert();
+  config.special_tokens = {.pad = {0}, .cls = {101}, .sep = {102}};
+  std::vector<int32_t> row = Row(500);
+  for (int32_t i = 0; i <= kLength; ++i) {
+    if (i % 5 != 0) row[i] = (i % 5 < 3 ? 101 : 0) | 1 << kTokenTypeShift;
+  }
+  std::vector<int32_t> inputs(kLength), targets(kLength);
+  for (int64_t step = 0; step < 50; ++step) {
+    PlaceRow(config, row, step, inputs, targets);
+    int64_t count = 0;
+    for (int32_t i = 0; i < kLength; ++i) {
+      if (targets[i] == kIgnoredTarget) continue;
+      ++count;
+      REQUIRE(i % 5 == 0);
+    }
+    REQUIRE(count == CountTargets(config, 1, kLength, 0));
+  }
+  for (int32_t& token : row) token = 102;
+  PlaceRow(config, row, 1, inputs, targets);
+  CHECK(std::count(targets.begin(), targets.end(), 102) == CountTargets(config, 1, kLength, 0));
+}
+
 TEST_CASE("a_short_row_has_one_target") {
   std::vector<int32_t> inputs(3), targets(3);
   PlaceRow(Bert(), std::vector<int32_t>{1, 2, 3, 4}, 5, inputs, targets);

@@ -610,7 +610,13 @@ absl::StatusOr<RoundStep> Decode(v1::RoundStep* wire) { return DecodeFrom<RoundS
 absl::StatusOr<ToServer> Decode(v1::ToServer* wire) {
   return DecodeEnvelope<ToServer>(wire->server(), wire);
 }
-absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire) { return DecodeFrom<JobSpec>(wire); }
+absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire) {
+  constexpr double kMuonMomentum = 0.95;  // its authors'; InnerSpec has what is usual with SGD
+  if (wire->inner().optimizer() == v1::INNER_OPTIMIZER_MUON && !wire->inner().has_momentum()) {
+    wire->mutable_inner()->set_momentum(kMuonMomentum);
+  }
+  return DecodeFrom<JobSpec>(wire);
+}
 absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire) {
   return DecodeFrom<DeviceProfile>(wire);
 }

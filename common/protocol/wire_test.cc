@@ -118,6 +118,17 @@ TEST_CASE("fields that a job leaves out get the defaults of job_spec.h") {
   REQUIRE(spec->model.family == ModelFamily::kLlama);
 }
 
+TEST_CASE("muon_has_a_momentum_of_its_own_where_a_job_leaves_it_out") {
+  v1::JobSpec wire;
+  wire.mutable_inner()->set_optimizer(v1::INNER_OPTIMIZER_MUON);
+  REQUIRE(Decode(&wire)->inner.momentum == 0.95);
+  wire.mutable_inner()->set_momentum(0.9);
+  REQUIRE(Decode(&wire)->inner.momentum == 0.9);
+  wire.Clear();
+  wire.mutable_inner()->set_optimizer(v1::INNER_OPTIMIZER_SGD);
+  REQUIRE(Decode(&wire)->inner.momentum == InnerSpec{}.momentum);
+}
+
 v1::FromWorker Envelope() {
   v1::FromWorker wire;
   wire.set_worker("w1");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/model/same_model.h"
 
 namespace atl {
 namespace {
@@ -65,7 +66,7 @@ std::string Difference(const JobFacts& ours, const JobFacts& theirs) {
       return differ(absl::StrCat("elements of layer ", a.name), a.elements, b.elements);
     }
   }
-  if (!(ours.model == theirs.model)) return "the model's numbers (config.json)";
+  if (!IsSameModel(ours.model, theirs.model)) return "the model's numbers (config.json)";
   if (ours.train_sequences != theirs.train_sequences) {
     return differ("training sequences", ours.train_sequences, theirs.train_sequences);
   }

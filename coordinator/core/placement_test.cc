@@ -92,6 +92,9 @@ TEST_CASE("the first fact that differs is named with both values") {
   JobFacts theirs = ours;
   theirs.layers[1].elements = 21;
   CHECK(Difference(ours, theirs) == "elements of layer b: 21 here, 20 on the others");
+  theirs = ours;
+  theirs.model.config_json = "{}";
+  CHECK(Difference(ours, theirs) == "the model's numbers (config.json)");
 }
 
 }  // namespace

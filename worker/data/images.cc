@@ -105,6 +105,14 @@ absl::Status ImageSet::AddFolder(const std::string& path, int64_t side, int64_t 
   return ReadImageFiles(folder.files, side, cancelled, pixels_);
 }
 
+absl::Status CheckImageShape(const ImageShape& images, const ImageShape& model) {
+  if (images == model) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data.path: its images are ", images.height, " x ", images.width, " with ", images.channels,
+      " channels; the model's are ", model.height, " x ", model.width, " with ", model.channels,
+      ": set image_size and num_channels in the model's config.json"));
+}
+
 absl::StatusOr<ImageSet> ImageSet::Open(const DataSpec& spec, const std::string& path,
                                         int64_t classes, const Cancelled& cancelled) {
   const DataFormat format = spec.format;

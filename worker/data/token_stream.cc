@@ -14,7 +14,6 @@
 #include "worker/data/block_cache.h"
 #include "worker/data/chat.h"
 #include "worker/data/held_out.h"
-#include "worker/data/images.h"
 #include "worker/data/inputs.h"
 #include "worker/data/token_cache.h"
 #include "worker/data/tokenize.h"
@@ -350,13 +349,15 @@ absl::StatusOr<uint64_t> TokenStream::Digest(int64_t vocabulary, const DataOptio
   return digest;
 }
 
-absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary) {
+absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary,
+                                        const std::optional<ImageShape>& model) {
   const auto look = [&](const std::string& path) -> absl::StatusOr<std::string> {
     if (IsText(spec.format)) return InspectText(spec, path, vocabulary);
     if (spec.format == DataFormat::kImageFolder) return InspectFolder(spec, path, vocabulary);
     if (IsImages(spec.format)) {
       ATOLL_ASSIGN_OR_RETURN(const ImageSet images, ImageSet::Open(spec, path, vocabulary));
       const ImageShape& shape = images.shape();
+      if (model.has_value()) ATOLL_RETURN_IF_ERROR(CheckImageShape(shape, *model));
       return absl::StrCat(images.images(), " images of ", shape.height, " x ", shape.width,
                           " with ", shape.channels, shape.channels == 1 ? " channel" : " channels");
     }

@@ -4,6 +4,7 @@
 #define ATOLL_WORKER_DATA_TOKEN_STREAM_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "worker/data/digest_cache.h"
+#include "worker/data/images.h"
 #include "worker/data/token_file.h"
 
 namespace atl {
@@ -53,8 +55,9 @@ class TokenStream {
 };
 
 // What a worker would say of the data, from the tokenizer and the heads of the files alone: nothing
-// is tokenized whole. The text describes what is there.
-absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary);
+// is tokenized whole. The text describes what is there. `model`: the size of its images, if known.
+absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary,
+                                        const std::optional<ImageShape>& model = std::nullopt);
 
 }  // namespace atl
 

@@ -9,21 +9,12 @@
 
 namespace atl::worker {
 
-absl::Status CheckRows(const ModelConfig& config, const Dataset& data) {
-  const ImageShape images = data.images();
-  const ImageModel& model = config.image;
-  if (images == ImageShape{model.height, model.width, model.channels}) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "data.path: its images are ", images.height, " x ", images.width, " with ", images.channels,
-      " channels; the model's are ", model.height, " x ", model.width, " with ", model.channels,
-      ": set image_size and num_channels in the model's config.json"));
-}
-
 absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
                                         const DataOptions& data_options) {
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
   ATOLL_ASSIGN_OR_RETURN(Dataset data, Dataset::Open(spec.data, config.vocab, data_options));
-  ATOLL_RETURN_IF_ERROR(CheckRows(config, data));
+  ATOLL_RETURN_IF_ERROR(CheckImageShape(
+      data.images(), {config.image.height, config.image.width, config.image.channels}));
   GroupJob job{.spec = spec, .data = std::move(data)};
   job.engine.model = config;
   job.engine.compute = compute;

@@ -14,9 +14,6 @@
 
 namespace atl::worker {
 
-// That images are of the model's size.
-absl::Status CheckRows(const ModelConfig& config, const Dataset& data);
-
 struct GroupJob {
   // An error names file, field and remedy.
   static absl::StatusOr<GroupJob> Open(const JobSpec& spec, DType compute,

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/model/json.h"
+#include "kernels/bfloat16.h"
 
 namespace atl {
 namespace {
@@ -106,7 +108,37 @@ float FromHalf(uint16_t half) {
   return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
+// To nearest, ties to even; infinite beyond 65504.
+uint16_t RoundToHalf(float x) {
+  constexpr uint32_t kInfinity = 0x7f800000, kOverflow = 0x477ff000, kSmallestNormal = 0x38800000;
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  const uint32_t size = bits & 0x7fffffff;
+  if (size > kInfinity) return sign | 0x7e00;
+  if (size >= kOverflow) return sign | 0x7c00;
+  if (size < kSmallestNormal) {  // in units of the smallest number, which is exact in fp32
+    return sign | static_cast<uint16_t>(std::nearbyint(std::abs(x) * 0x1p24f));
+  }
+  const uint32_t rounded = size + 0xfff + (size >> 13 & 1);
+  return sign | static_cast<uint16_t>((rounded >> 13) - (112 << 10));
+}
+
+float Widen(uint16_t value, bool half) { return half ? FromHalf(value) : WidenBfloat16(value); }
+
+constexpr WeightTypeInfo kWeightTypes[] = {{WeightType::kFp32, "fp32", "F32", "float32", 4},
+                                           {WeightType::kFp16, "fp16", "F16", "float16", 2},
+                                           {WeightType::kBf16, "bf16", "BF16", "bfloat16", 2}};
+
 }  // namespace
+
+const WeightTypeInfo& Describe(WeightType type) { return kWeightTypes[static_cast<size_t>(type)]; }
+
+std::optional<WeightType> FindWeightType(absl::string_view name) {
+  for (const WeightTypeInfo& info : kWeightTypes) {
+    if (name == info.name) return info.type;
+  }
+  return std::nullopt;
+}
 
 int64_t TensorEntry::size() const {
   int64_t elements = 1;
@@ -168,26 +200,29 @@ absl::Status SafetensorsReader::ReadHeader() {
   return absl::OkStatus();
 }
 
+absl::Status SafetensorsReader::CheckType(const std::string& name) const {
+  const std::string& dtype = tensors_.at(name).dtype;
+  for (const WeightTypeInfo& info : kWeightTypes) {
+    if (dtype == info.safetensors) return absl::OkStatus();
+  }
+  return Bad(file_.path(),
+             absl::StrCat("tensor \"", name, "\" is ", dtype, "; expected F32, F16 or BF16"));
+}
+
 absl::Status SafetensorsReader::Read(const std::string& name, std::span<float> out) const {
   const TensorEntry& entry = tensors_.at(name);
   const auto size = static_cast<int64_t>(out.size());
   ATOLL_CHECK(size == entry.size());
+  ATOLL_RETURN_IF_ERROR(CheckType(name));
   const int64_t offset = data_begin_ + entry.begin;
   if (entry.dtype == "F32") return file_.Read(offset, out.data(), 4 * size);
   const bool half = entry.dtype == "F16";
-  if (!half && entry.dtype != "BF16") {
-    return Bad(file_.path(), absl::StrCat("tensor \"", name, "\" is ", entry.dtype,
-                                          "; expected F32, F16 or BF16"));
-  }
   constexpr int64_t kBlock = 32768;
   std::vector<uint16_t> block(static_cast<size_t>(std::min(kBlock, size)));
   for (int64_t done = 0; done < size; done += kBlock) {
     const int64_t count = std::min(kBlock, size - done);
     ATOLL_RETURN_IF_ERROR(file_.Read(offset + 2 * done, block.data(), 2 * count));
-    for (int64_t i = 0; i < count; ++i) {
-      out[done + i] =
-          half ? FromHalf(block[i]) : std::bit_cast<float>(static_cast<uint32_t>(block[i]) << 16);
-    }
+    for (int64_t i = 0; i < count; ++i) out[done + i] = Widen(block[i], half);
   }
   return absl::OkStatus();
 }
@@ -202,21 +237,24 @@ SafetensorsWriter::~SafetensorsWriter() {
 
 SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&& other) noexcept
     : path_(std::move(other.path_)),
+      type_(other.type_),
       fd_(std::exchange(other.fd_, -1)),
-      sizes_(std::move(other.sizes_)),
+      tensors_(std::move(other.tensors_)),
       next_(other.next_) {}
 
 absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path,
-                                                            std::span<const Spec> tensors) {
-  SafetensorsWriter writer(path);
+                                                            std::span<const Spec> tensors,
+                                                            WeightType type) {
+  SafetensorsWriter writer(path, tensors, type);
+  const WeightTypeInfo& info = Describe(type);
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}};
   int64_t offset = 0;
   for (const Spec& spec : tensors) {
-    const TensorEntry entry{"F32", spec.shape};
-    writer.sizes_.push_back(entry.size());
-    const int64_t end = offset + 4 * entry.size();
-    header[spec.name] = {{"dtype", "F32"}, {"shape", spec.shape}, {"data_offsets", {offset, end}}};
+    const TensorEntry entry{info.safetensors, spec.shape};
+    const int64_t end = offset + info.bytes * entry.size();
+    header[spec.name] = {
+        {"dtype", entry.dtype}, {"shape", spec.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -243,13 +281,38 @@ absl::Status SafetensorsWriter::Write(const void* data, int64_t bytes) {
 }
 
 absl::Status SafetensorsWriter::Append(std::span<const float> tensor) {
-  ATOLL_CHECK(next_ < sizes_.size() && static_cast<int64_t>(tensor.size()) == sizes_[next_]);
+  ATOLL_CHECK(next_ < tensors_.size());
+  const TensorEntry entry{"", tensors_[next_].shape};
+  ATOLL_CHECK(static_cast<int64_t>(tensor.size()) == entry.size());
+  const absl::Status written = type_ == WeightType::kFp32
+                                   ? Write(tensor.data(), static_cast<int64_t>(tensor.size_bytes()))
+                                   : AppendRounded(tensor);
   ++next_;
-  return Write(tensor.data(), static_cast<int64_t>(tensor.size_bytes()));
+  return written;
+}
+
+absl::Status SafetensorsWriter::AppendRounded(std::span<const float> tensor) {
+  constexpr size_t kBlock = 32768;
+  const bool half = type_ == WeightType::kFp16;
+  std::vector<uint16_t> block(std::min(kBlock, tensor.size()));
+  for (; !tensor.empty(); tensor = tensor.subspan(std::min(kBlock, tensor.size()))) {
+    const size_t count = std::min(kBlock, tensor.size());
+    for (size_t i = 0; i < count; ++i) {
+      block[i] = half ? RoundToHalf(tensor[i]) : RoundToBfloat16(tensor[i]);
+      if (std::isfinite(tensor[i]) && !std::isfinite(Widen(block[i], half))) {
+        return Bad(path_, absl::StrCat("tensor \"", tensors_[next_].name, "\" has the value ",
+                                       tensor[i], ", beyond what ", Describe(type_).name,
+                                       " holds; write it as fp32"));
+      }
+    }
+    ATOLL_RETURN_IF_ERROR(Write(block.data(), static_cast<int64_t>(2 * count)));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SafetensorsWriter::Finish() {
-  ATOLL_CHECK(next_ == sizes_.size(), "only ", next_, " of ", sizes_.size(), " tensors written");
+  ATOLL_CHECK(next_ == tensors_.size(), "only ", next_, " of ", tensors_.size(),
+              " tensors written");
   const std::string temporary = path_ + ".tmp";
   if (fsync(fd_) != 0) return Errno(temporary, "sync");
   if (rename(temporary.c_str(), path_.c_str()) != 0) return Errno(path_, "replace");

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,6 +21,19 @@
 #include "common/status.h"
 
 namespace atl {
+
+// What weights are written as. They are fp32 in memory.
+enum class WeightType : uint8_t { kFp32, kFp16, kBf16 };
+
+struct WeightTypeInfo {
+  WeightType type;
+  const char* name;         // "fp32"
+  const char* safetensors;  // "F32"
+  const char* torch;        // "float32", in config.json
+  int64_t bytes;            // of an element
+};
+const WeightTypeInfo& Describe(WeightType type);
+std::optional<WeightType> FindWeightType(absl::string_view name);
 
 struct TensorEntry {
   std::string dtype;  // "F32", "BF16", ...
@@ -39,6 +53,9 @@ class SafetensorsReader {
 
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
 
+  // INVALID_ARGUMENT: Read does not understand the tensor's dtype. REQUIRES: the tensor exists.
+  absl::Status CheckType(const std::string& name) const;
+
   // The whole tensor as fp32, from F32, F16 or BF16. INVALID_ARGUMENT for any other dtype.
   // REQUIRES: the tensor exists, out has its size.
   absl::Status Read(const std::string& name, std::span<float> out) const;
@@ -52,8 +69,9 @@ class SafetensorsReader {
   std::map<std::string, TensorEntry> tensors_;
 };
 
-// Writes fp32 tensors one after the other. The file appears under its name in Finish, once it is
-// complete and on disk; a writer that dies before leaves at most PATH.tmp.
+// Writes tensors one after the other, rounded to nearest even where `type` is narrower. The file
+// appears under its name in Finish, once it is complete and on disk; a writer that dies before
+// leaves at most PATH.tmp.
 class SafetensorsWriter {
  public:
   struct Spec {
@@ -63,22 +81,26 @@ class SafetensorsWriter {
 
   // All tensors, in the order of their Append calls.
   static absl::StatusOr<SafetensorsWriter> Create(const std::string& path,
-                                                  std::span<const Spec> tensors);
+                                                  std::span<const Spec> tensors,
+                                                  WeightType type = WeightType::kFp32);
   ~SafetensorsWriter();
   SafetensorsWriter(SafetensorsWriter&& other) noexcept;
 
-  // REQUIRES: the next tensor's size.
+  // INVALID_ARGUMENT: a number is beyond the type's range. REQUIRES: the next tensor's size.
   absl::Status Append(std::span<const float> tensor);
   // REQUIRES: every tensor was appended.
   absl::Status Finish();
 
  private:
-  explicit SafetensorsWriter(std::string path) : path_(std::move(path)) {}
+  SafetensorsWriter(std::string path, std::span<const Spec> tensors, WeightType type)
+      : path_(std::move(path)), type_(type), tensors_(tensors.begin(), tensors.end()) {}
   absl::Status Write(const void* data, int64_t bytes);
+  absl::Status AppendRounded(std::span<const float> tensor);
 
   std::string path_;
+  WeightType type_;
   int fd_ = -1;
-  std::vector<int64_t> sizes_;
+  std::vector<Spec> tensors_;
   size_t next_ = 0;
 };
 

@@ -51,11 +51,28 @@ void Transpose(std::span<const float> from, int64_t rows, int64_t cols, std::spa
   }
 }
 
-absl::string_view WithoutPrefix(absl::string_view name) {
+std::string JoinPath(const std::string& dir, absl::string_view name) {
+  return (std::filesystem::path(dir) / std::string(name)).string();
+}
+
+// What names in files depend on.
+struct NameRules {
+  bool tied = false;    // no matrix of the head
+  bool masked = false;  // BERT
+  bool images = false;
+};
+
+// By which a tensor of a file is found: without the family's prefix, and with transformers' newer
+// names of BERT's norms.
+std::string TargetName(absl::string_view name, bool masked) {
   for (const char* prefix : {"transformer.", "model.", "bert."}) {
     if (absl::ConsumePrefix(&name, prefix)) break;
   }
-  return name;
+  for (const auto& [old_name, new_name] :
+       {std::pair{"LayerNorm.gamma", "LayerNorm.weight"}, {"LayerNorm.beta", "LayerNorm.bias"}}) {
+    if (masked && absl::ConsumeSuffix(&name, old_name)) return absl::StrCat(name, new_name);
+  }
+  return std::string(name);
 }
 
 void Add(float offset, std::span<float> values) {
@@ -64,22 +81,23 @@ void Add(float offset, std::span<float> values) {
 }
 
 // What transformers has stored beside parameters: masks, frequencies, a copy of a tied table; of
-// BERT also what masked tokens do not train.
-bool IsLeftover(absl::string_view name, bool tied) {
+// BERT also what masked tokens do not train; of images, torchvision's counts of batches.
+bool IsLeftover(absl::string_view name, const NameRules& rules) {
+  if (rules.images) return absl::EndsWith(name, ".num_batches_tracked");
   return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias") ||
-         absl::EndsWith(name, ".rotary_emb.inv_freq") || (tied && name == "lm_head.weight") ||
-         (tied && absl::StartsWith(name, "cls.predictions.decoder.")) ||
+         absl::EndsWith(name, ".rotary_emb.inv_freq") || (rules.tied && name == "lm_head.weight") ||
+         (rules.tied && absl::StartsWith(name, "cls.predictions.decoder.")) ||
          name == "bert.embeddings.position_ids" || absl::StartsWith(name, "bert.pooler.") ||
          absl::StartsWith(name, "cls.seq_relationship.");
 }
 
 // Shard files of a folder, in order.
 absl::StatusOr<std::vector<std::string>> ShardFiles(const std::string& dir) {
-  const std::string index_path = absl::StrCat(dir, "/", kIndexFile);
-  const std::string single = absl::StrCat(dir, "/", kSingleFile);
+  const std::string index_path = JoinPath(dir, kIndexFile);
+  const std::string single = JoinPath(dir, kSingleFile);
   if (!std::filesystem::exists(single) && !std::filesystem::exists(index_path)) {
     for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-      if (!std::filesystem::exists(absl::StrCat(dir, "/", pickle))) continue;
+      if (!std::filesystem::exists(JoinPath(dir, pickle))) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           dir, ": has ", pickle, " but no ", kSingleFile,
           "; Atoll does not read PyTorch's pickles, which may run any code. Convert it where you "
@@ -109,23 +127,23 @@ absl::StatusOr<std::vector<std::string>> ShardFiles(const std::string& dir) {
     names.insert(file.get<std::string>());
   }
   std::vector<std::string> files;
-  for (const std::string& name : names) files.push_back(absl::StrCat(dir, "/", name));
+  for (const std::string& name : names) files.push_back(JoinPath(dir, name));
   return files;
 }
 
 struct Target {
   const ParamSpec* param;
   std::span<float> to;
-  std::string found_in;  // empty: not yet
+  std::string found_in, found_as;  // file and name; empty: not yet
 };
 
 // Finds where tensors of one file belong, and reads them there.
 class ShardReader {
  public:
   // `cancelled` may be null.
-  ShardReader(std::map<std::string, Target>& targets, bool tied,
+  ShardReader(std::map<std::string, Target>& targets, const NameRules& rules,
               const std::function<bool()>& cancelled)
-      : targets_(targets), tied_(tied), cancelled_(cancelled) {}
+      : targets_(targets), rules_(rules), cancelled_(cancelled) {}
 
   // `values`: reads what is found, too.
   absl::Status Read(const std::string& path, bool values) {
@@ -135,18 +153,23 @@ class ShardReader {
         return absl::InvalidArgumentError(absl::StrCat(path, ": tensor \"", name, "\" ", problem));
       };
       if (cancelled_ && cancelled_()) return absl::AbortedError(path + ": reading is interrupted");
-      const auto found = targets_.find(std::string(WithoutPrefix(name)));
+      const auto found = targets_.find(TargetName(name, rules_.masked));
       if (found == targets_.end()) {
-        if (IsLeftover(name, tied_)) continue;
+        if (IsLeftover(name, rules_)) continue;
         return bad("is not one of this model's");
       }
       Target& target = found->second;
-      if (!target.found_in.empty()) return bad("is also in " + target.found_in);
+      if (!target.found_in.empty()) {
+        return bad(absl::StrCat("is also in ", target.found_in, " as \"", target.found_as,
+                                "\"; leave one of them out"));
+      }
       target.found_in = path;
+      target.found_as = name;
       if (entry.shape != target.param->shape) {
         return bad(absl::StrCat("has shape ", ShapeText(entry.shape), "; config.json requests ",
                                 ShapeText(target.param->shape)));
       }
+      ATOLL_RETURN_IF_ERROR(reader.CheckType(name));
       if (!values || target.to.empty()) continue;
       ATOLL_RETURN_IF_ERROR(ReadTensor(reader, name, target));
       const auto not_finite = std::find_if(target.to.begin(), target.to.end(),
@@ -175,7 +198,7 @@ class ShardReader {
   }
 
   std::map<std::string, Target>& targets_;
-  const bool tied_;
+  const NameRules rules_;
   const std::function<bool()>& cancelled_;
   std::vector<float> buffer_;
 };
@@ -185,17 +208,18 @@ struct Shard {
   std::vector<std::pair<int, const ParamSpec*>> params;  // layer, parameter
 };
 
-std::vector<Shard> CutIntoShards(std::span<const LayerLayout> layouts, int64_t max_shard_bytes) {
+std::vector<Shard> CutIntoShards(std::span<const LayerLayout> layouts, int64_t max_shard_bytes,
+                                 int64_t element_bytes) {
   std::vector<Shard> shards(1);
   int64_t bytes = 0;
   for (size_t layer = 0; layer < layouts.size(); ++layer) {
     for (const ParamSpec& param : layouts[layer].params) {
-      if (bytes > 0 && bytes + 4 * param.size > max_shard_bytes) {
+      if (bytes > 0 && bytes + element_bytes * param.size > max_shard_bytes) {
         shards.emplace_back();
         bytes = 0;
       }
       shards.back().params.emplace_back(static_cast<int>(layer), &param);
-      bytes += 4 * param.size;
+      bytes += element_bytes * param.size;
     }
   }
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -206,11 +230,12 @@ std::vector<Shard> CutIntoShards(std::span<const LayerLayout> layouts, int64_t m
   return shards;
 }
 
-absl::Status WriteShard(const std::string& dir, const Shard& shard, const LayerSource& source) {
+absl::Status WriteShard(const std::string& dir, const Shard& shard, const LayerSource& source,
+                        WeightType type) {
   std::vector<SafetensorsWriter::Spec> specs;
   for (const auto& [layer, param] : shard.params) specs.push_back({param->name, param->shape});
   ATOLL_ASSIGN_OR_RETURN(SafetensorsWriter writer,
-                         SafetensorsWriter::Create(absl::StrCat(dir, "/", shard.file), specs));
+                         SafetensorsWriter::Create(JoinPath(dir, shard.file), specs, type));
   std::vector<float> buffer;
   std::span<const float> values;
   int current = -1;
@@ -235,14 +260,14 @@ absl::Status WriteShard(const std::string& dir, const Shard& shard, const LayerS
   return writer.Finish();
 }
 
-std::string FormatIndex(std::span<const Shard> shards) {
+std::string FormatIndex(std::span<const Shard> shards, int64_t element_bytes) {
   nlohmann::ordered_json index;
   int64_t bytes = 0;
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   for (const Shard& shard : shards) {
     for (const auto& [layer, param] : shard.params) {
       map[param->name] = shard.file;
-      bytes += 4 * param->size;
+      bytes += element_bytes * param->size;
     }
   }
   index["metadata"] = {{"total_size", bytes}};
@@ -251,18 +276,18 @@ std::string FormatIndex(std::span<const Shard> shards) {
 }
 
 // Of kFanOut: outputs times taps, of each group of a convolution [out, in / groups, height, width].
-double DeviationOf(const ParamSpec& param, int64_t blocks) {
+double DeviationOf(const ParamSpec& param, double range, int64_t blocks) {
   switch (param.init) {
     case Init::kZeros:
     case Init::kOnes:
     case Init::kNormal:
       break;
     case Init::kNormalResidual:
-      return 0.02 / std::sqrt(2.0 * static_cast<double>(blocks));
+      return range / std::sqrt(2.0 * static_cast<double>(blocks));
     case Init::kFanOut:
       return std::sqrt(2.0 * static_cast<double>(param.shape[1]) / static_cast<double>(param.size));
   }
-  return 0.02;
+  return range;
 }
 
 }  // namespace
@@ -275,14 +300,14 @@ void InitLayer(const LayerLayout& layout, int64_t blocks, uint64_t seed, std::sp
       std::fill(out.begin(), out.end(), param.init == Init::kOnes ? 1.0f : 0.0f);
       continue;
     }
-    const auto deviation = static_cast<float>(DeviationOf(param, blocks));
+    const auto deviation = static_cast<float>(DeviationOf(param, layout.initializer_range, blocks));
     Rng rng(seed, HashName(param.name));
     for (float& value : out) value = deviation * RoughlyNormal(rng);
   }
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir) {
-  return ReadConfigFile(absl::StrCat(dir, "/config.json"), "the model");
+  return ReadConfigFile(JoinPath(dir, "config.json"), "the model");
 }
 
 namespace {
@@ -293,7 +318,7 @@ std::map<std::string, Target> TargetsOf(std::span<const LayerLayout> layouts,
   std::map<std::string, Target> targets;
   for (size_t i = 0; i < layouts.size(); ++i) {
     for (const ParamSpec& param : layouts[i].params) {
-      Target& target = targets[std::string(WithoutPrefix(param.name))];
+      Target& target = targets[TargetName(param.name, /*masked=*/false)];
       target.param = &param;
       if (!layers.empty() && !layers[i].empty())
         target.to = layers[i].subspan(param.offset, param.size);
@@ -304,9 +329,13 @@ std::map<std::string, Target> TargetsOf(std::span<const LayerLayout> layouts,
 
 absl::Status ReadFolder(const std::string& dir, std::map<std::string, Target> targets, bool values,
                         const std::function<bool()>& cancelled) {
-  const bool tied = targets.count("lm_head.weight") == 0;
+  NameRules rules{.tied = targets.count("lm_head.weight") == 0};
+  for (const auto& [name, target] : targets) {
+    rules.masked = rules.masked || target.param->use == Param::kTransform;
+    rules.images = rules.images || target.param->use == Param::kImage;
+  }
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ShardFiles(dir));
-  ShardReader reader(targets, tied, cancelled);
+  ShardReader reader(targets, rules, cancelled);
   for (const std::string& file : files) ATOLL_RETURN_IF_ERROR(reader.Read(file, values));
   std::vector<std::string> missing;
   for (const auto& [name, target] : targets) {
@@ -338,23 +367,24 @@ absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> la
 
 absl::Status WriteModelFolder(const std::string& dir, const ModelConfig& config,
                               std::span<const LayerLayout> layouts, const LayerSource& source,
-                              int64_t max_shard_bytes) {
+                              int64_t max_shard_bytes, WeightType type) {
+  const WeightTypeInfo& info = Describe(type);
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) {
     return absl::UnavailableError(absl::StrCat(dir, ": cannot make: ", error.message()));
   }
-  const std::vector<Shard> shards = CutIntoShards(layouts, max_shard_bytes);
-  for (const Shard& shard : shards) ATOLL_RETURN_IF_ERROR(WriteShard(dir, shard, source));
+  const std::vector<Shard> shards = CutIntoShards(layouts, max_shard_bytes, info.bytes);
+  for (const Shard& shard : shards) ATOLL_RETURN_IF_ERROR(WriteShard(dir, shard, source, type));
   // An index, or a single file, of an earlier model in this folder must not be found beside ours.
   if (shards.size() > 1) {
-    std::filesystem::remove(absl::StrCat(dir, "/", kSingleFile), error);
+    std::filesystem::remove(JoinPath(dir, kSingleFile), error);
     ATOLL_RETURN_IF_ERROR(
-        WriteFileDurably(absl::StrCat(dir, "/", kIndexFile), FormatIndex(shards)));
+        WriteFileDurably(JoinPath(dir, kIndexFile), FormatIndex(shards, info.bytes)));
   } else {
-    std::filesystem::remove(absl::StrCat(dir, "/", kIndexFile), error);
+    std::filesystem::remove(JoinPath(dir, kIndexFile), error);
   }
-  return WriteFileDurably(dir + "/config.json", FormatModelConfig(config));
+  return WriteFileDurably(JoinPath(dir, "config.json"), FormatModelConfig(config, info.torch));
 }
 
 }  // namespace atl

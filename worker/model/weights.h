@@ -10,6 +10,7 @@
 
 #include "common/model/hugging_face.h"
 #include "common/model/layout.h"
+#include "worker/model/safetensors.h"
 
 namespace atl {
 
@@ -31,23 +32,28 @@ using LayerSource = std::function<absl::StatusOr<std::span<const float>>(int lay
 // `layers` (host memory, one span per layout; empty: only checked). F32, F16 and BF16 are
 // understood. Every tensor of the model must be there once with its shape, and no other one (known
 // left-overs of transformers, such as attention masks, are skipped), and every value be finite:
-// messages name the tensor. Names may lack the family's "transformer." or "model." before them. The
-// memory taken beyond `layers` is one tensor's. ABORTED, between two tensors, once `cancelled` (it
-// may be null) says so.
+// messages name the tensor. Names may lack the family's "transformer." or "model." before them, and
+// BERT's norms have the names of Google's files, "gamma" and "beta", too. The memory taken beyond
+// `layers` is one tensor's. ABORTED, between two tensors, once `cancelled` (it may be null) says
+// so.
 absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,
                          std::span<const std::span<float>> layers,
                          const std::function<bool()>& cancelled = nullptr);
 
-// The same without reading values: which tensors there are, and their shapes. Reads headers only.
+// The same without reading values: which tensors there are, their shapes and types. Reads headers
+// only.
 absl::Status CheckWeights(const std::string& dir, std::span<const LayerLayout> layouts);
 
-// Writes DIR/config.json and DIR/model.safetensors, or shards with an index when the model is
-// larger than max_shard_bytes, as transformers would load them. DIR is made if need be; files of
-// these names are replaced, each only once it is complete and on disk, the config or index last.
-// Memory: one layer at a time, plus one tensor.
+inline constexpr int64_t kMaxShardBytes = int64_t{5} << 30;
+
+// Writes DIR/config.json and DIR/model.safetensors in `type`, or shards with an index when the
+// model is larger than max_shard_bytes, as transformers would load them. DIR is made if need be;
+// files of these names are replaced, each only once it is complete and on disk, the config or index
+// last. Memory: one layer at a time, plus one tensor.
 absl::Status WriteModelFolder(const std::string& dir, const ModelConfig& config,
                               std::span<const LayerLayout> layouts, const LayerSource& source,
-                              int64_t max_shard_bytes = int64_t{5} << 30);
+                              int64_t max_shard_bytes = kMaxShardBytes,
+                              WeightType type = WeightType::kFp32);
 
 }  // namespace atl
 

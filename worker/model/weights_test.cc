@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -93,10 +94,11 @@ struct Weights {
     }
     return w;
   }
-  absl::Status WriteTo(const std::string& dir, int64_t max_shard_bytes = 1 << 30) const {
+  absl::Status WriteTo(const std::string& dir, int64_t max_shard_bytes = 1 << 30,
+                       WeightType type = WeightType::kFp32) const {
     return WriteModelFolder(
         dir, config, layouts, [&](int i) { return std::span<const float>(values[i]); },
-        max_shard_bytes);
+        max_shard_bytes, type);
   }
   absl::Status ReadFrom(const std::string& dir) {
     std::vector<std::span<float>> layers(values.begin(), values.end());
@@ -144,6 +146,52 @@ TEST_CASE("a folder that was written is read back bit for bit, whole or in shard
   for (const auto& file : std::filesystem::directory_iterator(folder / "out")) {
     REQUIRE(file.path().extension() != ".tmp");
   }
+}
+
+ModelConfig Parsed(const std::string& json) {
+  const auto config = ParseModelConfig(json, "config.json");
+  Must(config.status());
+  return *config;
+}
+
+constexpr char kTinySizes[] = R"("vocab_size": 19, "hidden_size": 8, "intermediate_size": 12,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2})";
+
+TEST_CASE("folder_of_a_family_with_names_of_its_own_is_read_back") {
+  for (const std::string type : {"gemma2", "phi3"}) {
+    CAPTURE(type);
+    Folder folder;
+    Weights original = Weights::Random(Parsed(R"({"model_type": ")" + type + "\", " + kTinySizes));
+    // Gemma's norms are 1 less in files: of these numbers no bit is lost on the way.
+    for (auto& layer : original.values) {
+      for (float& value : layer) value = std::round(value * 256) / 256;
+    }
+    Must(original.WriteTo(folder.path(), 1000));
+    REQUIRE(ReadModelConfig(folder.path()).value() == original.config);
+    Weights copy(original.config);
+    Must(copy.ReadFrom(folder.path()));
+    CHECK(copy.values == original.values);
+  }
+}
+
+TEST_CASE("gemmas_norms_in_files_are_one_less_and_phis_matrices_are_fused") {
+  Folder folder;
+  const Weights gemma =
+      Weights::Random(Parsed(R"({"model_type": "gemma2", )" + std::string(kTinySizes)));
+  Must(gemma.WriteTo(folder / "gemma"));
+  const std::string norm = "model.layers.0.pre_feedforward_layernorm.weight";
+  std::vector<float> in_file(8);
+  Must(SafetensorsReader::Open(folder / "gemma/model.safetensors")->Read(norm, in_file));
+  CHECK(in_file[3] == gemma.values[1][gemma.layouts[1].Find(norm).offset + 3] - 1);
+
+  const Weights phi =
+      Weights::Random(Parsed(R"({"model_type": "phi3", )" + std::string(kTinySizes)));
+  Must(phi.WriteTo(folder / "phi"));
+  const auto reader = SafetensorsReader::Open(folder / "phi/model.safetensors");
+  CHECK(reader->tensors().at("model.layers.0.mlp.gate_up_proj.weight").shape ==
+        std::vector<int64_t>{24, 8});
+  CHECK(reader->tensors().at("model.layers.0.self_attn.qkv_proj.weight").shape ==
+        std::vector<int64_t>{16, 8});
 }
 
 TEST_CASE("a folder written in shards and then whole holds the new model") {
@@ -219,6 +267,83 @@ TEST_CASE("a_folder_of_bert_is_read_without_what_masked_tokens_do_not_train") {
   Weights copy(original.config);
   Must(copy.ReadFrom(folder.path()));
   REQUIRE(copy.values == original.values);
+}
+
+// Replaces `from` in the header by `to`, which is not longer; spaces take up the rest.
+void RenameInHeader(const Folder& folder, const std::string& from, std::string to) {
+  REQUIRE(to.size() <= from.size());
+  to.resize(from.size(), ' ');
+  folder.Replace("model.safetensors", from, to);
+}
+
+TEST_CASE("norms_of_bert_have_googles_names_or_transformers") {
+  Folder folder;
+  const Weights original = Weights::Random(TinyBert());
+  Must(original.WriteTo(folder.path()));
+  const std::string weight = "embeddings.LayerNorm.weight\"";
+  RenameInHeader(folder, weight, "embeddings.LayerNorm.gamma\"");
+  const std::string transform = "transform.LayerNorm.weight\"";
+  RenameInHeader(folder, transform, "transform.LayerNorm.gamma\"");
+  Weights copy(original.config);
+  Must(copy.ReadFrom(folder.path()));
+  CHECK(copy.values == original.values);
+
+  // A second file has the same tensors by the other name.
+  const std::string header = R"({"bert.embeddings.LayerNorm.beta":{"dtype":"F32","shape":[8],)"
+                             R"("data_offsets":[0,32]}})";
+  folder.Write("more.safetensors", Safetensors(header, std::string(32, '\0')));
+  folder.Write("model.safetensors.index.json",
+               R"({"weight_map": {"a": "model-1.safetensors", "b": "more.safetensors"}})");
+  std::filesystem::rename(folder / "model.safetensors", folder / "model-1.safetensors");
+  CHECK_THAT(WhyNotRead(original.config, folder.path()),
+             Contains("more.safetensors: tensor \"bert.embeddings.LayerNorm.beta\" is also in ") &&
+                 Contains("model-1.safetensors as \"bert.embeddings.LayerNorm.bias\""));
+}
+
+TEST_CASE("counts_of_batches_are_skipped_in_models_of_images_alone") {
+  Folder folder;
+  const Weights images = Weights::Random(
+      Parsed(R"({"model_type": "resnet", "image_size": 9, "depths": [1], "hidden_sizes": [4],
+                 "embedding_size": 4, "layer_type": "basic", "num_labels": 5})"));
+  Must(images.WriteTo(folder.path(), 100));
+  folder.Write("more.safetensors",
+               Safetensors(R"({"layer1.0.bn1.num_batches_tracked":{"dtype":"I64","shape":[],)"
+                           R"("data_offsets":[0,8]}})",
+                           Raw<int64_t>({7})));
+  folder.Replace("model.safetensors.index.json", "\"weight_map\": {",
+                 "\"weight_map\": {\"n\": \"more.safetensors\",");
+  Weights copy(images.config);
+  Must(copy.ReadFrom(folder.path()));
+  CHECK(copy.values == images.values);
+  Must(CheckWeights(folder.path(), images.layouts));
+
+  const Weights llama = Weights::Random(Tiny(ModelFamily::kLlama, true));
+  Must(llama.WriteTo(folder / "llama", 1000));
+  std::filesystem::rename(folder / "more.safetensors", folder / "llama/more.safetensors");
+  folder.Replace("llama/model.safetensors.index.json", "\"weight_map\": {",
+                 "\"weight_map\": {\"n\": \"more.safetensors\",");
+  CHECK_THAT(WhyNotRead(llama.config, folder / "llama"),
+             Contains("num_batches_tracked\" is not one of this model's"));
+}
+
+TEST_CASE("tensors_of_a_type_that_is_not_read_are_refused_from_headers_alone") {
+  Folder folder;
+  const Weights weights(Tiny(ModelFamily::kLlama, true));
+  Must(weights.WriteTo(folder.path()));
+  Must(CheckWeights(folder.path(), weights.layouts));
+  RenameInHeader(folder, "\"F32\"", "\"I32\"");
+  const std::string problem = "\" is I32; expected F32, F16 or BF16";
+  CHECK_THAT(std::string(CheckWeights(folder.path(), weights.layouts).message()),
+             Contains("tensor \"model.") && Contains(problem));
+  CHECK_THAT(WhyNotRead(weights.config, folder.path()), Contains(problem));
+}
+
+TEST_CASE("paths_in_messages_have_one_slash_after_a_folder_that_ends_in_one") {
+  Folder folder;
+  CHECK_THAT(WhyNotRead(Tiny(ModelFamily::kLlama, true), folder.path() + "/"),
+             Contains(folder.path() + "/model.safetensors: "));
+  CHECK_THAT(std::string(ReadModelConfig(folder.path() + "/").status().message()),
+             Contains(folder.path() + "/config.json"));
 }
 
 TEST_CASE("what is missing, extra, or of another shape is named") {
@@ -366,6 +491,96 @@ TEST_CASE("a file cut anywhere, or with any bit of its header wrong, never reads
   }
 }
 
+// ---- weights in half precision ----
+
+TEST_CASE("weights_are_rounded_to_the_nearest_even_number_of_the_type_they_are_written_in") {
+  // Ties between two numbers of bf16 (8 bits) and of fp16 (11 bits), a subnormal of fp16, and a
+  // number just above a tie.
+  const std::vector<float> values = {1 + 0x1p-8f,  1 + 3 * 0x1p-8f, 1 + 0x1p-11f, 1 + 3 * 0x1p-11f,
+                                     3 * 0x1p-25f, -0x1p-25f,       -65504,       1 + 0x1.1p-8f};
+  const std::map<WeightType, std::vector<float>> expected = {
+      {WeightType::kFp32, values},
+      {WeightType::kBf16, {1, 1 + 0x1p-6f, 1, 1, 3 * 0x1p-25f, -0x1p-25f, -65536, 1 + 0x1p-7f}},
+      {WeightType::kFp16,
+       {1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1, 1 + 0x1p-9f, 0x1p-23f, -0.0f, -65504, 1 + 0x1p-8f}}};
+  Folder folder;
+  for (const auto& [type, rounded] : expected) {
+    CAPTURE(Describe(type).name);
+    auto writer = SafetensorsWriter::Create(folder / "f",
+                                            std::vector<SafetensorsWriter::Spec>{{"t", {8}}}, type);
+    Must(writer.status());
+    Must(writer->Append(values));
+    Must(writer->Finish());
+    const auto reader = SafetensorsReader::Open(folder / "f");
+    CHECK(reader->tensors().at("t").dtype == Describe(type).safetensors);
+    std::vector<float> read(8);
+    Must(reader->Read("t", read));
+    CHECK(read == rounded);
+  }
+}
+
+TEST_CASE("every_number_of_half_precision_is_written_as_itself") {
+  Folder folder;
+  const WeightType type = GENERATE(WeightType::kFp16, WeightType::kBf16);
+  std::string bits;
+  for (uint32_t i = 0; i < 65536; ++i) bits += Raw<uint16_t>({static_cast<uint16_t>(i)});
+  const std::string dtype = Describe(type).safetensors;
+  const auto reader = SafetensorsReader::Open(folder.Write(
+      "f",
+      Safetensors(R"({"t":{"dtype":")" + dtype + R"(","shape":[65536],"data_offsets":[0,131072]}})",
+                  bits)));
+  Must(reader.status());
+  std::vector<float> values(65536), again(65536);
+  Must(reader->Read("t", values));
+  auto writer = SafetensorsWriter::Create(
+      folder / "g", std::vector<SafetensorsWriter::Spec>{{"t", {65536}}}, type);
+  Must(writer->Append(values));
+  Must(writer->Finish());
+  Must(SafetensorsReader::Open(folder / "g")->Read("t", again));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isnan(values[i])) {
+      REQUIRE(std::isnan(again[i]));
+    } else {
+      REQUIRE(std::bit_cast<uint32_t>(values[i]) == std::bit_cast<uint32_t>(again[i]));
+    }
+  }
+}
+
+TEST_CASE("numbers_beyond_the_type_are_refused_by_name") {
+  Folder folder;
+  Weights weights = Weights::Random(Tiny(ModelFamily::kLlama, true));
+  weights.values[1][5] = 65520;
+  CHECK_THAT(std::string(weights.WriteTo(folder.path(), 1 << 30, WeightType::kFp16).message()),
+             Contains("tensor \"model.layers.0.") &&
+                 Contains("has the value 65520, beyond what fp16 holds; write it as fp32"));
+  CHECK_FALSE(std::filesystem::exists(folder / "model.safetensors"));
+  Must(weights.WriteTo(folder.path(), 1 << 30, WeightType::kBf16));
+}
+
+TEST_CASE("folder_in_half_precision_says_so_and_its_shards_hold_twice_as_many_numbers") {
+  Folder folder;
+  const Weights original = Weights::Random(Tiny(ModelFamily::kLlama, false));
+  Must(original.WriteTo(folder / "bf16", 1000, WeightType::kBf16));
+  Must(original.WriteTo(folder / "fp32", 2000));
+  CHECK_THAT(folder.Read("bf16/config.json"), Contains("\"torch_dtype\": \"bfloat16\""));
+  const auto index = [&](const std::string& name) {
+    return folder.Read(name + "/model.safetensors.index.json");
+  };
+  const int64_t bytes = 2 * original.config.ParameterCount();
+  CHECK_THAT(index("bf16"), Contains(absl::StrCat("\"total_size\": ", bytes, "\n")));
+  CHECK_THAT(index("fp32"), Contains(absl::StrCat("\"total_size\": ", 2 * bytes, "\n")));
+  const std::string map = index("bf16");
+  CHECK(map.substr(map.find("weight_map")) ==
+        index("fp32").substr(index("fp32").find("weight_map")));
+  Weights copy(original.config);
+  Must(copy.ReadFrom(folder / "bf16"));
+  for (size_t l = 0; l < copy.values.size(); ++l) {
+    for (size_t i = 0; i < copy.values[l].size(); ++i) {
+      REQUIRE(copy.values[l][i] == Approx(original.values[l][i]).epsilon(1.0 / 256).margin(0));
+    }
+  }
+}
+
 // ---- weights from a seed ----
 
 TEST_CASE("weights from a seed never change and do not depend on other tensors") {
@@ -378,6 +593,22 @@ TEST_CASE("weights from a seed never change and do not depend on other tensors")
   REQUIRE(first == again);
   REQUIRE(first != other);
   REQUIRE(std::bit_cast<uint32_t>(first[0]) == 0xbc54747b);
+}
+
+TEST_CASE("weights_from_a_seed_are_in_proportion_to_initializer_range") {
+  ModelConfig config = Tiny(ModelFamily::kLlama, false);
+  const auto layouts = MakeLayouts(config);
+  config.initializer_range = 0.5;
+  const auto wider = MakeLayouts(config);
+  std::vector<float> usual(static_cast<size_t>(layouts[1].size)), wide = usual;
+  InitLayer(layouts[1], 2, 7, usual);
+  InitLayer(wider[1], 2, 7, wide);
+  for (const ParamSpec& param : layouts[1].params) {
+    const float factor = param.shape.size() == 1 ? 1 : 25;  // 0.5 / 0.02; norms are ones
+    for (int64_t i = param.offset; i < param.end(); ++i) {
+      REQUIRE(wide[i] == Approx(factor * usual[i]).margin(1e-9));
+    }
+  }
 }
 
 TEST_CASE("weights from a seed have GPT-2's distribution") {

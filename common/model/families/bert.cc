@@ -16,8 +16,13 @@ void Read(ConfigFields& fields, ModelConfig* c) {
   c->token_types = fields.Integer("type_vocab_size", 1 << 10, 2);
   c->norm_eps = fields.Number("layer_norm_eps", 1e-12);
   c->tied_head = fields.Flag("tie_word_embeddings", true);
-  // Google's vocabularies have [MASK] there.
-  c->mask_token = fields.Integer("mask_token_id", kMaxVocab, 103);
+  // Without it, the ids are those of Google's vocabularies.
+  const bool googles = !fields.Has("mask_token_id");
+  const auto ids = [&](int64_t id) { return googles ? std::vector{id} : std::vector<int64_t>(); };
+  c->mask_token = fields.Count("mask_token_id", kMaxVocab, 103);
+  c->special_tokens.pad = fields.TokenIds("pad_token_id", ids(0));
+  c->special_tokens.cls = fields.TokenIds("cls_token_id", ids(101));
+  c->special_tokens.sep = fields.TokenIds("sep_token_id", ids(102));
   fields.MustBe("hidden_act", "gelu");
   fields.MustBe("position_embedding_type", "absolute");
   fields.MustBe("add_cross_attention", false);
@@ -36,6 +41,8 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
   j["type_vocab_size"] = c.token_types;
   j["layer_norm_eps"] = c.norm_eps;
   j["mask_token_id"] = c.mask_token;
+  j["cls_token_id"] = TokenIdsJson(c.special_tokens.cls);
+  j["sep_token_id"] = TokenIdsJson(c.special_tokens.sep);
   j["hidden_act"] = "gelu";
   j["hidden_dropout_prob"] = 0.0;
   j["attention_probs_dropout_prob"] = 0.0;

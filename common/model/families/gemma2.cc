@@ -9,18 +9,14 @@ namespace atl {
 namespace {
 
 void Read(ConfigFields& fields, ModelConfig* c) {
-  ReadLlamaSizes(fields, c);
-  if (!fields.Has("head_dim") && c->heads > 0 && c->heads * 256 != c->d_model) {
-    c->head_channels = 256;
-  }
+  ReadLlamaSizes(fields, {.kv_heads = 4, .head_dim = 256, .max_positions = 8192}, c);
   c->tied_head = fields.Flag("tie_word_embeddings", true);
-  c->window = {.tokens = fields.Integer("sliding_window", kMaxPositions, 4096), .period = 2};
+  c->window = {.tokens = fields.IntegerOrNull("sliding_window", kMaxPositions, 4096), .period = 2};
+  fields.Has("sliding_window_size");  // an older name, which transformers ignores
   fields.LayerTypes(*c);
   c->attention_scalar = fields.Number("query_pre_attn_scalar", 256);
-  c->attention_softcap =
-      fields.Has("attn_logit_softcapping") ? fields.Number("attn_logit_softcapping", 0) : 0;
-  c->logit_softcap =
-      fields.Has("final_logit_softcapping") ? fields.Number("final_logit_softcapping", 0) : 0;
+  c->attention_softcap = fields.NumberOrNull("attn_logit_softcapping", 50);
+  c->logit_softcap = fields.NumberOrNull("final_logit_softcapping", 30);
   fields.MustBe("hidden_activation", "gelu_pytorch_tanh");
   fields.Has("hidden_act");  // which transformers ignores here
   fields.MustBe("attention_bias", false);
@@ -32,17 +28,10 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
   WriteLlamaSizes(c, json);
   j["hidden_activation"] = "gelu_pytorch_tanh";
   j["attention_bias"] = false;
-  j["sliding_window"] = c.window.tokens;
+  j["sliding_window"] = PositiveOrNull(c.window.tokens);
   j["query_pre_attn_scalar"] = c.attention_scalar;
-  const auto cap = [&](const char* name, double value) {
-    if (value > 0) {
-      j[name] = value;
-    } else {
-      j[name] = nullptr;
-    }
-  };
-  cap("attn_logit_softcapping", c.attention_softcap);
-  cap("final_logit_softcapping", c.logit_softcap);
+  j["attn_logit_softcapping"] = PositiveOrNull(c.attention_softcap);
+  j["final_logit_softcapping"] = PositiveOrNull(c.logit_softcap);
 }
 
 Architecture Describe(const ModelConfig& c) {

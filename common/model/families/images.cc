@@ -9,7 +9,12 @@ void ReadImageSizes(ConfigFields& fields, ModelConfig* c) {
   ImageModel& m = c->image;
   m.height = m.width = fields.Integer("image_size", kMaxImageSide, 224);
   m.channels = fields.Integer("num_channels", kMaxImageChannels, 3);
-  c->vocab = fields.Integer("num_labels", kMaxVocab, 1000);
+  const int64_t names = fields.Entries("id2label");
+  c->vocab = fields.Integer("num_labels", kMaxVocab, names > 0 ? names : 1000);
+  if (names > 0 && c->vocab != names) {
+    fields.Fail("num_labels", absl::StrCat("is ", c->vocab, ", and id2label names ", names,
+                                           " classes; correct one of them"));
+  }
   const auto sides = static_cast<size_t>(m.channels);
   const bool colour = m.channels == 3;
   m.mean = fields.Numbers("image_mean", sides,

@@ -4,18 +4,37 @@
 
 namespace atl {
 
-void ReadLlamaSizes(ConfigFields& fields, ModelConfig* c) {
+namespace {
+
+int64_t ReadKvHeads(ConfigFields& fields, int64_t absent, int64_t heads) {
+  constexpr char kField[] = "num_key_value_heads";
+  if (absent == 0 || fields.IsNull(kField)) absent = heads;
+  if (!fields.Has(kField) && heads > 0 && (absent > heads || heads % absent != 0)) {
+    fields.Fail(kField,
+                absl::StrCat("is missing, and transformers' default of ", absent,
+                             " does not divide num_attention_heads ", heads, "; give the field"));
+  }
+  return fields.Integer(kField, kMaxWidth, absent);
+}
+
+}  // namespace
+
+void ReadLlamaSizes(ConfigFields& fields, const LlamaDefaults& defaults, ModelConfig* c) {
   c->vocab = fields.Integer("vocab_size", kMaxVocab);
   c->d_model = fields.Integer("hidden_size", kMaxWidth);
   c->layers = fields.Integer("num_hidden_layers", kMaxLayers);
   c->heads = fields.Integer("num_attention_heads", kMaxWidth);
-  c->kv_heads = fields.Integer("num_key_value_heads", kMaxWidth, c->heads);
-  const int64_t head_dim = fields.Has("head_dim") ? fields.Integer("head_dim", kMaxWidth) : 0;
+  c->kv_heads = ReadKvHeads(fields, defaults.kv_heads, c->heads);
+  const int64_t head_dim = fields.IntegerOrNull("head_dim", kMaxWidth, defaults.head_dim);
+  if (defaults.head_dim > 0 && fields.IsNull("head_dim")) {
+    fields.Fail("head_dim", "is null; expected a number");
+  }
   // Only where it says something: so one model has one config.
   if (c->heads > 0 && head_dim * c->heads != c->d_model) c->head_channels = head_dim;
   c->ffn = fields.Integer("intermediate_size", kMaxWidth);
-  c->max_positions = fields.Integer("max_position_embeddings", kMaxPositions, 2048);
-  c->norm_eps = fields.Number("rms_norm_eps", 1e-6);
+  c->max_positions =
+      fields.Integer("max_position_embeddings", kMaxPositions, defaults.max_positions);
+  c->norm_eps = fields.Number("rms_norm_eps", defaults.norm_eps);
   fields.Rope(c);
 }
 
@@ -84,12 +103,11 @@ Architecture DescribeLlama(const ModelConfig&) {
 namespace {
 
 void Read(ConfigFields& fields, ModelConfig* c) {
-  ReadLlamaSizes(fields, c);
+  ReadLlamaSizes(fields, {}, c);
   c->tied_head = fields.Flag("tie_word_embeddings", false);
   fields.MustBe("hidden_act", "silu");
   fields.MustBe("attention_bias", false);
   fields.MustBe("mlp_bias", false);
-  fields.MustBe("pretraining_tp", 1);
 }
 
 void Write(const ModelConfig& c, nlohmann::ordered_json* j) {

@@ -6,9 +6,9 @@ namespace atl {
 namespace {
 
 void Read(ConfigFields& fields, ModelConfig* c) {
-  ReadLlamaSizes(fields, c);
+  ReadLlamaSizes(fields, {.kv_heads = 8, .max_positions = 131072}, c);
   c->tied_head = fields.Flag("tie_word_embeddings", false);
-  c->window.tokens = fields.Integer("sliding_window", kMaxPositions, 0);
+  c->window.tokens = fields.IntegerOrNull("sliding_window", kMaxPositions, 4096);
   fields.LayerTypes(*c);
   fields.MustBe("hidden_act", "silu");
 }
@@ -16,11 +16,7 @@ void Read(ConfigFields& fields, ModelConfig* c) {
 void Write(const ModelConfig& c, nlohmann::ordered_json* j) {
   WriteLlamaSizes(c, j);
   (*j)["hidden_act"] = "silu";
-  if (c.window.tokens > 0) {
-    (*j)["sliding_window"] = c.window.tokens;
-  } else {
-    (*j)["sliding_window"] = nullptr;
-  }
+  (*j)["sliding_window"] = PositiveOrNull(c.window.tokens);
 }
 
 }  // namespace

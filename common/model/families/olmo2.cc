@@ -6,7 +6,7 @@ namespace atl {
 namespace {
 
 void Read(ConfigFields& fields, ModelConfig* c) {
-  ReadLlamaSizes(fields, c);
+  ReadLlamaSizes(fields, {.norm_eps = 1e-5}, c);
   c->tied_head = fields.Flag("tie_word_embeddings", false);
   fields.MustBe("hidden_act", "silu");
   fields.MustBe("attention_bias", false);

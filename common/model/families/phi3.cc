@@ -6,11 +6,10 @@ namespace atl {
 namespace {
 
 void Read(ConfigFields& fields, ModelConfig* c) {
-  ReadLlamaSizes(fields, c);
+  ReadLlamaSizes(fields, {.max_positions = 4096, .norm_eps = 1e-5}, c);
   c->tied_head = fields.Flag("tie_word_embeddings", false);
-  c->window.tokens = fields.Integer("sliding_window", kMaxPositions, 0);
+  c->window.tokens = fields.IntegerOrNull("sliding_window", kMaxPositions, 0);
   fields.MustBe("hidden_act", "silu");
-  fields.MustBe("partial_rotary_factor", 1.0);
   fields.MustBe("attention_bias", false);
   // Of the "longrope" scaling, which is refused; transformers writes it without, too.
   fields.Has("original_max_position_embeddings");
@@ -21,11 +20,7 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
   WriteLlamaSizes(c, json);
   j["hidden_act"] = "silu";
   j["original_max_position_embeddings"] = c.max_positions;
-  if (c.window.tokens > 0) {
-    j["sliding_window"] = c.window.tokens;
-  } else {
-    j["sliding_window"] = nullptr;
-  }
+  j["sliding_window"] = PositiveOrNull(c.window.tokens);
 }
 
 Architecture Describe(const ModelConfig& c) {

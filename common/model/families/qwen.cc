@@ -6,13 +6,12 @@
 namespace atl {
 namespace {
 
-void Read(ConfigFields& fields, ModelConfig* c) {
-  ReadLlamaSizes(fields, c);
+void Read(ConfigFields& fields, int64_t head_dim, ModelConfig* c) {
+  ReadLlamaSizes(fields, {.kv_heads = 32, .head_dim = head_dim, .max_positions = 32768}, c);
   c->tied_head = fields.Flag("tie_word_embeddings", false);
-  const int64_t window = fields.Integer("sliding_window", kMaxPositions, 0);
+  const int64_t window = fields.IntegerOrNull("sliding_window", kMaxPositions, 4096);
   const bool windowed = fields.Flag("use_sliding_window", false);
-  const int64_t full_layers =
-      fields.Has("max_window_layers") ? fields.Number("max_window_layers", 0) : 0;
+  const int64_t full_layers = fields.Count("max_window_layers", kMaxLayers, 28);
   if (windowed && window > 0) c->window = {.tokens = window, .first = full_layers};
   fields.LayerTypes(*c);
   fields.MustBe("hidden_act", "silu");
@@ -24,31 +23,29 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
   WriteLlamaSizes(c, json);
   j["hidden_act"] = "silu";
   j["use_sliding_window"] = c.window.tokens > 0;
-  if (c.window.tokens > 0) {
-    j["sliding_window"] = c.window.tokens;
-    j["max_window_layers"] = c.window.first;
-  } else {
-    j["sliding_window"] = nullptr;
-  }
+  j["sliding_window"] = PositiveOrNull(c.window.tokens);
+  if (c.window.tokens > 0) j["max_window_layers"] = c.window.first;
 }
 
 void SetDefaults(ModelConfig* c) { c->norm_eps = 1e-6; }
 
 }  // namespace
 
-const Family kQwen2Family = {.id = ModelFamily::kQwen2,
-                             .model_type = "qwen2",
-                             .architecture = "Qwen2ForCausalLM",
-                             .usual_ffn = 8.0 / 3,
-                             .ffn_multiple = 32,
-                             .set_defaults = SetDefaults,
-                             .read = Read,
-                             .write = Write,
-                             .describe = [](const ModelConfig& c) {
-                               Architecture a = DescribeLlama(c);
-                               a.qkv_bias = true;
-                               return a;
-                             }};
+const Family kQwen2Family = {
+    .id = ModelFamily::kQwen2,
+    .model_type = "qwen2",
+    .architecture = "Qwen2ForCausalLM",
+    .usual_ffn = 8.0 / 3,
+    .ffn_multiple = 32,
+    .set_defaults = SetDefaults,
+    .read = [](ConfigFields& fields, ModelConfig* c) { Read(fields, 0, c); },
+    .write = Write,
+    .describe =
+        [](const ModelConfig& c) {
+          Architecture a = DescribeLlama(c);
+          a.qkv_bias = true;
+          return a;
+        }};
 
 const Family kQwen3Family = {.id = ModelFamily::kQwen3,
                              .model_type = "qwen3",
@@ -58,7 +55,7 @@ const Family kQwen3Family = {.id = ModelFamily::kQwen3,
                              .set_defaults = SetDefaults,
                              .read =
                                  [](ConfigFields& fields, ModelConfig* c) {
-                                   Read(fields, c);
+                                   Read(fields, 128, c);
                                    fields.MustBe("attention_bias", false);
                                  },
                              .write =

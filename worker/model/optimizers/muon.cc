@@ -1,6 +1,6 @@
 // Muon: of the matrices of blocks, the momentum with all singular values brought near to 1 by five
-// Newton-Schulz steps (Jordan et al. 2024), with the coefficients of Polar Express (Amsel et al.
-// 2025). Everything else is AdamW's.
+// Newton-Schulz steps (Jordan et al. 2024), whose coefficients are You Jiacheng's (2025, published
+// with modded-nanogpt). Everything else is AdamW's.
 
 #include <algorithm>
 #include <cmath>

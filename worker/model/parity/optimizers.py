@@ -1,6 +1,6 @@
 """Inner optimizers on a model's parameters: PyTorch's own where it has one; LAMB (You et al. 2020) and
-Muon (Jordan et al. 2024, coefficients of Amsel et al. 2025) written after their papers. Weight decay
-and LAMB's trust ratio are for matrices."""
+Muon (Jordan et al. 2024, coefficients of You Jiacheng 2025) written after their descriptions. Weight
+decay and LAMB's trust ratio are for matrices."""
 import math
 
 import torch

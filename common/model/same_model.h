@@ -1,0 +1,16 @@
+// Whether two descriptions of a model, which two versions of Atoll may have written, mean the same.
+
+#ifndef ATOLL_COMMON_MODEL_SAME_MODEL_H_
+#define ATOLL_COMMON_MODEL_SAME_MODEL_H_
+
+#include "common/protocol/job_spec.h"
+
+namespace atl {
+
+// That workers with `a` and with `b` train alike. Of config_json its meaning counts, not its text,
+// and neither how weights began nor tokens that exports alone carry.
+bool IsSameModel(const ModelSpec& a, const ModelSpec& b);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_MODEL_SAME_MODEL_H_
