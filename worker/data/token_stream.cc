@@ -23,7 +23,7 @@ namespace atl {
 namespace {
 
 // Changes whenever the same input would make other tokens.
-constexpr uint64_t kTokenizeVersion = 2;
+constexpr uint64_t kTokenizeVersion = 3;
 constexpr int64_t kHeadBytes = 1 << 20;
 constexpr size_t kHeadFiles = 16;
 constexpr size_t kHeadImages = 64;

@@ -15,6 +15,7 @@
 #include "common/files.h"
 #include "common/masked_tokens.h"
 #include "common/status.h"
+#include "common/tokenizer/unicode.h"
 #include "worker/data/chat.h"
 #include "worker/data/data_file.h"
 #include "worker/data/inputs.h"
@@ -27,6 +28,7 @@ using Json = nlohmann::json;
 constexpr int64_t kBatchBytes = 256 << 10;
 constexpr int64_t kReadBytes = 64 << 10;
 constexpr size_t kBatchesPerThread = 4;
+constexpr size_t kCharacterBytesMax = 4;
 constexpr int64_t kConfigBytesMax = 64 << 20;
 
 // A part of one file: whole lines, unless a line is longer than a batch of text.
@@ -118,14 +120,34 @@ class Exchange {
   absl::Status status_;
 };
 
-// Where `text` is cut: behind its last line end; in text without one, between two characters; 0: a
-// JSONL line goes on.
+// Behind the last line end that no white space follows, which would belong to the same token; 0:
+// there is none.
+size_t LineBegin(const std::string& text) {
+  size_t at = text.size();
+  while (at > 0) {
+    const size_t line_end = text.rfind('\n', at - 1);
+    if (line_end == std::string::npos) return 0;
+    const size_t begin = line_end + 1;
+    if (begin + kCharacterBytesMax <= text.size() &&
+        !tokenizer::IsWhiteSpace(tokenizer::CharacterAt(text, begin).code)) {
+      return begin;
+    }
+    at = line_end;
+  }
+  return 0;
+}
+
+// Where `text` is cut: between lines; in text without line ends before a space, else between two
+// characters; 0: a JSONL line goes on.
 size_t CutPosition(const std::string& text, bool jsonl) {
   const size_t line_end = text.rfind('\n');
+  if (jsonl) return line_end == std::string::npos ? 0 : line_end + 1;
+  if (const size_t begin = LineBegin(text); begin > 0) return begin;
   if (line_end != std::string::npos) return line_end + 1;
-  if (jsonl) return 0;
+  const size_t word_end = text.find_last_not_of(' ', text.rfind(' '));
+  if (text.find(' ') != std::string::npos && word_end != std::string::npos) return word_end + 1;
   size_t cut = text.size();
-  while (cut > 0 && text.size() - cut < 4 && (text[cut - 1] & 0xc0) == 0x80) --cut;
+  while (cut > 0 && text.size() - cut < kCharacterBytesMax && (text[cut - 1] & 0xc0) == 0x80) --cut;
   return cut > 1 ? cut - 1 : text.size();
 }
 
@@ -201,7 +223,7 @@ class BatchEncoder {
     Encoded result;
     if (!options_.jsonl) {
       if (batch.begins_document) BeginDocument(&result);
-      ATOLL_RETURN_IF_ERROR(Add(batch.text, &result));
+      ATOLL_RETURN_IF_ERROR(Add(batch.text, !batch.begins_document, &result));
       if (batch.ends_document && options_.tokenizer != nullptr) EndDocument(&result);
       return result;
     }
@@ -217,8 +239,8 @@ class BatchEncoder {
       ATOLL_ASSIGN_OR_RETURN(const auto text, JsonlText(json, options_.field, *batch.file, line));
       if (text.has_value()) {
         BeginDocument(&result);
-        ATOLL_RETURN_IF_ERROR(
-            Annotate(Add(*text, &result), absl::StrCat("data file ", *batch.file, ":", line)));
+        ATOLL_RETURN_IF_ERROR(Annotate(Add(*text, false, &result),
+                                       absl::StrCat("data file ", *batch.file, ":", line)));
         EndDocument(&result);
       }
     }
@@ -235,9 +257,9 @@ class BatchEncoder {
     return Annotate(chat_->Encode(messages, &out->tokens),
                     absl::StrCat("data file ", file, ":", line));
   }
-  absl::Status Add(std::string_view text, Encoded* out) {
+  absl::Status Add(std::string_view text, bool continues, Encoded* out) {
     out->has_text = out->has_text || !text.empty();
-    if (encoder_.has_value()) return encoder_->Encode(text, &out->tokens);
+    if (encoder_.has_value()) return encoder_->Encode(text, &out->tokens, continues);
     for (const char c : text) out->tokens.push_back(static_cast<unsigned char>(c));
     return absl::OkStatus();
   }

@@ -2,10 +2,10 @@
 // names a tokenizer. The result depends on the files and the options alone, not on the number of
 // threads.
 //
-// A text file is one document; it is cut at line ends into texts of about 256 KB, each encoded by
-// itself. A line of a JSONL file is one document. After each document comes the end-of-text token,
-// where the tokenizer has one; without a tokenizer, bytes are tokens and a line feed ends a
-// document.
+// A text file is one document. It is encoded in parts of about 256 KB, cut where the tokens are
+// those of the whole text: before lines that do not begin with white space, where there are any. A
+// line of a JSONL file is one document. After each document comes the end-of-text token, where the
+// tokenizer has one; without a tokenizer, bytes are tokens and a line feed ends a document.
 
 #ifndef ATOLL_WORKER_DATA_TOKENIZE_H_
 #define ATOLL_WORKER_DATA_TOKENIZE_H_

@@ -16,6 +16,7 @@
 namespace atl {
 namespace {
 
+using namespace std::string_literals;
 using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
 
@@ -211,6 +212,63 @@ TEST_CASE("an index that lies is refused") {
   CHECK_THAT(why("\"vocabulary\": 256", "\"vocabulary\": 257"), Contains("need at least 257"));
   CHECK_THAT(why("\"token_bits\": 16", "\"token_bits\": 32"), Contains("tokens-00000.bin"));
   CHECK_THAT(why("{", "["), Contains("index.json"));
+}
+
+// BPE of a few characters and pairs, with other parts of tokenizer.json.
+std::string PairTokenizer(const std::string& parts, const std::string& space) {
+  const auto word = [&](const std::string& text) { return "\"" + text + "\""; };
+  std::string vocabulary, merges;
+  int id = 0;
+  for (const std::string& token : {"a"s, "b"s, "\\n"s, "\u010a"s, "?"s, space, space + "a",
+                                   space + "b", space + space, "\u010a" + space}) {
+    vocabulary += (id == 0 ? "" : ", ") + word(token) + ": " + std::to_string(id);
+    ++id;
+  }
+  for (const auto& [left, right] :
+       {std::pair{space, "a"s}, {space, "b"s}, {space, space}, {"\u010a"s, space}}) {
+    merges += (merges.empty() ? "[" : ", [") + word(left) + ", " + word(right) + "]";
+  }
+  return R"({"model": {"type": "BPE", "unk_token": "?", "vocab": {)" + vocabulary +
+         R"(}, "merges": [)" + merges + "]}, " + parts + "}";
+}
+
+TEST_CASE("a_long_document_has_the_tokens_that_it_has_as_a_whole") {
+  Folder folder;
+  const std::string space = "\u2581", byte_space = "\u0120";
+  const std::vector<std::string> tokenizers = {
+      PairTokenizer(R"("normalizer": {"type": "Sequence", "normalizers": [
+          {"type": "Prepend", "prepend": "\u2581"},
+          {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]})",
+                    space),
+      PairTokenizer(R"("pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "first",
+                                         "split": false})",
+                    space),
+      PairTokenizer(R"("pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": true})",
+                    byte_space)};
+  std::string lines, indented, words;
+  while (lines.size() < 600'000) {
+    lines += "a b\nb a b ab\n";
+    indented += "a b\n  b a b\n";
+    words += "ab a  b ";
+  }
+  for (const std::string& json : tokenizers) {
+    const auto tokenizer = OpenTokenizer(folder.Write("tokenizer.json", json));
+    INFO(json << tokenizer.status().message());
+    REQUIRE(tokenizer.ok());
+    for (const std::string& text : {lines, indented, words}) {
+      CAPTURE(text.substr(0, 20));
+      std::vector<int32_t> whole;
+      REQUIRE(Encoder(**tokenizer).Encode(text, &whole).ok());
+      REQUIRE(std::count(whole.begin(), whole.end(), 4) == 0);  // unknown
+      TokenizeOptions options;
+      options.files = {folder.Write("t.txt", text)};
+      options.tokenizer = tokenizer->get();
+      options.threads = 2;
+      fs::remove_all(folder.at("out"));
+      REQUIRE(Tokenize(options, folder.at("out")).ok());
+      CHECK(AllTokens(folder.at("out")) == whole);
+    }
+  }
 }
 
 // ---- jobs' data ----
