@@ -37,8 +37,7 @@ absl::StatusOr<std::unique_ptr<UnigramModel>> UnigramModel::Parse(const Json& js
   ATOLL_ASSIGN_OR_RETURN(const int64_t unknown, IntField(json, "unk_id", where, -1, -1, count - 1));
   model->unknown_ = static_cast<int32_t>(unknown);
   ATOLL_ASSIGN_OR_RETURN(const bool fallback, BoolField(json, "byte_fallback", where, false));
-  ATOLL_ASSIGN_OR_RETURN(model->sums_are_floats_,
-                         BoolField(json, "sums_are_floats", where, false));
+  ATOLL_ASSIGN_OR_RETURN(model->sums_are_floats_, BoolField(json, "sums_are_floats", where, false));
   if (fallback) model->fallback_ = ByteTokens(vocabulary);
   const Json& list = Member(json, "vocab");
   double lowest = std::numeric_limits<double>::infinity();

@@ -25,7 +25,9 @@ class UnigramModel : public TokenModel {
   void Encode(std::string_view piece, Scratch* scratch, std::vector<int32_t>* out) const override;
 
  private:
-  double Rounded(double score) const { return sums_are_floats_ ? static_cast<float>(score) : score; }
+  double Rounded(double score) const {
+    return sums_are_floats_ ? static_cast<float>(score) : score;
+  }
   void AddUnknown(std::string_view text, std::vector<int32_t>* out) const;
 
   TextIds ids_;
