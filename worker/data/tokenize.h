@@ -48,6 +48,22 @@ struct TokenizeOptions {
 // left. ABORTED: cancelled.
 absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::string& folder);
 
+// What Tokenize would make of the heads of the files.
+struct TextHeads {
+  int64_t file_bytes = 0;              // of all files
+  int64_t text_bytes = 0, tokens = 0;  // of the heads
+  int64_t counted = 0;                 // of these tokens, those that the loss counts
+  int64_t filler = 0;                  // tokens besides: between conversations
+  std::vector<std::string> unread;     // what is left of files and their number; human-readable
+};
+
+// Reads so many bytes of text of so many files, and whole lines of JSONL.
+absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t bytes_max,
+                                        size_t files_max);
+
+// The file beside the tokenizer at `path` that has a chat template; "": there is none.
+std::string FindChatTemplateFile(const std::string& path);
+
 // The token that ends a document for the tokenizer at `path`: what tokenizer_config.json beside it
 // names as "eos_token"; without one, the first of the usual names that is a token.
 absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
