@@ -185,7 +185,8 @@ TEST_CASE("logs_and_ls_show_what_their_filters_say") {
 TEST_CASE("validate checks here, or also at the coordinator, and prints every default as JSON") {
   Desk desk;
   const std::string path = desk.Write("job.toml", kJob);
-  const std::string valid = path + ": valid; not looked at: corpus.txt\n";
+  const std::string valid =
+      absl::StrCat(path, ": valid; not looked at: ", desk.folder, "/corpus.txt\n");
   CHECK(desk.Run({"validate", path}).out == valid);
   CHECK(desk.Run({"validate", "--ask", path}).out == valid);
   for (const char* ask : {"--json", "--ask"}) {
