@@ -204,15 +204,16 @@ int Validate(const Global& global, const std::string& path, bool ask) {
   if (!spec.ok()) return Fail(spec.status());
   const auto found = InspectJob(*spec);
   if (!found.ok()) return Fail(Annotate(found.status(), path));
-  std::cerr << *found;
+  std::cerr << found->text;
+  const std::string valid = absl::StrCat(path, ": ", ValidText(*found), "\n");
   const auto request = RequestFromFile(path);
   if (!request.ok()) return Fail(request.status());
   if (ask) {
     return Print<v1::ValidateReply>(
         global, [&](Client& client) { return client.Validate(*request); },
-        [&](const v1::ValidateReply&) { return path + ": valid\n"; });
+        [&](const v1::ValidateReply&) { return valid; });
   }
-  std::cout << (global.json ? Json(request->spec()) : path + ": valid\n");
+  std::cout << (global.json ? Json(request->spec()) : valid);
   return 0;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/plural.h"
 #include "common/status.h"
 #include "coordinator/planner/replica_problem.h"
 #include "coordinator/planner/together.h"
@@ -211,11 +212,12 @@ constexpr const char* kStates[] = {"train", "push", "wait", "pull", "down"};
 std::string RoundsText(const plan::IslandChoice& choice, const plan::IslandOptions& options,
                        const sim::RoundsProblem& problem, const sim::RoundsResult& result) {
   std::string text = absl::StrFormat(
-      "%d rounds of %d steps committed in %.4g s, server at %s: %.4g tokens/s, %.1f%% of islands "
+      "%s of %s committed in %.4g s, server at %s: %.4g tokens/s, %.1f%% of islands "
       "that only train\n\n%-16s %10s %9s %8s %8s %8s %8s %8s %10s\n",
-      result.rounds, options.steps_per_round, Seconds(problem.until_ns), choice.server_site,
-      result.tokens_per_s, 100 * result.efficiency, "island", "step", "rounds in", kStates[0],
-      kStates[1], kStates[2], kStates[3], kStates[4], "steps lost");
+      CountText(result.rounds, "round"), CountText(options.steps_per_round, "step"),
+      Seconds(problem.until_ns), choice.server_site, result.tokens_per_s, 100 * result.efficiency,
+      "island", "step", "rounds in", kStates[0], kStates[1], kStates[2], kStates[3], kStates[4],
+      "steps lost");
   size_t i = 0;
   for (const auto& [site, plan] : choice.islands) {
     const sim::IslandUse& use = result.islands[i++];

@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/model/job_model.h"
 #include "common/model/layout.h"
+#include "common/plural.h"
 #include "common/status.h"
 #include "common/tokenizer/tokenizer.h"
 #include "worker/data/images.h"
@@ -16,15 +18,16 @@
 namespace atl::cli {
 namespace {
 
-// The line for what is there, or that it is not on this machine; the error otherwise.
-absl::Status AddLine(const char* field, const absl::StatusOr<std::string>& found,
-                     std::string* text) {
+// The line for what is there, or that `path` is not on this machine; the error otherwise.
+absl::Status AddLine(const char* field, const std::string& path,
+                     const absl::StatusOr<std::string>& found, JobInspection* job) {
   if (absl::IsNotFound(found.status())) {
-    absl::StrAppend(text, field, ": not looked into: ", found.status().message(), "\n");
+    absl::StrAppend(&job->text, field, ": not looked at: ", found.status().message(), "\n");
+    job->unread.push_back(path);
     return absl::OkStatus();
   }
   ATOLL_RETURN_IF_ERROR(found.status());
-  absl::StrAppend(text, field, ": ", *found, "\n");
+  absl::StrAppend(&job->text, field, ": ", *found, "\n");
   return absl::OkStatus();
 }
 
@@ -45,7 +48,7 @@ absl::StatusOr<std::string> InspectWeights(const std::string& folder, const Mode
     tensors += std::ssize(layout.params);
     numbers += layout.size;
   }
-  return absl::StrCat(tensors, " tensors of ", numbers, " numbers");
+  return absl::StrCat(CountText(tensors, "tensor"), " of ", CountText(numbers, "number"));
 }
 
 // That the token which masks a target is the tokenizer's.
@@ -64,24 +67,36 @@ absl::Status CheckMask(const JobSpec& spec, const ModelConfig& config) {
 
 }  // namespace
 
-absl::StatusOr<std::string> InspectJob(const JobSpec& spec) {
-  std::string text;
+absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec) {
+  JobInspection job;
   const absl::StatusOr<ModelConfig> config = ModelConfigOfJob(spec);
+  const std::string& weights = spec.model.initial_weights_path;
   int64_t vocabulary = spec.model.vocabulary;
   std::optional<ImageShape> images;
   if (config.ok()) {
     vocabulary = config->vocab;
     images = ImageShape{config->image.height, config->image.width, config->image.channels};
-    if (const std::string& weights = spec.model.initial_weights_path; !weights.empty()) {
-      ATOLL_RETURN_IF_ERROR(AddLine("weights", InspectWeights(weights, *config), &text));
+    if (!weights.empty()) {
+      ATOLL_RETURN_IF_ERROR(AddLine("weights", weights, InspectWeights(weights, *config), &job));
     }
   } else {
-    ATOLL_RETURN_IF_ERROR(AddLine("model", config.status(), &text));
+    const std::string& path = spec.model.config_path.empty() ? weights : spec.model.config_path;
+    ATOLL_RETURN_IF_ERROR(AddLine("model", path, config.status(), &job));
     vocabulary = int64_t{1} << 31;  // unknown here
   }
-  ATOLL_RETURN_IF_ERROR(AddLine("data", InspectData(spec.data, vocabulary, images), &text));
+  ATOLL_ASSIGN_OR_RETURN(const DataInspection data, InspectData(spec.data, vocabulary, images));
+  absl::StrAppend(&job.text, "data: ", data.text, "\n");
+  for (const std::string& warning : data.warnings) {
+    absl::StrAppend(&job.text, "warning: ", warning, "\n");
+  }
   if (config.ok()) ATOLL_RETURN_IF_ERROR(CheckMask(spec, *config));
-  return text;
+  job.unread.insert(job.unread.end(), data.unread.begin(), data.unread.end());
+  return job;
+}
+
+std::string ValidText(const JobInspection& found) {
+  if (found.unread.empty()) return "valid";
+  return absl::StrCat("valid; not looked at: ", absl::StrJoin(found.unread, ", "));
 }
 
 }  // namespace atl::cli

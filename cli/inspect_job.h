@@ -10,10 +10,18 @@
 
 namespace atl::cli {
 
+struct JobInspection {
+  std::string text;                 // lines, of warnings too
+  std::vector<std::string> unread;  // what was not looked at
+};
+
 // A line for the model file and the initial weights, if the job has any, and one for tokenizer and
-// data. Reads the beginnings of files alone: of weights names, types and shapes. What is not on
-// this machine is named as not looked into; what a worker would refuse is the error.
-absl::StatusOr<std::string> InspectJob(const JobSpec& spec);
+// data. Reads the beginnings of files alone: of weights names, types and shapes. What a worker
+// would refuse is the error.
+absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec);
+
+// "valid", or what of it was not looked at too.
+std::string ValidText(const JobInspection& found);
 
 }  // namespace atl::cli
 

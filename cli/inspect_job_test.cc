@@ -50,12 +50,13 @@ class Fixture {
     fs::create_directories(fs::path(at(name)).parent_path());
     std::ofstream(at(name)) << text;
   }
-  std::string Found() const {
+  JobInspection Inspect() const {
     const auto found = InspectJob(spec);
     INFO(found.status().message());
     REQUIRE(found.ok());
     return *found;
   }
+  std::string Found() const { return Inspect().text; }
   std::string Refusal() const {
     const auto found = InspectJob(spec);
     REQUIRE_FALSE(found.ok());
@@ -70,7 +71,8 @@ class Fixture {
 
 TEST_CASE("weights_and_data_that_are_here_are_described") {
   Fixture fixture;
-  CHECK_THAT(fixture.Found(), StartsWith("weights: 16 tensors of ") && Contains("\ndata: "));
+  CHECK_THAT(fixture.Found(), StartsWith("weights: 16 tensors of ") && Contains("\ndata: 1 file "));
+  CHECK(ValidText(fixture.Inspect()) == "valid");
 }
 
 TEST_CASE("weights_that_do_not_fit_the_config_are_refused") {
@@ -90,12 +92,15 @@ TEST_CASE("folder_without_safetensors_is_refused_with_the_conversion_of_pickles"
   CHECK_THAT(fixture.Refusal(), Contains("pytorch_model.bin") && Contains("architectures[0]"));
 }
 
-TEST_CASE("weights_of_another_machine_are_named_as_not_looked_into") {
+TEST_CASE("weights_and_data_of_another_machine_are_named_as_not_looked_at") {
   Fixture fixture;
   fixture.Write("config.json", kConfig);
   fixture.spec.model.config_path = fixture.at("config.json");
   fixture.spec.model.initial_weights_path = fixture.at("elsewhere");
-  CHECK_THAT(fixture.Found(), StartsWith("weights: not looked into: "));
+  CHECK_THAT(fixture.Found(), StartsWith("weights: not looked at: "));
+  fixture.spec.data.validation_path = fixture.at("far.txt");
+  CHECK(ValidText(fixture.Inspect()) ==
+        "valid; not looked at: " + fixture.at("elsewhere") + ", " + fixture.at("far.txt"));
 }
 
 TEST_CASE("unknown_field_of_a_config_is_refused_by_name") {
@@ -150,10 +155,24 @@ TEST_CASE("mask_of_the_tokenizer_that_is_not_the_models_is_refused") {
   CHECK_THAT(fixture.Found(), Contains("data: "));
 }
 
+TEST_CASE("warning_of_a_chat_template_is_a_line_of_its_own") {
+  Fixture fixture;
+  fixture.Write("base/tokenizer.json", R"({"model": {"type": "WordLevel", "vocab": {"a": 0},
+                                           "unk_token": "a"}})");
+  fixture.Write("base/chat_template.jinja", "{{ messages }}");
+  fixture.Write("chat.jsonl", R"({"prompt": "a", "answer": "a"})");
+  fixture.spec.data.format = DataFormat::kChat;
+  fixture.spec.data.path = fixture.at("chat.jsonl");
+  fixture.spec.data.tokenizer_path = fixture.at("base");
+  fixture.spec.data.sequence_length = 1;
+  fixture.spec.data.validation_fraction = 0;
+  CHECK_THAT(fixture.Found(), Contains("\nwarning: " + fixture.at("base/chat_template.jinja")));
+}
+
 TEST_CASE("data_that_lack_a_sequence_are_refused") {
   Fixture fixture;
   fixture.Write("text.txt", "eight by");
-  CHECK_THAT(fixture.Refusal(), Contains("8 tokens are less than one sequence"));
+  CHECK_THAT(fixture.Refusal(), Contains("8 tokens to train on, less than one sequence"));
 }
 
 }  // namespace

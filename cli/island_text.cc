@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/render.h"
+#include "common/plural.h"
 #include "common/protocol/tensor_groups.h"
 
 namespace atl::cli {
@@ -40,8 +41,7 @@ std::string Ms(double ns) { return Fixed(ns / 1e6, 1); }
 
 // "1 replica x 2 stages of two halves": a device with two stages of a replica has halves.
 std::string ShapeOf(const v1::PlannedIsland& plan) {
-  std::string text =
-      absl::StrCat(plan.replicas_size(), plan.replicas_size() == 1 ? " replica" : " replicas");
+  std::string text = CountText(plan.replicas_size(), "replica");
   size_t least = SIZE_MAX, most = 0, parts = 0;
   for (const v1::Replica& replica : plan.replicas()) {
     std::set<std::string> devices;
@@ -53,8 +53,9 @@ std::string ShapeOf(const v1::PlannedIsland& plan) {
     parts = std::max(parts, static_cast<size_t>(replica.stages_size()));
   }
   if (most == 0) return text;
-  absl::StrAppend(&text, " x ", least == most ? "" : absl::StrCat(least, " to "), most,
-                  most == 1 ? " stage" : " stages", parts > most ? " of two halves" : "");
+  absl::StrAppend(&text, " x ", least == most ? "" : absl::StrCat(least, " to "),
+                  CountText(static_cast<int64_t>(most), "stage"),
+                  parts > most ? " of two halves" : "");
   return text;
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/island_text.h"
 #include "common/bytes_text.h"
+#include "common/plural.h"
 
 namespace atl::cli {
 namespace {
@@ -224,7 +225,7 @@ std::string JobText(const v1::Job& job, int decisions) {
                     "\n");
   }
   const v1::Ledger& ledger = job.ledger();
-  absl::StrAppend(&out, "  data: ", ledger.committed(), " sequences in the model, ",
+  absl::StrAppend(&out, "  data: ", CountText(ledger.committed(), "sequence"), " in the model, ",
                   ledger.pushed(), " pushed, ", ledger.leased(), " leased, ", ledger.free(),
                   " free of ", ledger.budget(), "\n");
   if (!Ended(s.state())) {
@@ -232,8 +233,9 @@ std::string JobText(const v1::Job& job, int decisions) {
                     job.round().reason().empty() ? "" : "; ", job.round().reason(), "\n");
   }
   if (job.shards_size() > 0) {
-    absl::StrAppend(&out, "  ", job.shards_size(), " shards; the fullest server holds ",
-                    Fixed(job.placement_max_over_mean(), 3), " times the mean\n");
+    absl::StrAppend(&out, "  ", CountText(job.shards_size(), "shard"),
+                    "; the fullest server holds ", Fixed(job.placement_max_over_mean(), 3),
+                    " times the mean\n");
     for (const absl::string_view server : absl::StrSplit(job.placement(), "; ")) {
       if (!server.empty()) absl::StrAppend(&out, "    ", server, "\n");
     }
@@ -336,9 +338,9 @@ std::string ProgressLine(const v1::Job& job) {
                       ", step ", heard ? absl::StrCat(steps) : "-", ", ", Fixed(100 * Done(s), 1),
                       "%, loss ", Loss(ShownLoss(s)), ", validation ", Loss(s.validation_loss()),
                       ", ", Ended(s.state()) ? "mean " : "", SpeedText(s), " tokens/s, ",
-                      Ended(s.state())
-                          ? absl::StrCat("ran for ", DurationText(s))
-                          : absl::StrCat(s.active_islands(), " islands, ", TimeLeft(s), " left"),
+                      Ended(s.state()) ? absl::StrCat("ran for ", DurationText(s))
+                                       : absl::StrCat(CountText(s.active_islands(), "island"), ", ",
+                                                      TimeLeft(s), " left"),
                       s.waiting_for().empty() ? "" : "; " + s.waiting_for(), "\n");
 }
 

@@ -15,6 +15,7 @@
 #include "cli/render.h"
 #include "common/bytes_text.h"
 #include "common/end_signals.h"
+#include "common/plural.h"
 #include "worker/data/inputs.h"
 #include "worker/data/tokenize.h"
 
@@ -136,9 +137,10 @@ int TokenizeCommand(const Global& global, const TokenizeFlags& flags) {
                                    {"token_bits", index->token_bits}};
     std::cout << answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   } else {
-    std::cout << absl::StrFormat("%s: %d tokens of %d documents in %d shards of %d bits\n",
-                                 flags.folder, index->tokens, index->documents,
-                                 index->shards.size(), index->token_bits);
+    std::cout << absl::StrCat(flags.folder, ": ", CountText(index->tokens, "token"), " of ",
+                              CountText(index->documents, "document"), " in ",
+                              CountText(std::ssize(index->shards), "shard"), " of ",
+                              index->token_bits, " bits\n");
   }
   return 0;
 }

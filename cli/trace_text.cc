@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/render.h"
 #include "cli/trace_reasons.h"
+#include "common/plural.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
 
@@ -164,7 +165,8 @@ std::string TraceText(const TraceAnswer& answer) {
   std::string text = absl::StrCat(answer.job, ", island ", answer.island, " led by ", answer.leader,
                                   ", generation ", answer.generation);
   if (measured.plan_number > 0) absl::StrAppend(&text, ", plan ", measured.plan_number);
-  absl::StrAppend(&text, ": step ", measured.step, ", ", measured.sequences, " sequences\n");
+  absl::StrAppend(&text, ": step ", measured.step, ", ", CountText(measured.sequences, "sequence"),
+                  "\n");
   if (answer.predicted) {
     const double ratio = static_cast<double>(measured.step_ns) /
                          static_cast<double>(std::max<int64_t>(1, answer.predicted->step_ns));

@@ -38,10 +38,11 @@ class JsonTokenizer : public Tokenizer {
  private:
   absl::Status ParseModel(const Json& json);
   absl::Status ParseAddedTokens(const Json& list);
-  absl::Status Append(std::string_view text, EncodeScratch* scratch,
+  absl::Status Append(std::string_view text, bool continues, EncodeScratch* scratch,
                       std::vector<int32_t>* out) const override;
-  absl::Status AppendText(std::string_view text, bool at_start, EncodeScratch* scratch,
-                          std::vector<int32_t>* out) const;
+  // `at_start` and `continues` as the pre-tokenizer has them.
+  absl::Status AppendText(std::string_view text, bool at_start, bool continues,
+                          EncodeScratch* scratch, std::vector<int32_t>* out) const;
 
   uint64_t digest_ = 0;
   std::shared_ptr<Vocabulary> vocabulary_ = std::make_shared<Vocabulary>();
@@ -109,7 +110,7 @@ absl::Status JsonTokenizer::ParseAddedTokens(const Json& list) {
     }
     std::string content = token.content;
     ATOLL_ASSIGN_OR_RETURN(const bool as_spelt, BoolField(json, "as_spelt", where, false));
-    if (!as_spelt) ATOLL_RETURN_IF_ERROR(normalizer_->Apply(&content));
+    if (!as_spelt) ATOLL_RETURN_IF_ERROR(normalizer_->Apply(&content, false));
     in_normalized_.Add(content, token);
   }
   return absl::OkStatus();
@@ -134,11 +135,12 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> JsonTokenizer::Parse(const Json
   return result;
 }
 
-absl::Status JsonTokenizer::AppendText(std::string_view text, bool at_start, EncodeScratch* scratch,
-                                       std::vector<int32_t>* out) const {
+absl::Status JsonTokenizer::AppendText(std::string_view text, bool at_start, bool continues,
+                                       EncodeScratch* scratch, std::vector<int32_t>* out) const {
   Pieces pieces;
   pieces.text = std::string(text);
   pieces.at_start = at_start;
+  pieces.continues = continues;
   pieces.ranges.push_back({0, text.size()});
   ATOLL_RETURN_IF_ERROR(pre_tokenizer_.steps->Apply(&pieces));
   for (const Pieces::Range& range : pieces.ranges) {
@@ -151,7 +153,7 @@ absl::Status JsonTokenizer::AppendText(std::string_view text, bool at_start, Enc
   return absl::OkStatus();
 }
 
-absl::Status JsonTokenizer::Append(std::string_view text, EncodeScratch* scratch,
+absl::Status JsonTokenizer::Append(std::string_view text, bool continues, EncodeScratch* scratch,
                                    std::vector<int32_t>* out) const {
   std::vector<AddedTokenFinder::Segment> segments, inner;
   raw_.Split(text, &segments);
@@ -160,12 +162,12 @@ absl::Status JsonTokenizer::Append(std::string_view text, EncodeScratch* scratch
       out->push_back(segment.id);
       continue;
     }
-    const bool at_start = segment.text.data() == text.data();
+    const bool first = segment.text.data() == text.data();
     std::string normalized;
     std::string_view given = segment.text;
     if (normalizes_) {
       normalized = std::string(given);
-      ATOLL_RETURN_IF_ERROR(normalizer_->Apply(&normalized));
+      ATOLL_RETURN_IF_ERROR(normalizer_->Apply(&normalized, first && continues));
       given = normalized;
     }
     inner.clear();
@@ -174,8 +176,9 @@ absl::Status JsonTokenizer::Append(std::string_view text, EncodeScratch* scratch
       if (part.id >= 0) {
         out->push_back(part.id);
       } else {
+        const bool begins = first && part.text.data() == given.data();
         ATOLL_RETURN_IF_ERROR(
-            AppendText(part.text, at_start && part.text.data() == given.data(), scratch, out));
+            AppendText(part.text, begins && !continues, begins && continues, scratch, out));
       }
     }
   }
@@ -199,15 +202,16 @@ absl::StatusOr<std::string> JsonTokenizer::Decode(std::span<const int32_t> ids,
 }  // namespace
 }  // namespace tokenizer
 
-absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(std::string_view text,
-                                                                    const std::string& name) {
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(
+    std::string_view text, const std::string& name, std::optional<uint64_t> digest) {
   const std::string where = absl::StrCat("tokenizer ", name);
   const tokenizer::Json json =
       tokenizer::Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": is not JSON"));
   }
-  auto parsed = tokenizer::JsonTokenizer::Parse(json, XXH3_64bits(text.data(), text.size()));
+  auto parsed = tokenizer::JsonTokenizer::Parse(
+      json, digest.has_value() ? *digest : XXH3_64bits(text.data(), text.size()));
   if (!parsed.ok()) return Annotate(parsed.status(), where);
   return parsed;
 }

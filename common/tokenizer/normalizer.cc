@@ -18,7 +18,7 @@ template <typename Function>
 class Always : public Normalizer {
  public:
   explicit Always(Function function) : function_(std::move(function)) {}
-  absl::Status Apply(std::string* text) const override {
+  absl::Status Apply(std::string* text, bool /*continues*/) const override {
     *text = function_(*text);
     return absl::OkStatus();
   }
@@ -35,8 +35,8 @@ std::unique_ptr<Normalizer> MakeAlways(Function function) {
 class Sequence : public Normalizer {
  public:
   explicit Sequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
-  absl::Status Apply(std::string* text) const override {
-    for (const auto& step : steps_) ATOLL_RETURN_IF_ERROR(step->Apply(text));
+  absl::Status Apply(std::string* text, bool continues) const override {
+    for (const auto& step : steps_) ATOLL_RETURN_IF_ERROR(step->Apply(text, continues));
     return absl::OkStatus();
   }
 
@@ -48,7 +48,7 @@ class ReplacePattern : public Normalizer {
  public:
   ReplacePattern(Regex pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  absl::Status Apply(std::string* text) const override {
+  absl::Status Apply(std::string* text, bool /*continues*/) const override {
     ATOLL_ASSIGN_OR_RETURN(*text, Replaced(pattern_, *text, content_));
     return absl::OkStatus();
   }
@@ -56,6 +56,20 @@ class ReplacePattern : public Normalizer {
  private:
   Regex pattern_;
   std::string content_;
+};
+
+class Prepend : public Normalizer {
+ public:
+  Prepend(std::string prefix, bool if_continued)
+      : prefix_(std::move(prefix)), if_continued_(if_continued) {}
+  absl::Status Apply(std::string* text, bool continues) const override {
+    if (!text->empty() && (!continues || if_continued_)) text->insert(0, prefix_);
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string prefix_;
+  bool if_continued_;
 };
 
 template <typename Keep>
@@ -284,10 +298,9 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseNormalizer(const Json& json,
     return MakeAlways([left, right](std::string_view text) { return Stripped(text, left, right); });
   }
   if (type == "Prepend") {
-    ATOLL_ASSIGN_OR_RETURN(const std::string prefix, TextField(json, "prepend", where, ""));
-    return MakeAlways([prefix](std::string_view text) {
-      return text.empty() ? std::string() : absl::StrCat(prefix, View(text));
-    });
+    ATOLL_ASSIGN_OR_RETURN(std::string prefix, TextField(json, "prepend", where, ""));
+    ATOLL_ASSIGN_OR_RETURN(const bool continued, BoolField(json, "if_continued", where, false));
+    return std::make_unique<Prepend>(std::move(prefix), continued);
   }
   return Unsupported(where, type);
 }

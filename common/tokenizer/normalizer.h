@@ -15,7 +15,9 @@ namespace atl::tokenizer {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  virtual absl::Status Apply(std::string* text) const = 0;
+  // `continues`: what stands before the text was given earlier, up to a line end or a space.
+  // Nothing that belongs in front of a whole text is put there.
+  virtual absl::Status Apply(std::string* text, bool continues) const = 0;
 };
 
 // `where` names the object in messages. null: a normalizer that changes nothing.

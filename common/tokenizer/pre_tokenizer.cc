@@ -74,13 +74,13 @@ class SplitByPredicate : public PreTokenizer {
   Behavior behavior_;
 };
 
-// Writes each piece anew: function(piece, whether the text begins with it).
+// Writes each piece anew: function(piece, whether it is at the beginning of the text).
 template <typename Function>
 void Rewrite(Pieces* pieces, Function function) {
   std::string text;
   for (size_t i = 0; i < pieces->ranges.size(); ++i) {
     Pieces::Range& range = pieces->ranges[i];
-    const std::string piece = function(pieces->piece(range), pieces->at_start && range.begin == 0);
+    const std::string piece = function(pieces->piece(range), range.begin == 0);
     range = {text.size(), text.size() + piece.size()};
     text += piece;
   }
@@ -90,8 +90,9 @@ void Rewrite(Pieces* pieces, Function function) {
 class PrefixSpace : public PreTokenizer {
  public:
   absl::Status Apply(Pieces* pieces) const override {
-    Rewrite(pieces, [](std::string_view piece, bool) {
-      return piece.starts_with(' ') ? std::string(piece) : absl::StrCat(" ", View(piece));
+    Rewrite(pieces, [&](std::string_view piece, bool first) {
+      const bool wanted = !piece.starts_with(' ') && !(first && pieces->continues);
+      return wanted ? absl::StrCat(" ", View(piece)) : std::string(piece);
     });
     return absl::OkStatus();
   }
@@ -113,7 +114,8 @@ class Metaspace : public PreTokenizer {
   absl::Status Apply(Pieces* pieces) const override {
     Rewrite(pieces, [&](std::string_view piece, bool first) {
       std::string text = absl::StrReplaceAll(View(piece), {{" ", replacement_}});
-      const bool wanted = prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && first);
+      const bool wanted = prepend_ == Prepend::kAlways ||
+                          (prepend_ == Prepend::kFirst && first && pieces->at_start);
       if (!wanted || absl::StartsWith(text, replacement_)) return text;
       return absl::StrCat(replacement_, text);
     });

@@ -20,7 +20,8 @@ struct Pieces {
   };
   std::string text;
   std::vector<Range> ranges;
-  bool at_start = true;  // the text is the beginning of what the user gave
+  bool at_start = true;    // the text is the beginning of what the user gave
+  bool continues = false;  // what stands before the text was given earlier (normalizer.h)
 
   std::string_view piece(const Range& range) const {
     return std::string_view(text).substr(range.begin, range.end - range.begin);

@@ -1,7 +1,7 @@
 // SentencePiece's .model files, as the tokenizer.json that says the same. Where Hugging Face's
 // library and SentencePiece's own differ, fields of this folder's own ask for the latter:
-// "longest_key" and "kept" of a Precompiled normalizer, "as_spelt" of an added token,
-// "lowest_score" and "sums_are_floats" of a Unigram model, and scores that are null.
+// "longest_key" and "kept" of a Precompiled normalizer, "if_continued" of Prepend, "as_spelt" of an
+// added token, "lowest_score" and "sums_are_floats" of a Unigram model, and scores that are null.
 
 #include <xxhash.h>
 
@@ -11,6 +11,7 @@
 
 #include "absl/strings/escaping.h"
 #include "common/status.h"
+#include "common/tokenizer/charsmap.h"
 #include "common/tokenizer/json_fields.h"
 #include "common/tokenizer/sentencepiece_model.pb.h"
 #include "common/tokenizer/tokenizer.h"
@@ -115,6 +116,12 @@ absl::StatusOr<Json> ModelOf(const Model& model) {
   return absl::UnimplementedError("models of words or characters are not supported");
 }
 
+bool MakesLineEndsSpaces(const Model::Normalizer& spec) {
+  if (spec.precompiled_charsmap().empty()) return false;
+  const auto map = tokenizer::Charsmap::Parse(spec.precompiled_charsmap());
+  return map.ok() && map->NormalizedByLongestKey("\n") == " ";
+}
+
 Json NormalizerOf(const Model& model) {
   const Model::Normalizer& spec = model.normalizer_spec();
   Json steps = Json::array();
@@ -128,14 +135,20 @@ Json NormalizerOf(const Model& model) {
                      {"longest_key", true},
                      {"kept", kept}});
   }
+  // Before extra spaces are removed: a text that continues another may begin with one that counts.
+  if (spec.add_dummy_prefix()) {
+    // The space that the line end at the cut became was removed at the end of the text before.
+    const bool is_removed = spec.remove_extra_whitespaces() && MakesLineEndsSpaces(spec);
+    steps.push_back({{"type", "Prepend"}, {"prepend", " "}, {"if_continued", is_removed}});
+  }
   if (spec.remove_extra_whitespaces()) {
     const std::string at_end =
         spec.escape_whitespaces() ? absl::StrCat("[ ", kSpace, "]+$") : " +$";
+    const std::string at_begin = spec.add_dummy_prefix() ? "" : "^ +|";
     steps.push_back({{"type", "Replace"},
-                     {"pattern", {{"Regex", absl::StrCat("^ +|", at_end, "| +(?= )")}}},
+                     {"pattern", {{"Regex", absl::StrCat(at_begin, at_end, "| +(?= )")}}},
                      {"content", ""}});
   }
-  if (spec.add_dummy_prefix()) steps.push_back({{"type", "Prepend"}, {"prepend", " "}});
   if (spec.escape_whitespaces()) {
     steps.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}});
   }
@@ -194,7 +207,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(const std::s
   }
   const auto json = JsonOf(parsed);
   if (!json.ok()) return Annotate(json.status(), absl::StrCat("tokenizer ", name));
-  return ParseTokenizerJson(json->dump(), name);
+  return ParseTokenizerJson(json->dump(), name, XXH3_64bits(model.data(), model.size()));
 }
 
 }  // namespace atl

@@ -42,16 +42,16 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenTokenizer(const std::string
   return ParseTokenizerJson(text, file);
 }
 
-absl::Status Encoder::Encode(std::string_view text, std::vector<int32_t>* out) {
+absl::Status Encoder::Encode(std::string_view text, std::vector<int32_t>* out, bool continues) {
   if (text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a text of ", text.size(),
                                                    " bytes is longer than ", kMaxTextBytes,
                                                    "; cut it into documents"));
   }
   if (!tokenizer::IsWellFormed(text)) {
-    return tokenizer_.Append(tokenizer::Repaired(text), &scratch_, out);
+    return tokenizer_.Append(tokenizer::Repaired(text), continues, &scratch_, out);
   }
-  return tokenizer_.Append(text, &scratch_, out);
+  return tokenizer_.Append(text, continues, &scratch_, out);
 }
 
 absl::Status Encoder::EncodeFramed(std::string_view text, std::vector<int32_t>* out) {

@@ -57,8 +57,9 @@ class Tokenizer {
 
  private:
   friend class Encoder;
-  // Appends the tokens of well-formed text, without before() and after().
-  virtual absl::Status Append(std::string_view text, EncodeScratch* scratch,
+  // Appends the tokens of well-formed text, without before() and after(). `continues`: as of
+  // Encoder::Encode.
+  virtual absl::Status Append(std::string_view text, bool continues, EncodeScratch* scratch,
                               std::vector<int32_t>* out) const = 0;
 };
 
@@ -67,8 +68,9 @@ class Tokenizer {
 absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenTokenizer(const std::string& path);
 
 // The same for a tokenizer.json in memory; `name` stands in messages.
-absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(std::string_view text,
-                                                                    const std::string& name);
+// `digest`: of the file that the text was made from; nullopt: the text's own.
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(
+    std::string_view text, const std::string& name, std::optional<uint64_t> digest = std::nullopt);
 
 // The same for a SentencePiece model in memory.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(const std::string& model,
@@ -79,8 +81,10 @@ class Encoder {
  public:
   explicit Encoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  // Appends the text's tokens. Bytes that are not UTF-8 count as U+FFFD.
-  absl::Status Encode(std::string_view text, std::vector<int32_t>* out);
+  // Appends the text's tokens. Bytes that are not UTF-8 count as U+FFFD. `continues`: the text is a
+  // later part of one that was cut behind a line end or before a space, so that the tokenizer puts
+  // no space in front of it, unless it removes the white space at the cut.
+  absl::Status Encode(std::string_view text, std::vector<int32_t>* out, bool continues = false);
 
   // With the tokens before and after a text.
   absl::Status EncodeFramed(std::string_view text, std::vector<int32_t>* out);

@@ -28,8 +28,9 @@ inline std::string FreshFolder() {
 class Command {
  public:
   // `arguments` begin with the program, "cli/atoll". Standard error goes to a file in `folder`;
-  // standard output is a pipe.
-  Command(std::vector<std::string> arguments, const std::string& folder)
+  // standard output is a pipe. `input`: a file for standard input; "": the test's own.
+  Command(std::vector<std::string> arguments, const std::string& folder,
+          const std::string& input = "")
       : errors_path_(folder + "/stderr") {
     int ends[2];
     REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
@@ -40,6 +41,7 @@ class Command {
     REQUIRE(process_ >= 0);
     if (process_ == 0) {
       const int errors = open(errors_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      if (!input.empty()) dup2(open(input.c_str(), O_RDONLY), STDIN_FILENO);
       signal(SIGINT, SIG_DFL);  // the test's parent may ignore it
       dup2(ends[1], STDOUT_FILENO);
       dup2(errors, STDERR_FILENO);
@@ -71,6 +73,15 @@ class Command {
       if (!ReadSome()) return "";
     }
   }
+
+  // Standard output so far, once it has so many bytes or has ended.
+  const std::string& WaitForBytes(size_t bytes) {
+    while (unread_.size() < bytes && ReadSome()) {
+    }
+    return unread_;
+  }
+
+  bool IsRunning() const { return waitpid(process_, nullptr, WNOHANG) == 0; }
 
   void Interrupt() { kill(process_, SIGINT); }
 

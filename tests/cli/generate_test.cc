@@ -143,6 +143,57 @@ TEST_CASE("generate_goes_on_as_the_model_without_a_cache_does_and_repeats_by_see
   CHECK(stopped["text"] == " the words is");
 }
 
+TEST_CASE("generate_samples_within_top_k_and_top_p_as_the_model_without_a_cache_does") {
+  const std::string folder = FreshFolder();
+  const auto trained = TrainFolder(folder);
+  const auto tokenizer = OpenTokenizer(folder + "/model");
+  std::vector<int32_t> prompt;
+  REQUIRE(Encoder(**tokenizer).Encode("The first of", &prompt).ok());
+  const auto generated = [&](const char* flag, const char* value) {
+    return Run({"generate", folder + "/model", "--prompt", "The first of", "--temperature", "3",
+                "--tokens", "30", "--seed", "5", flag, value},
+               folder)["text"]
+        .get<std::string>();
+  };
+  const auto expected = [&](SamplingOptions options) {
+    options.count = 30;
+    options.temperature = 3;
+    options.seed = 5;
+    return *(*tokenizer)->Decode(*Generate(*trained->runner, nullptr, prompt, options), true);
+  };
+  const std::string likeliest = expected({.top_k = 1});
+  CHECK(likeliest.starts_with(" the words is one"));
+  CHECK(generated("--top-k", "1") == likeliest);
+  CHECK(generated("--top-p", "0.000001") == likeliest);
+  CHECK(generated("--top-p", "0.6") == expected({.top_p = 0.6}));
+  CHECK(generated("--top-p", "0.6") != generated("--top-p", "1"));
+  CHECK(generated("--top-k", "4") == expected({.top_k = 4}));
+  CHECK(generated("--top-k", "4") != likeliest);
+}
+
+TEST_CASE("generate_reads_standard_input_and_writes_while_it_generates") {
+  const std::string folder = FreshFolder();
+  const auto trained = TrainFolder(folder);
+  const std::string input = folder + "/prompt.txt";
+  std::ofstream(input) << "The first of\n";
+  const std::vector<std::string> arguments = {"cli/atoll",     "generate", folder + "/model",
+                                              "--temperature", "0",        "--tokens"};
+  const auto with = [&](std::initializer_list<std::string> more) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), more);
+    return all;
+  };
+  const std::string expected = "The first of the words is one";
+
+  Command endless(with({"1000000000"}), folder, input);
+  CHECK(endless.WaitForBytes(expected.size()).starts_with(expected));
+  CHECK(endless.IsRunning());
+
+  Command stopped(with({"30", "--stop", "nowhere", "--stop", "s one"}), folder, input);
+  CHECK(stopped.Wait() == 0);
+  CHECK(stopped.rest() == "The first of the words i\n");
+}
+
 TEST_CASE("generate_without_a_tokenizer_or_with_another_models_says_so") {
   const std::string folder = FreshFolder();
   const auto trained = TrainFolder(folder);

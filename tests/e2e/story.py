@@ -115,7 +115,7 @@ class Story(Cluster):
             member["attached"] for member in self.json("status")["members"]), LIMIT_S)
 
     def job_file(self, name="tale", **changes):
-        """Path of a job file. Changes are section__key=value."""
+        """Path of a job file. Changes are section__key=value; None leaves a key out."""
         job = {"model": {"hidden": 32, "layers": 2, "heads": 2},
                "data": {"path": self.text, "sequence_length": 32},
                "inner": {"batch_sequences": 8, "learning_rate": 3e-3},
@@ -135,7 +135,8 @@ class Story(Cluster):
             for section, fields in job.items():
                 out.write(f"[{section}]\n")
                 for field, value in fields.items():
-                    out.write(f"{field} = {json.dumps(value)}\n")  # for these, TOML's form too
+                    if value is not None:
+                        out.write(f"{field} = {json.dumps(value)}\n")  # for these, TOML's form too
         return path
 
     def submits(self, name="tale", **changes):

@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "common/rng.h"
 #include "common/tokenizer/regex.h"
+#include "common/tokenizer/sentencepiece_model.pb.h"
 #include "common/tokenizer/unicode.h"
 
 namespace atl {
@@ -215,17 +216,68 @@ TEST_CASE("a file with any bytes changed gives a tokenizer or an error") {
   }
 }
 
-TEST_CASE("a precompiled map replaces clusters and characters, and walks stay inside it") {
-  // One key: "a" becomes "xy". A double array of 256 units, Darts-clone's layout.
+// A precompiled map of one key: a double array of 256 units, Darts-clone's layout, and the texts.
+std::string OneKeyMap(unsigned char key, const std::string& replacement) {
   std::vector<uint32_t> units(256, 0);
-  units[0] = 1u << 10;                          // offset 1
-  units[1 ^ 'a'] = ('a' | 1u << 8 | 1u << 10);  // label a, a leaf, offset 1
-  units[(1 ^ 'a') ^ 1] = 1u << 31;              // value 0
+  units[0] = 1u << 10;                        // offset 1
+  units[1 ^ key] = key | 1u << 8 | 1u << 10;  // label, a leaf, offset 1
+  units[(1 ^ key) ^ 1] = 1u << 31;            // value 0
   std::string bytes(4, '\0');
   const uint32_t trie_bytes = 1024;
   std::memcpy(bytes.data(), &trie_bytes, 4);
   bytes.append(reinterpret_cast<const char*>(units.data()), trie_bytes);
-  bytes.append("xy\0", 3);
+  return bytes + replacement + '\0';
+}
+
+// SentencePiece's BPE of "a", "b", a line end and a space with each.
+std::string PairsModel(const std::string& charsmap, bool remove_extra_whitespaces) {
+  sentencepiece::Model model;
+  for (const char* piece : {"<unk>", "a", "b", "\n", "\xe2\x96\x81",
+                            "\xe2\x96\x81"
+                            "a",
+                            "\xe2\x96\x81"
+                            "b"}) {
+    auto* added = model.add_pieces();
+    added->set_piece(piece);
+    added->set_type(added == &model.pieces(0) ? sentencepiece::Model::Piece::UNKNOWN
+                                              : sentencepiece::Model::Piece::NORMAL);
+  }
+  model.mutable_trainer_spec()->set_model_type(sentencepiece::Model::Trainer::BPE);
+  model.mutable_trainer_spec()->set_unk_id(0);
+  model.mutable_trainer_spec()->set_bos_id(-1);
+  auto* normalizer = model.mutable_normalizer_spec();
+  normalizer->set_precompiled_charsmap(charsmap);
+  normalizer->set_add_dummy_prefix(true);
+  normalizer->set_remove_extra_whitespaces(remove_extra_whitespaces);
+  normalizer->set_escape_whitespaces(true);
+  return model.SerializeAsString();
+}
+
+TEST_CASE("a_sentencepiece_text_that_continues_another_has_the_tokens_of_both_as_one") {
+  const std::vector<std::pair<std::string, std::string>> cuts = {
+      {"a b\n", "a b"}, {"a b\n", "  b"}, {"a ", ""}, {"", "a"}, {"a b", " b"}};
+  for (const bool line_ends_are_spaces : {false, true}) {
+    for (const bool removes : {false, true}) {
+      if (line_ends_are_spaces && !removes) continue;  // a cut behind a line end adds a token
+      CAPTURE(line_ends_are_spaces, removes);
+      const auto tokenizer = ParseSentencePiece(
+          PairsModel(line_ends_are_spaces ? OneKeyMap('\n', " ") : "", removes), "m.model");
+      INFO(tokenizer.status().message());
+      REQUIRE(tokenizer.ok());
+      for (const auto& [first, second] : cuts) {
+        CAPTURE(first, second);
+        Encoder encoder(**tokenizer);
+        std::vector<int32_t> parts;
+        REQUIRE(encoder.Encode(first, &parts).ok());
+        REQUIRE(encoder.Encode(second, &parts, /*continues=*/!first.empty()).ok());
+        CHECK(parts == Ids(**tokenizer, first + second));
+      }
+    }
+  }
+}
+
+TEST_CASE("a precompiled map replaces clusters and characters, and walks stay inside it") {
+  const std::string bytes = OneKeyMap('a', "xy");
   const std::string json = Json(kWords,
                                 ", \"normalizer\": {\"type\": \"Precompiled\", "
                                 "\"precompiled_charsmap\": \"" +

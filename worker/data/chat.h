@@ -1,13 +1,17 @@
 // Conversations to fine-tune on: a JSON object a line, either {"messages": [{"role": ...,
-// "content":
-// ...}, ...]} or {"prompt": ..., "answer": ...}. The loss counts the tokens of the answers
-// (messages of the role "assistant") and of what ends them; all others are masked
+// "content": ...}, ...]} or {"prompt": ..., "answer": ...}. The loss counts the tokens of the
+// answers (messages of the role "assistant") and of what ends them; all others are masked
 // (common/masked_tokens.h).
 //
 // How messages are framed follows from the tokenizer's special tokens:
-//   chatml  <|im_start|>ROLE\nCONTENT<|im_end|>\n                              (Qwen and others)
-//   llama3  <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|>
-//   plain   CONTENT, and behind an answer the end of text                      (all others)
+//   chatml   <|im_start|>ROLE\nCONTENT<|im_end|>\n                              (Qwen and others)
+//   llama3   <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|>
+//   gemma    <start_of_turn>ROLE\nCONTENT<end_of_turn>\n             ("assistant" is "model")
+//   phi3     <|ROLE|>\nCONTENT<|end|>\n
+//   mistral  [INST] CONTENT[/INST], and answers " CONTENT</s>"  (where [INST] is one token)
+//   plain    CONTENT, and behind an answer the end of text                      (all others)
+// gemma and mistral have no role "system": its text goes in front of the next user message, two
+// line feeds between.
 
 #ifndef ATOLL_WORKER_DATA_CHAT_H_
 #define ATOLL_WORKER_DATA_CHAT_H_
@@ -23,7 +27,7 @@
 
 namespace atl {
 
-enum class ChatTemplate { kPlain, kChatMl, kLlama3 };
+enum class ChatTemplate { kPlain, kChatMl, kLlama3, kGemma, kPhi3, kMistral };
 
 ChatTemplate FindChatTemplate(const Tokenizer* tokenizer);  // null: bytes
 const char* Name(ChatTemplate chat);
@@ -47,7 +51,10 @@ class ChatEncoder {
   absl::Status Encode(const std::vector<ChatMessage>& messages, std::vector<int32_t>* out);
 
  private:
-  absl::Status Add(std::string_view text, bool counts, std::vector<int32_t>* out);
+  // `continues`: as of Encoder::Encode.
+  absl::Status Add(std::string_view text, bool continues, std::vector<int32_t>* out);
+  absl::Status AddMasked(std::string_view text, std::vector<int32_t>* out);
+  absl::Status AddAnswer(const std::string& content, std::vector<int32_t>* out);
 
   const Tokenizer* const tokenizer_;
   const ChatTemplate template_;

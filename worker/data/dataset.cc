@@ -21,10 +21,6 @@ constexpr int64_t kRowsAtOnce = 16;
 constexpr uint64_t kChangeSeed = 0x696d616765;        // of crops and flips, apart from the order
 constexpr uint64_t kSourceSeed = 0x9e3779b97f4a7c15;  // between the orders of a mixture's sources
 
-int64_t SequencesIn(int64_t tokens, int64_t sequence_length) {
-  return tokens < 1 ? 0 : (tokens - 1) / sequence_length;
-}
-
 absl::Status TooSmall(const std::string& path, absl::string_view part, int64_t units, bool images,
                       int64_t sequence_length) {
   if (images) {

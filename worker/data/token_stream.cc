@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "common/bytes_text.h"
 #include "common/check.h"
+#include "common/plural.h"
 #include "worker/data/block_cache.h"
 #include "worker/data/chat.h"
 #include "worker/data/held_out.h"
@@ -22,7 +23,7 @@ namespace atl {
 namespace {
 
 // Changes whenever the same input would make other tokens.
-constexpr uint64_t kTokenizeVersion = 2;
+constexpr uint64_t kTokenizeVersion = 3;
 constexpr int64_t kHeadBytes = 1 << 20;
 constexpr size_t kHeadFiles = 16;
 constexpr size_t kHeadImages = 64;
@@ -87,11 +88,7 @@ absl::StatusOr<uint64_t> CacheKey(const DataSpec& spec, const TextInput& input,
   return key;
 }
 
-// The folder of shards that hold the text's tokens: from the cache, else made now.
-absl::StatusOr<std::string> TokenizeOnce(const DataSpec& spec, const TextInput& input,
-                                         const DataOptions& data) {
-  ATOLL_ASSIGN_OR_RETURN(const uint64_t key, CacheKey(spec, input, data));
-  ATOLL_ASSIGN_OR_RETURN(const int64_t bytes_max, DataCacheBytes());
+TokenizeOptions OptionsFor(const DataSpec& spec, const TextInput& input) {
   TokenizeOptions options;
   options.files = input.files;
   options.jsonl = spec.format != DataFormat::kText;
@@ -99,6 +96,15 @@ absl::StatusOr<std::string> TokenizeOnce(const DataSpec& spec, const TextInput& 
   options.field = spec.field;
   options.tokenizer = input.tokenizer.get();
   options.end_of_text = input.end_of_text;
+  return options;
+}
+
+// The folder of shards that hold the text's tokens: from the cache, else made now.
+absl::StatusOr<std::string> TokenizeOnce(const DataSpec& spec, const TextInput& input,
+                                         const DataOptions& data) {
+  ATOLL_ASSIGN_OR_RETURN(const uint64_t key, CacheKey(spec, input, data));
+  ATOLL_ASSIGN_OR_RETURN(const int64_t bytes_max, DataCacheBytes());
+  TokenizeOptions options = OptionsFor(spec, input);
   options.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   options.cancelled = data.watch.cancelled;
   return TokenCache(DataCacheFolder(), bytes_max).GetOrMake(key, [&](const std::string& folder) {
@@ -106,73 +112,35 @@ absl::StatusOr<std::string> TokenizeOnce(const DataSpec& spec, const TextInput& 
   });
 }
 
-struct Head {
-  int64_t bytes = 0, tokens = 0, counted = 0;  // counted: by the loss
+// One of the paths of a job's data, and what a worker takes from it.
+struct DataPart {
+  std::string name;  // "" of the only one
+  std::string path;
+  double held_out = 0;     // a share of it
+  bool is_source = false;  // of a mixture, whose held-out parts count together
 };
 
-// The whole lines of `text`, and the last one if the file `ended` with it.
-template <typename OnLine>
-absl::Status ForLines(std::string_view text, bool ended, const OnLine& on_line) {
-  int64_t line = 1;
-  for (size_t at = 0; at < text.size(); ++line) {
-    const size_t end = text.find('\n', at);
-    if (end == std::string_view::npos && !ended) break;  // it goes on
-    ATOLL_RETURN_IF_ERROR(on_line(text.substr(at, std::min(end, text.size()) - at), line));
-    if (end == std::string_view::npos) break;
-    at = end + 1;
+// The sequences that a worker makes of so many tokens. INVALID_ARGUMENT: there are none.
+absl::StatusOr<std::string> SequencesText(const DataSpec& spec, const DataPart& part,
+                                          int64_t tokens) {
+  const int64_t held_out = HeldOut(tokens, part.held_out);
+  const int64_t sequences = SequencesIn(tokens - held_out, spec.sequence_length);
+  const int64_t held_out_sequences = SequencesIn(held_out, spec.sequence_length);
+  if (sequences == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data path ", part.path, ": ", CountText(tokens - held_out, "token"),
+        " to train on, less than one sequence of data.sequence_length = ", spec.sequence_length,
+        " and its last target: use more data, a smaller data.sequence_length or another data.",
+        "validation_fraction"));
   }
-  return absl::OkStatus();
-}
-
-absl::Status InspectHead(const DataSpec& spec, const TextInput& input, const std::string& path,
-                         std::string text, bool ended, Head* head) {
-  std::vector<int32_t> ids;
-  if (spec.format == DataFormat::kChat) {
-    ChatEncoder encoder(input.tokenizer.get(), input.end_of_text);
-    head->bytes += static_cast<int64_t>(text.size());
-    ATOLL_RETURN_IF_ERROR(ForLines(text, ended, [&](std::string_view json, int64_t line) {
-      const auto messages = ParseChat(json, path, line);
-      return messages.ok() ? encoder.Encode(*messages, &ids) : messages.status();
-    }));
-    head->tokens += static_cast<int64_t>(ids.size());
-    head->counted += std::count_if(ids.begin(), ids.end(), [](int32_t t) { return t >= 0; });
-    return absl::OkStatus();
-  }
-  if (spec.format == DataFormat::kJsonl) {
-    std::string texts;
-    ATOLL_RETURN_IF_ERROR(ForLines(text, ended, [&](std::string_view json, int64_t line) {
-      const auto found = JsonlText(json, spec.field, path, line);
-      if (found.ok()) texts += found->value_or("");
-      return found.status();
-    }));
-    text = std::move(texts);
-  }
-  head->bytes += static_cast<int64_t>(text.size());
-  if (input.tokenizer == nullptr) {
-    head->tokens += static_cast<int64_t>(text.size());
-    return absl::OkStatus();
-  }
-  ATOLL_RETURN_IF_ERROR(Encoder(*input.tokenizer).Encode(text, &ids));
-  head->tokens += static_cast<int64_t>(ids.size());
-  return absl::OkStatus();
-}
-
-absl::Status CheckTokens(const DataSpec& spec, const std::string& path, int64_t tokens) {
-  // Of a mixture the held-out parts count together.
-  const bool is_split = path == spec.path && spec.validation_path.empty();
-  const int64_t held_out = is_split ? HeldOut(tokens, spec.validation_fraction) : 0;
-  if (tokens - held_out <= spec.sequence_length) {
+  if (part.held_out > 0 && !part.is_source && held_out_sequences == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("data path ", path, ": ", tokens - held_out, " tokens are less than one ",
-                     "sequence of data.sequence_length = ", spec.sequence_length));
+        absl::StrCat("data path ", part.path, ": data.validation_fraction = ", part.held_out,
+                     " holds out ", held_out, " of ", CountText(tokens, "token"),
+                     ", less than one sequence of data.sequence_length = ", spec.sequence_length));
   }
-  if (!is_split || spec.validation_fraction == 0 || held_out > spec.sequence_length) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("data path ", path, ": data.validation_fraction = ", spec.validation_fraction,
-                   " holds out ", held_out, " of ", tokens, " tokens, less than one sequence of ",
-                   "data.sequence_length = ", spec.sequence_length));
+  return absl::StrCat(CountText(tokens, "token"), ", ", CountText(sequences, "sequence"),
+                      held_out > 0 ? absl::StrCat(" and ", held_out_sequences, " held out") : "");
 }
 
 // Where the job names it: that the shards are of this tokenizer, which exports get.
@@ -187,42 +155,51 @@ absl::Status CheckTokenizer(const DataSpec& spec, const std::string& folder,
                                                  " were made with another tokenizer"));
 }
 
-absl::StatusOr<std::string> InspectText(const DataSpec& spec, const std::string& path,
-                                        int64_t vocabulary) {
-  ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary, {}));
-  int64_t bytes = 0;
-  Head head;
-  bool whole = input.files.size() <= kHeadFiles;
-  for (size_t i = 0; i < input.files.size(); ++i) {
-    ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(input.files[i]));
-    bytes += reader->file_bytes();
-    if (i >= kHeadFiles) continue;
-    std::string text;
-    while (static_cast<int64_t>(text.size()) < kHeadBytes && !reader->ended()) {
-      ATOLL_RETURN_IF_ERROR(reader->Read(kHeadBytes, &text));
-    }
-    whole = whole && reader->ended();
-    ATOLL_RETURN_IF_ERROR(
-        InspectHead(spec, input, input.files[i], std::move(text), reader->ended(), &head));
+void WarnOfChatTemplate(const DataSpec& spec, ChatTemplate chat, DataInspection* found) {
+  if (chat != ChatTemplate::kPlain || spec.tokenizer_path.empty()) return;
+  const std::string file = FindChatTemplateFile(spec.tokenizer_path);
+  if (file.empty()) return;
+  found->warnings.push_back(absl::StrCat(
+      file,
+      " has a chat template, but of none of the kinds that Atoll knows: messages are trained "
+      "on one after the other, without what the model expects around them. Write it into the "
+      "texts of prompts and answers where it matters."));
+}
+
+absl::Status InspectText(const DataSpec& spec, const DataPart& part, int64_t vocabulary,
+                         DataInspection* found) {
+  ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, part.path, vocabulary, {}));
+  ATOLL_ASSIGN_OR_RETURN(const TextHeads heads,
+                         TokenizeHeads(OptionsFor(spec, input), kHeadBytes, kHeadFiles));
+  if (heads.text_bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data path ", part.path, ": there is no text in it"));
   }
-  if (head.tokens == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("data path ", path, ": there is no text in it"));
+  ATOLL_ASSIGN_OR_RETURN(const bool direct, ReadsDirectly(spec, input.files, {}));
+  absl::StrAppend(&found->text, CountText(std::ssize(input.files), "file"), " of ",
+                  BytesText(heads.file_bytes));
+  if (direct || heads.unread.empty()) {
+    const int64_t tokens = direct ? heads.file_bytes : heads.tokens + heads.filler;
+    ATOLL_ASSIGN_OR_RETURN(const std::string sequences, SequencesText(spec, part, tokens));
+    absl::StrAppend(&found->text, ", ", sequences);
+  } else {
+    found->unread.insert(found->unread.end(), heads.unread.begin(), heads.unread.end());
   }
-  if (whole) ATOLL_RETURN_IF_ERROR(CheckTokens(spec, path, head.tokens));
-  const auto tokens = static_cast<double>(head.tokens);
-  std::string said = absl::StrFormat("%d files of %s, %.2f bytes a token", input.files.size(),
-                                     BytesText(bytes), static_cast<double>(head.bytes) / tokens);
+  const auto tokens = static_cast<double>(heads.tokens);
+  absl::StrAppendFormat(&found->text, ", %.2f bytes a token",
+                        static_cast<double>(heads.text_bytes) / tokens);
   if (spec.format == DataFormat::kChat) {
-    absl::StrAppendFormat(&said, ", template %s, %.0f%% of the tokens are of answers",
-                          Name(FindChatTemplate(input.tokenizer.get())),
-                          100 * static_cast<double>(head.counted) / tokens);
+    const ChatTemplate chat = FindChatTemplate(input.tokenizer.get());
+    absl::StrAppendFormat(&found->text, ", template %s, %.0f%% of the tokens are of answers",
+                          Name(chat), 100 * static_cast<double>(heads.counted) / tokens);
+    WarnOfChatTemplate(spec, chat, found);
   }
-  return said;
+  return absl::OkStatus();
 }
 
 // Lists all, and reads some of them, spread evenly.
-absl::StatusOr<std::string> InspectFolder(const DataSpec& spec, const std::string& path,
-                                          int64_t classes) {
+absl::Status InspectFolder(const DataSpec& spec, const std::string& path, int64_t classes,
+                           DataInspection* found) {
   ATOLL_ASSIGN_OR_RETURN(const ImageFolder folder,
                          CheckedImageFolder(path, spec.image_size, classes));
   const size_t tried = std::min(folder.files.size(), kHeadImages);
@@ -232,8 +209,67 @@ absl::StatusOr<std::string> InspectFolder(const DataSpec& spec, const std::strin
     const ImageFolder::File* const file = &folder.files[i * folder.files.size() / tried];
     ATOLL_RETURN_IF_ERROR(ReadImageFiles({file, 1}, spec.image_size, {}, pixels));
   }
-  return absl::StrCat(folder.files.size(), " images of ", folder.classes.size(), " classes, made ",
-                      spec.image_size, " x ", spec.image_size, " (", tried, " of them tried)");
+  absl::StrAppend(&found->text, CountText(std::ssize(folder.files), "image"), " of ",
+                  CountText(std::ssize(folder.classes), "class"), ", made ", spec.image_size, " x ",
+                  spec.image_size, " (", tried, " of them tried)");
+  if (tried < folder.files.size()) {
+    found->unread.push_back(absl::StrCat(
+        CountText(static_cast<int64_t>(folder.files.size() - tried), "image"), " of ", path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t vocabulary,
+                         const std::optional<ImageShape>& model, DataInspection* found) {
+  if (IsText(spec.format)) return InspectText(spec, part, vocabulary, found);
+  if (spec.format == DataFormat::kImageFolder) {
+    return InspectFolder(spec, part.path, vocabulary, found);
+  }
+  if (IsImages(spec.format)) {
+    ATOLL_ASSIGN_OR_RETURN(const ImageSet images, ImageSet::Open(spec, part.path, vocabulary));
+    const ImageShape& shape = images.shape();
+    if (model.has_value()) ATOLL_RETURN_IF_ERROR(CheckImageShape(shape, *model));
+    absl::StrAppend(&found->text, CountText(images.images(), "image"), " of ", shape.height, " x ",
+                    shape.width, " with ", CountText(shape.channels, "channel"));
+    return absl::OkStatus();
+  }
+  ATOLL_ASSIGN_OR_RETURN(const TokenStream stream, TokenStream::Open(spec, part.path, vocabulary));
+  ATOLL_ASSIGN_OR_RETURN(const std::string sequences, SequencesText(spec, part, stream.tokens()));
+  std::vector<int32_t> head(static_cast<size_t>(std::min(stream.tokens(), kHeadBytes)));
+  ATOLL_RETURN_IF_ERROR(stream.Read(0, vocabulary, head));
+  absl::StrAppend(&found->text, sequences);
+  if (std::ssize(head) < stream.tokens()) {
+    found->unread.push_back(
+        absl::StrCat(part.path, " after its first ", CountText(std::ssize(head), "token")));
+  }
+  return absl::OkStatus();
+}
+
+// Whether the data may be where they are wanted, though not for this machine.
+bool IsElsewhere(const absl::Status& status, const std::string& path) {
+  std::error_code error;
+  if (absl::IsNotFound(status)) return !std::filesystem::is_directory(path, error);
+  return IsRemotePath(path) && (absl::IsUnavailable(status) || absl::IsUnauthenticated(status) ||
+                                absl::IsPermissionDenied(status));
+}
+
+std::vector<DataPart> PartsOf(const DataSpec& spec) {
+  const double held_out = spec.validation_path.empty() ? spec.validation_fraction : 0;
+  std::vector<DataPart> parts;
+  if (!spec.path.empty()) parts.push_back({"", spec.path, held_out});
+  for (const DataSource& source : spec.sources) {
+    parts.push_back({source.path, source.path, held_out, /*is_source=*/true});
+  }
+  for (const SiteData& site : spec.sites) {
+    const bool is_split = site.validation_path.empty();
+    parts.push_back({site.site, site.path, is_split ? spec.validation_fraction : 0});
+    if (!is_split) parts.push_back({site.site + "'s validation", site.validation_path});
+  }
+  for (const ValidationSet& set : spec.validation) {
+    parts.push_back({absl::StrCat("validation set ", set.name), set.path});
+  }
+  if (!spec.validation_path.empty()) parts.push_back({"validation", spec.validation_path});
+  return parts;
 }
 
 }  // namespace
@@ -349,57 +385,19 @@ absl::StatusOr<uint64_t> TokenStream::Digest(int64_t vocabulary, const DataOptio
   return digest;
 }
 
-absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary,
-                                        const std::optional<ImageShape>& model) {
-  const auto look = [&](const std::string& path) -> absl::StatusOr<std::string> {
-    if (IsText(spec.format)) return InspectText(spec, path, vocabulary);
-    if (spec.format == DataFormat::kImageFolder) return InspectFolder(spec, path, vocabulary);
-    if (IsImages(spec.format)) {
-      ATOLL_ASSIGN_OR_RETURN(const ImageSet images, ImageSet::Open(spec, path, vocabulary));
-      const ImageShape& shape = images.shape();
-      if (model.has_value()) ATOLL_RETURN_IF_ERROR(CheckImageShape(shape, *model));
-      return absl::StrCat(images.images(), " images of ", shape.height, " x ", shape.width,
-                          " with ", shape.channels, shape.channels == 1 ? " channel" : " channels");
-    }
-    ATOLL_ASSIGN_OR_RETURN(const TokenStream stream, TokenStream::Open(spec, path, vocabulary));
-    ATOLL_RETURN_IF_ERROR(CheckTokens(spec, path, stream.tokens()));
-    std::vector<int32_t> head(static_cast<size_t>(std::min(stream.tokens(), kHeadBytes)));
-    ATOLL_RETURN_IF_ERROR(stream.Read(0, vocabulary, head));
-    return absl::StrCat(stream.tokens(), " tokens");
-  };
-  const auto inspect = [&](const std::string& path) {
-    absl::StatusOr<std::string> found = look(path);
-    // The folder is here: what it lacks is an error.
-    std::error_code error;
-    if (absl::IsNotFound(found.status()) && std::filesystem::is_directory(path, error)) {
-      found = absl::FailedPreconditionError(found.status().message());
-    }
-    return found;
-  };
-  std::vector<std::pair<std::string, std::string>> named;
-  for (const DataSource& source : spec.sources) named.emplace_back(source.path, source.path);
-  for (const SiteData& site : spec.sites) {
-    named.emplace_back(site.site, site.path);
-    if (!site.validation_path.empty()) {
-      named.emplace_back(site.site + "'s validation", site.validation_path);
-    }
+absl::StatusOr<DataInspection> InspectData(const DataSpec& spec, int64_t vocabulary,
+                                           const std::optional<ImageShape>& model) {
+  DataInspection found;
+  for (const DataPart& part : PartsOf(spec)) {
+    absl::StrAppend(&found.text, found.text.empty() ? "" : "; ", part.name,
+                    part.name.empty() ? "" : ": ");
+    const absl::Status status = InspectPart(spec, part, vocabulary, model, &found);
+    if (status.ok()) continue;
+    if (!IsElsewhere(status, part.path)) return status;
+    absl::StrAppend(&found.text, "not looked at: ", status.message());
+    found.unread.push_back(part.path);
   }
-  for (const ValidationSet& set : spec.validation) {
-    named.emplace_back(absl::StrCat("validation set ", set.name), set.path);
-  }
-  if (!spec.validation_path.empty()) named.emplace_back("validation", spec.validation_path);
-  std::string text;
-  if (!spec.path.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(text, inspect(spec.path));
-  }
-  for (const auto& [name, path] : named) {
-    const auto found = inspect(path);
-    if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
-    absl::StrAppend(
-        &text, text.empty() ? "" : "; ", name, ": ",
-        found.ok() ? *found : absl::StrCat("not looked into: ", found.status().message()));
-  }
-  return text;
+  return found;
 }
 
 }  // namespace atl

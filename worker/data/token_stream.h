@@ -54,10 +54,17 @@ class TokenStream {
   std::vector<int64_t> begins_ = {0};  // of each file, and the end of the last
 };
 
-// What a worker would say of the data, from the tokenizer and the heads of the files alone: nothing
-// is tokenized whole. The text describes what is there. `model`: the size of its images, if known.
-absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary,
-                                        const std::optional<ImageShape>& model = std::nullopt);
+struct DataInspection {
+  std::string text;                   // describes what is there
+  std::vector<std::string> warnings;  // of what a worker would do, but hardly as it is meant
+  std::vector<std::string> unread;    // what was not looked at
+};
+
+// What a worker would say of the data, from the tokenizer and the heads of the files alone. Data
+// that are not on this machine, or that it may not read from a store, are not looked at; what a
+// worker would refuse is the error. `model`: the size of its images, if known.
+absl::StatusOr<DataInspection> InspectData(const DataSpec& spec, int64_t vocabulary,
+                                           const std::optional<ImageShape>& model = std::nullopt);
 
 }  // namespace atl
 

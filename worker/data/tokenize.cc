@@ -12,9 +12,11 @@
 #include <thread>
 #include <utility>
 
+#include "common/bytes_text.h"
 #include "common/files.h"
 #include "common/masked_tokens.h"
 #include "common/status.h"
+#include "common/tokenizer/unicode.h"
 #include "worker/data/chat.h"
 #include "worker/data/data_file.h"
 #include "worker/data/inputs.h"
@@ -27,6 +29,7 @@ using Json = nlohmann::json;
 constexpr int64_t kBatchBytes = 256 << 10;
 constexpr int64_t kReadBytes = 64 << 10;
 constexpr size_t kBatchesPerThread = 4;
+constexpr size_t kCharacterBytesMax = 4;
 constexpr int64_t kConfigBytesMax = 64 << 20;
 
 // A part of one file: whole lines, unless a line is longer than a batch of text.
@@ -42,9 +45,9 @@ struct Batch {
 
 struct Encoded {
   std::vector<int32_t> tokens;
-  std::vector<size_t> conversations;  // where each begins
+  std::vector<size_t> conversation_ends;
   int64_t documents = 0;
-  bool has_text = false;  // not only what frames documents
+  int64_t text_bytes = 0;  // without what frames documents
 };
 
 // Batches on their way from the reader through the encoders to the writer, in order. Bounded: the
@@ -118,14 +121,34 @@ class Exchange {
   absl::Status status_;
 };
 
-// Where `text` is cut: behind its last line end; in text without one, between two characters; 0: a
-// JSONL line goes on.
+// Behind the last line end that no white space follows, which would belong to the same token; 0:
+// there is none.
+size_t LineBegin(const std::string& text) {
+  size_t at = text.size();
+  while (at > 0) {
+    const size_t line_end = text.rfind('\n', at - 1);
+    if (line_end == std::string::npos) return 0;
+    const size_t begin = line_end + 1;
+    if (begin + kCharacterBytesMax <= text.size() &&
+        !tokenizer::IsWhiteSpace(tokenizer::CharacterAt(text, begin).code)) {
+      return begin;
+    }
+    at = line_end;
+  }
+  return 0;
+}
+
+// Where `text` is cut: between lines; in text without line ends before a space, else between two
+// characters; 0: a JSONL line goes on.
 size_t CutPosition(const std::string& text, bool jsonl) {
   const size_t line_end = text.rfind('\n');
+  if (jsonl) return line_end == std::string::npos ? 0 : line_end + 1;
+  if (const size_t begin = LineBegin(text); begin > 0) return begin;
   if (line_end != std::string::npos) return line_end + 1;
-  if (jsonl) return 0;
+  const size_t word_end = text.find_last_not_of(' ', text.rfind(' '));
+  if (text.find(' ') != std::string::npos && word_end != std::string::npos) return word_end + 1;
   size_t cut = text.size();
-  while (cut > 0 && text.size() - cut < 4 && (text[cut - 1] & 0xc0) == 0x80) --cut;
+  while (cut > 0 && text.size() - cut < kCharacterBytesMax && (text[cut - 1] & 0xc0) == 0x80) --cut;
   return cut > 1 ? cut - 1 : text.size();
 }
 
@@ -201,7 +224,7 @@ class BatchEncoder {
     Encoded result;
     if (!options_.jsonl) {
       if (batch.begins_document) BeginDocument(&result);
-      ATOLL_RETURN_IF_ERROR(Add(batch.text, &result));
+      ATOLL_RETURN_IF_ERROR(Add(batch.text, !batch.begins_document, &result));
       if (batch.ends_document && options_.tokenizer != nullptr) EndDocument(&result);
       return result;
     }
@@ -217,8 +240,8 @@ class BatchEncoder {
       ATOLL_ASSIGN_OR_RETURN(const auto text, JsonlText(json, options_.field, *batch.file, line));
       if (text.has_value()) {
         BeginDocument(&result);
-        ATOLL_RETURN_IF_ERROR(
-            Annotate(Add(*text, &result), absl::StrCat("data file ", *batch.file, ":", line)));
+        ATOLL_RETURN_IF_ERROR(Annotate(Add(*text, false, &result),
+                                       absl::StrCat("data file ", *batch.file, ":", line)));
         EndDocument(&result);
       }
     }
@@ -229,15 +252,16 @@ class BatchEncoder {
   absl::Status AddChat(std::string_view json, const std::string& file, int64_t line, Encoded* out) {
     ATOLL_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, ParseChat(json, file, line));
     if (messages.empty()) return absl::OkStatus();
-    out->conversations.push_back(out->tokens.size());
+    ATOLL_RETURN_IF_ERROR(Annotate(chat_->Encode(messages, &out->tokens),
+                                   absl::StrCat("data file ", file, ":", line)));
+    out->conversation_ends.push_back(out->tokens.size());
     ++out->documents;
-    out->has_text = true;
-    return Annotate(chat_->Encode(messages, &out->tokens),
-                    absl::StrCat("data file ", file, ":", line));
+    out->text_bytes += std::ssize(json);
+    return absl::OkStatus();
   }
-  absl::Status Add(std::string_view text, Encoded* out) {
-    out->has_text = out->has_text || !text.empty();
-    if (encoder_.has_value()) return encoder_->Encode(text, &out->tokens);
+  absl::Status Add(std::string_view text, bool continues, Encoded* out) {
+    out->text_bytes += std::ssize(text);
+    if (encoder_.has_value()) return encoder_->Encode(text, &out->tokens, continues);
     for (const char c : text) out->tokens.push_back(static_cast<unsigned char>(c));
     return absl::OkStatus();
   }
@@ -258,30 +282,66 @@ class BatchEncoder {
   std::optional<ChatEncoder> chat_;
 };
 
-// Sequence i has tokens [i T, i T + T]: its first one is the target of none of its own.
+// The masked ends of text in front of a conversation of so many tokens, which would not fit into
+// what is left of its sequence. Sequence i has tokens [i T, i T + T]: its first one is the target
+// of none of its own.
+int64_t FillerBefore(int64_t position, size_t tokens, int64_t sequence_length) {
+  const int64_t used = position % sequence_length;
+  const bool fits = used + static_cast<int64_t>(tokens) - 1 <= sequence_length;
+  return used == 0 || fits ? 0 : sequence_length - used;
+}
+
 absl::Status AppendConversations(const TokenizeOptions& options, const Encoded& encoded,
                                  ShardWriter* writer) {
   const int64_t length = options.chat_sequence_length;
   const std::vector<int32_t> filler(static_cast<size_t>(length),
                                     MaskToken(options.end_of_text.value_or(0)));
-  for (size_t i = 0; i < encoded.conversations.size(); ++i) {
-    const size_t begin = encoded.conversations[i];
-    const size_t end =
-        i + 1 < encoded.conversations.size() ? encoded.conversations[i + 1] : encoded.tokens.size();
-    const int64_t used = writer->tokens() % length;
-    if (used != 0 && used + static_cast<int64_t>(end - begin) - 1 > length) {
-      ATOLL_RETURN_IF_ERROR(
-          writer->Append(std::span(filler).first(static_cast<size_t>(length - used))));
-    }
+  size_t begin = 0;
+  for (const size_t end : encoded.conversation_ends) {
+    const int64_t before = FillerBefore(writer->tokens(), end - begin, length);
+    ATOLL_RETURN_IF_ERROR(writer->Append(std::span(filler).first(static_cast<size_t>(before))));
     ATOLL_RETURN_IF_ERROR(writer->Append(std::span(encoded.tokens).subspan(begin, end - begin)));
+    begin = end;
   }
   return absl::OkStatus();
+}
+
+void AddHead(const TokenizeOptions& options, const Encoded& encoded, TextHeads* heads) {
+  size_t begin = 0;
+  int64_t position = heads->tokens + heads->filler;
+  for (const size_t end : encoded.conversation_ends) {
+    const int64_t before = FillerBefore(position, end - begin, options.chat_sequence_length);
+    heads->filler += before;
+    position += before + static_cast<int64_t>(end - begin);
+    begin = end;
+  }
+  heads->text_bytes += encoded.text_bytes;
+  heads->tokens += std::ssize(encoded.tokens);
+  heads->counted += std::count_if(encoded.tokens.begin(), encoded.tokens.end(),
+                                  [](int32_t token) { return token >= 0; });
+}
+
+// The file's head, as a batch that begins and ends its document.
+absl::StatusOr<Batch> ReadHead(TextReader& reader, const std::string& path, bool jsonl,
+                               int64_t bytes_max) {
+  Batch batch;
+  batch.file = &path;
+  const auto goes_on = [&] {
+    return jsonl && batch.text.size() < kMaxTextBytes &&
+           batch.text.rfind('\n') == std::string::npos;
+  };
+  while (!reader.ended() && (std::ssize(batch.text) < bytes_max || goes_on())) {
+    ATOLL_RETURN_IF_ERROR(reader.Read(bytes_max, &batch.text));
+  }
+  batch.ends_document = reader.ended();
+  if (jsonl && !reader.ended()) batch.text.resize(batch.text.rfind('\n') + 1);  // npos + 1 is 0
+  return batch;
 }
 
 absl::Status WriteAll(const TokenizeOptions& options, const Reader& reader, Exchange* exchange,
                       ShardWriter* writer, bool* has_text) {
   while (auto encoded = exchange->Next()) {
-    *has_text = *has_text || encoded->has_text;
+    *has_text = *has_text || encoded->text_bytes > 0;
     ATOLL_RETURN_IF_ERROR(options.chat_sequence_length > 0
                               ? AppendConversations(options, *encoded, writer)
                               : writer->Append(encoded->tokens));
@@ -291,6 +351,24 @@ absl::Status WriteAll(const TokenizeOptions& options, const Reader& reader, Exch
     }
   }
   return absl::OkStatus();
+}
+
+std::filesystem::path FolderOfTokenizer(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path folder = path;
+  return std::filesystem::is_directory(folder, error) ? folder : folder.parent_path();
+}
+
+// tokenizer_config.json of the folder; null: there is none.
+absl::StatusOr<Json> TokenizerConfig(const std::filesystem::path& config) {
+  std::error_code error;
+  if (!std::filesystem::exists(config, error)) return Json();
+  const auto file = InputFile::Open(config.string());
+  const auto text = file.ok() ? file->ReadAll(kConfigBytesMax) : file.status();
+  ATOLL_RETURN_IF_ERROR(Annotate(text.status(), "tokenizer"));
+  Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object()) return json;
+  return absl::InvalidArgumentError(absl::StrCat(config.string(), ": is not a JSON object"));
 }
 
 }  // namespace
@@ -352,29 +430,52 @@ absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::s
   return writer->Finish();
 }
 
+absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t bytes_max,
+                                        size_t files_max) {
+  TextHeads heads;
+  BatchEncoder encoder(options);
+  for (size_t i = 0; i < options.files.size(); ++i) {
+    const std::string& path = options.files[i];
+    ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path, options.cancelled));
+    heads.file_bytes += reader->file_bytes();
+    if (i >= files_max) continue;
+    ATOLL_ASSIGN_OR_RETURN(const Batch batch, ReadHead(*reader, path, options.jsonl, bytes_max));
+    if (!batch.ends_document) {
+      heads.unread.push_back(
+          absl::StrCat(path, " after its first ", BytesText(std::ssize(batch.text))));
+    }
+    ATOLL_ASSIGN_OR_RETURN(const Encoded encoded, encoder.Encode(batch));
+    AddHead(options, encoded, &heads);
+  }
+  if (options.files.size() > files_max) {
+    heads.unread.push_back(absl::StrCat("files after ", options.files[files_max - 1]));
+  }
+  return heads;
+}
+
+std::string FindChatTemplateFile(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path folder = FolderOfTokenizer(path);
+  const std::filesystem::path config = folder / "tokenizer_config.json";
+  const auto json = TokenizerConfig(config);
+  if (json.ok() && json->contains("chat_template")) return config.string();
+  const std::filesystem::path jinja = folder / "chat_template.jinja";
+  return std::filesystem::exists(jinja, error) ? jinja.string() : "";
+}
+
 absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
                                                  const std::string& path) {
-  std::error_code error;
-  std::filesystem::path folder = path;
-  if (!std::filesystem::is_directory(folder, error)) folder = folder.parent_path();
-  const std::filesystem::path config = folder / "tokenizer_config.json";
-  if (std::filesystem::exists(config, error)) {
-    const auto file = InputFile::Open(config.string());
-    const auto text = file.ok() ? file->ReadAll(kConfigBytesMax) : file.status();
-    ATOLL_RETURN_IF_ERROR(Annotate(text.status(), "tokenizer"));
-    const Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) {
-      return absl::InvalidArgumentError(absl::StrCat(config.string(), ": is not a JSON object"));
-    }
-    Json token = json.value("eos_token", Json());
-    if (token.is_object()) token = Json(token.value("content", Json()));
-    if (token.is_string()) {
-      const auto id = tokenizer.TokenId(token.get<std::string>());
-      if (id.has_value()) return id;
-      return absl::InvalidArgumentError(absl::StrCat(config.string(), ": eos_token \"",
-                                                     token.get<std::string>(),
-                                                     "\" is not a token of the tokenizer"));
-    }
+  const std::filesystem::path config = FolderOfTokenizer(path) / "tokenizer_config.json";
+  ATOLL_ASSIGN_OR_RETURN(const Json json, TokenizerConfig(config));
+  const auto named = json.find("eos_token");
+  Json token = named == json.end() ? Json() : *named;
+  if (token.is_object()) token = Json(token.value("content", Json()));
+  if (token.is_string()) {
+    const auto id = tokenizer.TokenId(token.get<std::string>());
+    if (id.has_value()) return id;
+    return absl::InvalidArgumentError(absl::StrCat(config.string(), ": eos_token \"",
+                                                   token.get<std::string>(),
+                                                   "\" is not a token of the tokenizer"));
   }
   for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"}) {
     if (const auto id = tokenizer.TokenId(name); id.has_value()) return id;

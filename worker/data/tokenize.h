@@ -2,10 +2,10 @@
 // names a tokenizer. The result depends on the files and the options alone, not on the number of
 // threads.
 //
-// A text file is one document; it is cut at line ends into texts of about 256 KB, each encoded by
-// itself. A line of a JSONL file is one document. After each document comes the end-of-text token,
-// where the tokenizer has one; without a tokenizer, bytes are tokens and a line feed ends a
-// document.
+// A text file is one document. It is encoded in parts of about 256 KB, cut where the tokens are
+// those of the whole text: before lines that do not begin with white space, where there are any. A
+// line of a JSONL file is one document. After each document comes the end-of-text token, where the
+// tokenizer has one; without a tokenizer, bytes are tokens and a line feed ends a document.
 
 #ifndef ATOLL_WORKER_DATA_TOKENIZE_H_
 #define ATOLL_WORKER_DATA_TOKENIZE_H_
@@ -47,6 +47,22 @@ struct TokenizeOptions {
 // Writes the shards to `folder`, which must be new or empty. After an error nothing of them is
 // left. ABORTED: cancelled.
 absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::string& folder);
+
+// What Tokenize would make of the heads of the files.
+struct TextHeads {
+  int64_t file_bytes = 0;              // of all files
+  int64_t text_bytes = 0, tokens = 0;  // of the heads
+  int64_t counted = 0;                 // of these tokens, those that the loss counts
+  int64_t filler = 0;                  // tokens besides: between conversations
+  std::vector<std::string> unread;     // what is left of files and their number; human-readable
+};
+
+// Reads so many bytes of text of so many files, and whole lines of JSONL.
+absl::StatusOr<TextHeads> TokenizeHeads(const TokenizeOptions& options, int64_t bytes_max,
+                                        size_t files_max);
+
+// The file beside the tokenizer at `path` that has a chat template; "": there is none.
+std::string FindChatTemplateFile(const std::string& path);
 
 // The token that ends a document for the tokenizer at `path`: what tokenizer_config.json beside it
 // names as "eos_token"; without one, the first of the usual names that is a token.

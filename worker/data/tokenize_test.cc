@@ -16,6 +16,7 @@
 namespace atl {
 namespace {
 
+using namespace std::string_literals;
 using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
 
@@ -213,6 +214,63 @@ TEST_CASE("an index that lies is refused") {
   CHECK_THAT(why("{", "["), Contains("index.json"));
 }
 
+// BPE of a few characters and pairs, with other parts of tokenizer.json.
+std::string PairTokenizer(const std::string& parts, const std::string& space) {
+  const auto word = [&](const std::string& text) { return "\"" + text + "\""; };
+  std::string vocabulary, merges;
+  int id = 0;
+  for (const std::string& token : {"a"s, "b"s, "\\n"s, "\u010a"s, "?"s, space, space + "a",
+                                   space + "b", space + space, "\u010a" + space}) {
+    vocabulary += (id == 0 ? "" : ", ") + word(token) + ": " + std::to_string(id);
+    ++id;
+  }
+  for (const auto& [left, right] :
+       {std::pair{space, "a"s}, {space, "b"s}, {space, space}, {"\u010a"s, space}}) {
+    merges += (merges.empty() ? "[" : ", [") + word(left) + ", " + word(right) + "]";
+  }
+  return R"({"model": {"type": "BPE", "unk_token": "?", "vocab": {)" + vocabulary +
+         R"(}, "merges": [)" + merges + "]}, " + parts + "}";
+}
+
+TEST_CASE("a_long_document_has_the_tokens_that_it_has_as_a_whole") {
+  Folder folder;
+  const std::string space = "\u2581", byte_space = "\u0120";
+  const std::vector<std::string> tokenizers = {
+      PairTokenizer(R"("normalizer": {"type": "Sequence", "normalizers": [
+          {"type": "Prepend", "prepend": "\u2581"},
+          {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]})",
+                    space),
+      PairTokenizer(R"("pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "first",
+                                         "split": false})",
+                    space),
+      PairTokenizer(R"("pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": true})",
+                    byte_space)};
+  std::string lines, indented, words;
+  while (lines.size() < 600'000) {
+    lines += "a b\nb a b ab\n";
+    indented += "a b\n  b a b\n";
+    words += "ab a  b ";
+  }
+  for (const std::string& json : tokenizers) {
+    const auto tokenizer = OpenTokenizer(folder.Write("tokenizer.json", json));
+    INFO(json << tokenizer.status().message());
+    REQUIRE(tokenizer.ok());
+    for (const std::string& text : {lines, indented, words}) {
+      CAPTURE(text.substr(0, 20));
+      std::vector<int32_t> whole;
+      REQUIRE(Encoder(**tokenizer).Encode(text, &whole).ok());
+      REQUIRE(std::count(whole.begin(), whole.end(), 4) == 0);  // unknown
+      TokenizeOptions options;
+      options.files = {folder.Write("t.txt", text)};
+      options.tokenizer = tokenizer->get();
+      options.threads = 2;
+      fs::remove_all(folder.at("out"));
+      REQUIRE(Tokenize(options, folder.at("out")).ok());
+      CHECK(AllTokens(folder.at("out")) == whole);
+    }
+  }
+}
+
 // ---- jobs' data ----
 
 DataSpec Spec(DataFormat format, const std::string& path) {
@@ -313,7 +371,7 @@ TEST_CASE("of_a_conversation_only_answers_and_their_ends_count") {
   CHECK(RowOf(*dataset, 0) == expected);
   const std::vector<PositionRange> twice = {{0, 2}};
   CHECK(*dataset->CountMasked(twice) == 2 * 18);
-  CHECK_THAT(*InspectData(spec, 8), Contains("chatml"));
+  CHECK_THAT(InspectData(spec, 8)->text, Contains("chatml") && Contains("37 tokens, 1 sequence,"));
   spec.sequence_length = 13;  // now it has a whole sequence and two tokens of another
   CHECK(RowOf(*Dataset::Open(spec, 8), 0)[8] == 7);
   CHECK(Dataset::Open(spec, 8)->digest() != dataset->digest());
@@ -378,13 +436,13 @@ TEST_CASE("the heads of a job's data show the errors that a worker would report"
   Folder folder;
   DataSpec spec = Spec(DataFormat::kText, folder.Write("t.txt", LongText(400)));
   spec.tokenizer_path = folder.Tokenizer();
-  CHECK_THAT(*InspectData(spec, 4), Contains("1 files"));
+  CHECK_THAT(InspectData(spec, 4)->text, Contains("1 file of ") && Contains("401 tokens, "));
   CHECK_FALSE(fs::exists(folder.at("cache")));
   CHECK_FALSE(InspectData(spec, 2).ok());
   spec.format = DataFormat::kJsonl;
   CHECK_THAT(std::string(InspectData(spec, 4).status().message()), Contains("t.txt:1"));
   spec.tokenizer_path = folder.at("none.json");
-  CHECK(absl::IsNotFound(InspectData(spec, 4).status()));
+  CHECK_THAT(InspectData(spec, 4)->text, Contains("none.json"));
 }
 
 TEST_CASE("what is held out must have a sequence, and data that are not here are left out alone") {
@@ -398,11 +456,102 @@ TEST_CASE("what is held out must have a sequence, and data that are not here are
   CHECK(Dataset::Open(spec, 256).ok());
   CHECK(InspectData(spec, 256).ok());
   spec.validation_path = folder.at("elsewhere");
-  CHECK_THAT(*InspectData(spec, 256), Contains("validation: ") && Contains("1 files"));
+  CHECK_THAT(InspectData(spec, 256)->text, Contains("validation: not") && Contains("1 file of "));
+  CHECK(InspectData(spec, 256)->unread == std::vector<std::string>{folder.at("elsewhere")});
   spec = Spec(DataFormat::kShards, folder.at("cut"));
-  CHECK(absl::IsNotFound(InspectData(spec, 256).status()));
+  CHECK(InspectData(spec, 256)->unread == std::vector<std::string>{folder.at("cut")});
   fs::create_directory(folder.at("cut"));
-  CHECK(absl::IsFailedPrecondition(InspectData(spec, 256).status()));
+  CHECK_FALSE(InspectData(spec, 256).ok());  // the folder is here: what it lacks is an error
+}
+
+TEST_CASE("sizes_of_data_are_those_that_a_worker_makes_of_them") {
+  Folder folder;
+  std::string jsonl, chat;
+  for (int i = 0; i < 100; ++i) {
+    jsonl += R"({"text": ")" + LongText(i % 9 + 1).substr(0, 2) + "\"}\n";
+    chat += R"({"prompt": "a", "answer": "b )" + std::string(i % 7, 'a') + "\"}\n";
+  }
+  DataSpec spec = Spec(DataFormat::kJsonl, folder.Write("d", jsonl));
+  const auto compare = [&](const std::string& text, double held_out) {
+    folder.Write("d", text);
+    spec.validation_fraction = held_out;
+    const auto dataset = Dataset::Open(spec, 256);
+    const auto stream = TokenStream::Open(spec, spec.path, 256);
+    INFO(dataset.status().message());
+    REQUIRE(dataset.ok());
+    std::string expected =
+        absl::StrCat(stream->tokens(), " tokens, ", dataset->train_sequences(), " sequences");
+    if (held_out > 0) {
+      absl::StrAppend(&expected, " and ", dataset->validation_sequences(), " held out");
+    }
+    const auto found = InspectData(spec, 256);
+    INFO(found.status().message());
+    REQUIRE(found.ok());
+    CHECK_THAT(found->text, Contains(", " + expected + ","));
+    CHECK(found->unread.empty());
+  };
+  for (const bool bytes : {true, false}) {
+    spec.tokenizer_path = bytes ? "" : ChatTokenizer(folder);
+    spec.format = DataFormat::kJsonl;
+    spec.sequence_length = 7;
+    compare(jsonl, 0.25);
+    spec.format = DataFormat::kChat;
+    spec.sequence_length = 23;  // conversations leave room at the ends of sequences
+    compare(chat, 0);
+    spec.format = DataFormat::kText;
+    compare(LongText(3000), 0.1);
+    compare(Gzipped(LongText(3000)), 0.1);
+  }
+}
+
+TEST_CASE("what_is_not_looked_at_is_named") {
+  Folder folder;
+  const std::string long_text = LongText(700'000);  // more than a MiB
+  DataSpec spec = Spec(DataFormat::kText, folder.Write("long", long_text));
+  CHECK(InspectData(spec, 256)->unread.empty());  // bytes are tokens, whatever they are
+  spec.tokenizer_path = folder.Tokenizer();
+  const auto text = InspectData(spec, 4);
+  INFO(text.status().message());
+  REQUIRE(text->unread.size() == 1);
+  CHECK_THAT(text->unread[0], Contains(folder.at("long") + " after its first 1.0 MiB"));
+  CHECK_FALSE(absl::StrContains(text->text, "sequences"));
+
+  for (int i = 10; i < 28; ++i) folder.Write("part" + std::to_string(i), LongText(20));
+  spec.path = folder.at("part*");
+  CHECK(InspectData(spec, 4)->unread ==
+        std::vector<std::string>{"files after " + folder.at("part25")});
+
+  spec = Spec(DataFormat::kTokens16, folder.Write("t.bin", std::string(5 << 20, '\0')));
+  CHECK(InspectData(spec, 4)->unread ==
+        std::vector<std::string>{spec.path + " after its first 1048576 tokens"});
+
+  spec.path = "http://127.0.0.1:1/t.bin";  // where no server is
+  const auto remote = InspectData(spec, 4);
+  INFO(remote.status().message());
+  REQUIRE(remote.ok());
+  CHECK(remote->unread == std::vector<std::string>{spec.path});
+}
+
+TEST_CASE("a_chat_template_that_is_not_used_is_warned_of") {
+  Folder folder;
+  DataSpec spec =
+      Spec(DataFormat::kChat, folder.Write("c.jsonl", R"({"prompt": "a b a", "answer": "b a"})"));
+  spec.validation_fraction = 0;
+  const auto warnings = [&] {
+    const auto found = InspectData(spec, 8);
+    INFO(found.status().message());
+    REQUIRE(found.ok());
+    return found->warnings;
+  };
+  spec.tokenizer_path = folder.Tokenizer();
+  CHECK(warnings().empty());
+  folder.Write("chat_template.jinja", "{{ messages }}");
+  REQUIRE(warnings().size() == 1);
+  CHECK_THAT(warnings()[0], Contains(folder.at("chat_template.jinja")));
+  folder.Write("tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
+  CHECK_THAT(warnings()[0], Contains(folder.at("tokenizer_config.json")));
+  spec.tokenizer_path = ChatTokenizer(folder);
+  CHECK(warnings().empty());  // chatml
 }
 
 TEST_CASE("a document begins with what its tokenizer puts before a text") {

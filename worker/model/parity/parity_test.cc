@@ -46,6 +46,29 @@ TEST_CASE("logits are PyTorch's") {
   }
 }
 
+TEST_CASE("cached_passes_over_new_tokens_alone_give_pytorchs_logits_for_every_decoder") {
+  const std::string name = GENERATE(from_range(parity::kModels));
+  CAPTURE(name);
+  CachedCpuBackend cached = NewCachedCpuBackend(2);
+  Fixture fixture(name, std::move(cached.backend), 1);
+  if (!fixture.config().architecture().causal) return;
+  const std::vector<float> expected = fixture.Expected("logits");
+  const int64_t vocab = fixture.config().vocab;
+  REQUIRE(std::ssize(expected) == kRows * kSeqLen * vocab);
+  std::vector<float> last(static_cast<size_t>(vocab));
+  for (int64_t row = 0; row < kRows; ++row) {
+    int64_t passed = 0;
+    for (const int64_t length : {3, 4, 5, 9, 10, 15, 16}) {
+      CAPTURE(row, length);
+      cached.cache->StartPass(passed);
+      Must(fixture.runner().Logits(fixture.Sequence(row).subspan(passed, length - passed), last));
+      const auto of_last = std::span(expected).subspan((row * kSeqLen + length - 1) * vocab, vocab);
+      REQUIRE(Difference(last, of_last) < kTolerance);
+      passed = length;
+    }
+  }
+}
+
 TEST_CASE("every gradient tensor is PyTorch's, however the batch is cut") {
   ON_EVERY_MODEL_AND_BACKEND();
   const ModelRunner::Batch& batch = fixture.Batch(0);

@@ -1,0 +1,149 @@
+#!/usr/bin/python3
+"""Jobs on data that are not one local text: a folder of images, and texts in an object store."""
+import os
+import random
+import re
+import struct
+import sys
+import threading
+import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from story import case, check, main, same_losses, write_text  # noqa: E402
+
+SIDE, IMAGES = 8, 240
+IMAGE_MODEL = f"""{{"model_type": "resnet", "image_size": {SIDE}, "num_channels": 3, "num_labels": 2,
+ "layer_type": "basic", "small_stem": true, "embedding_size": 8, "depths": [1, 1], "hidden_sizes": [8, 16]}}"""
+
+
+class ObjectStore:
+    """S3's HTTP for reading: an object or a range of it, and lists by prefix. Signatures are not checked."""
+
+    def __init__(self, objects):
+        self.ranges = 0  # that were read
+        store = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self, status, body, headers=()):
+                self.send_response(status)
+                for name, value in (("Content-Length", str(len(body))), *headers):
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            def do_GET(self):
+                url = urlsplit(self.path)
+                query = parse_qs(url.query)
+                if "list-type" in query:
+                    prefix = query.get("prefix", [""])[0]
+                    rows = [f'<Contents><Key>{key}</Key><ETag>"{zlib.crc32(body)}"</ETag>'
+                            f"<Size>{len(body)}</Size></Contents>"
+                            for key, body in sorted(objects.items()) if key.startswith(prefix)]
+                    self.answer(200, f"<ListBucketResult>{''.join(rows)}</ListBucketResult>".encode())
+                    return
+                body = objects.get(url.path.split("/", 2)[2])
+                if body is None:
+                    self.answer(404, b"")
+                    return
+                tag = ("ETag", f'"{zlib.crc32(body)}"')
+                wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+                if wanted is None:
+                    self.answer(200, body, [tag])
+                    return
+                begin, end = int(wanted[1]), min(int(wanted[2]), len(body) - 1)
+                store.ranges += 1
+                self.answer(206, body[begin:end + 1],
+                            [tag, ("Content-Range", f"bytes {begin}-{end}/{len(body)}")])
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+def write_image(path, rng, red):
+    """A PNG file of noise that is red or blue."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    def pixel():
+        strong, weak = rng.randrange(160, 256), rng.randrange(96)
+        return bytes((strong, rng.randrange(256), weak) if red else (weak, rng.randrange(256), strong))
+
+    rows = b"".join(b"\0" + b"".join(pixel() for _ in range(SIDE)) for _ in range(SIDE))
+    with open(path, "wb") as file:
+        file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)) +
+                   chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+@case
+def trains_on_a_folder_of_images(story):
+    """A job on a folder of PNG files by class: `validate` describes it, the job learns the classes, and the
+    export names them"""
+    rng = random.Random(1)
+    folder = os.path.join(story.folder, "images")
+    for name in ("blue", "red"):
+        os.makedirs(os.path.join(folder, name))
+        for i in range(IMAGES // 2):
+            write_image(os.path.join(folder, name, f"{i}.png"), rng, name == "red")
+    with open(os.path.join(story.folder, "model.json"), "w", encoding="ascii") as out:
+        out.write(IMAGE_MODEL)
+    story.starts(workers=2, servers=1)
+    path = story.job_file("images", data__path=folder, data__format="image_folder", data__image_size=SIDE,
+                          data__sequence_length=1, data__validation_fraction=0.25,
+                          model__config_path=os.path.join(story.folder, "model.json"),
+                          model__hidden=None, model__layers=None, model__heads=None,
+                          inner__batch_sequences=16,
+                          outer__steps_per_round=16, schedule__train_tokens=4_096,
+                          schedule__validation_sequences=0)
+    code, out, errors = story.atoll("validate", path)
+    check((code, out) == (0, f"{path}: valid; not looked at: {IMAGES - 64} images of {folder}\n"), out)
+    check(f"data: {IMAGES} images of 2 classes" in errors, errors)
+    done = story.finishes(story.json("submit", path)["job"])
+    first, last = (done["summary"][k] for k in ("first_validation_loss", "validation_loss"))
+    check(first > 0.5, f"an untrained model has a loss near ln 2, not {first}")
+    check(last < 0.3, f"the validation loss went from {first} to {last} only")
+    exported = os.path.join(story.folder, "exported")
+    story.atoll("export", done["summary"]["job"], "--to", exported)
+    image = os.path.join(folder, "red", "0.png")
+    found = story.json("predict", exported, image)
+    check(found["images"][0]["candidates"][0]["text"] == "red", f"a red image is predicted as {found}")
+
+
+@case
+def trains_on_texts_in_an_object_store(story):
+    """A job whose texts are objects of a bucket has the losses of one on the same text here; a machine without
+    the bucket's key says what it did not look at"""
+    with open(story.text, "rb") as file:
+        text = file.read()
+    store = ObjectStore({"corpus/a.txt": text[:70_000], "corpus/b.txt": text[70_000:], "other.txt": b"x" * 999})
+    story.coordinator()
+    story.server("ps1", memory="64MiB")
+    story.worker("w1", wrapper=[
+        "env", "AWS_ACCESS_KEY_ID=key", "AWS_SECRET_ACCESS_KEY=secret", "AWS_REGION=us-east-1",
+        f"AWS_ENDPOINT_URL={store.url}", "ATOLL_DATA_CACHE=" + os.path.join(story.folder, "cache")])
+    story.attached(2)
+    address = "s3://bucket/corpus/*.txt"
+    paths = {"here": story.text, "there": address}
+    jobs = {name: story.job_file(name, data__path=path, outer__min_islands=1, outer__overlap="none",
+                                 schedule__train_tokens=30_720)
+            for name, path in paths.items()}
+    code, out, errors = story.atoll("validate", jobs["there"])
+    check((code, out) == (0, f"{jobs['there']}: valid; not looked at: {address}\n"), out + errors)
+    done = {name: story.finishes(story.json("submit", path)["job"]) for name, path in jobs.items()}
+    same_losses(done["here"], done["there"])
+    check(store.ranges > 1, f"{store.ranges} ranges were read of the bucket")
+
+
+if __name__ == "__main__":
+    main("data")
