@@ -99,18 +99,23 @@ class LeadingServer::Impl {
 
   absl::Status Run() {
     const absl::Status status = loop_->Run();
-    server_->Shutdown(std::chrono::system_clock::now());
+    ShutDown();
     return status;
   }
 
   ~Impl() {
     loop_->Stop();  // drops tasks, which ends their calls
-    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    if (server_ != nullptr) ShutDown();
     page_.reset();
     monitor_.reset();
   }
 
  private:
+  void ShutDown() {
+    if (gateway_ != nullptr) gateway_->Close();
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
   absl::Status ServePage(const ServerOptions& options) {
     if (options.http_listen.empty()) return absl::OkStatus();
     HttpOptions http;

@@ -1,9 +1,11 @@
 // The web page and the metrics of a coordinator, over HTTP.
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "common/http/http_get.h"
@@ -94,6 +96,22 @@ TEST_CASE("actions_need_the_pages_own_header_and_loopback") {
   CHECK(open.Act("/api/pause?job=none-1").status == 403);
   CHECK(open.Act("/api/drain?server=none").status == 403);
   CHECK_FALSE(json::parse(open.Get("/api/session").body).contains("actions"));
+}
+
+TEST_CASE("a_coordinator_ends_while_pages_watch_it") {
+  std::vector<std::thread> watchers;
+  std::atomic<int> ended = 0;
+  {
+    Page page;
+    for (int i = 0; i < 3; ++i) {
+      watchers.emplace_back(
+          [&, url = page.url() + "/api/events"] { ended += HttpGet(url).status == 200; });
+    }
+    // Requests come and go meanwhile.
+    for (int i = 0; i < 20; ++i) REQUIRE(page.Get("/api/status").status == 200);
+  }
+  for (std::thread& watcher : watchers) watcher.join();
+  CHECK(ended == 3);
 }
 
 TEST_CASE("monitors_read_metrics_health_and_readiness") {

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <map>
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -17,12 +20,55 @@
 
 namespace atl {
 
+// Of the calls that begin: gRPC 1.51 crashes where one begins on a channel within the process while
+// its server shuts down.
+class CallGate {
+ public:
+  // While it exists, and `open`, a call with this context may begin.
+  class Pass {
+   public:
+    Pass(CallGate* gate, grpc::ClientContext* context) : gate_(gate), context_(context) {
+      const std::lock_guard lock(gate_->mutex_);
+      open_ = !gate_->closed_;
+      if (open_) gate_->passing_.insert(context_);
+    }
+    ~Pass() {
+      const std::lock_guard lock(gate_->mutex_);
+      gate_->passing_.erase(context_);
+      gate_->left_.notify_all();
+    }
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+    bool open() const { return open_; }
+
+   private:
+    CallGate* const gate_;
+    grpc::ClientContext* const context_;
+    bool open_ = false;
+  };
+
+  // Cancels the calls that have a pass, and waits for them. No call begins afterwards.
+  void Close() {
+    std::unique_lock lock(mutex_);
+    closed_ = true;
+    for (grpc::ClientContext* context : passing_) context->TryCancel();
+    left_.wait(lock, [this] { return passing_.empty(); });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable left_;
+  std::set<grpc::ClientContext*> passing_;  // guarded by mutex_, as below
+  bool closed_ = false;
+};
+
 struct Gateway::Stubs {
   explicit Stubs(const std::shared_ptr<grpc::Channel>& channel)
       : jobs(v1::Jobs::NewStub(channel)), status(v1::Status::NewStub(channel)) {}
 
   std::unique_ptr<v1::Jobs::Stub> jobs;
   std::unique_ptr<v1::Status::Stub> status;
+  CallGate gate;
 };
 
 namespace {
@@ -55,6 +101,8 @@ HttpReply ErrorReply(int http, const std::string& text) {
   return JsonReply(http, CompactJson(quoted));
 }
 
+HttpReply EndingReply() { return ErrorReply(503, "the coordinator is ending"); }
+
 HttpReply ToReply(const grpc::Status& status, const google::protobuf::Message& message) {
   if (status.ok()) return JsonReply(200, CompactJson(message));
   const int http = status.error_code() == grpc::StatusCode::NOT_FOUND             ? 404
@@ -66,13 +114,15 @@ HttpReply ToReply(const grpc::Status& status, const google::protobuf::Message& m
 
 // One unary call.
 template <class Stub, class Request, class Reply>
-HttpReply Call(Stub& stub,
+HttpReply Call(CallGate& gate, Stub& stub,
                grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
                const Request& request, std::chrono::milliseconds limit = kDeadline,
                const std::string& user = "") {
   grpc::ClientContext context;
   if (!user.empty()) context.AddMetadata(kPageUserKey, user);
   SetDeadline(&context, limit);
+  const CallGate::Pass pass(&gate, &context);
+  if (!pass.open()) return EndingReply();
   Reply reply;
   const grpc::Status status = (stub.*method)(&context, request, &reply);
   return ToReply(status, reply);
@@ -141,12 +191,15 @@ template <class M>
 class EventSource {
  public:
   using Begin = std::function<std::unique_ptr<grpc::ClientReader<M>>(grpc::ClientContext*)>;
-  explicit EventSource(Begin begin) : begin_(std::move(begin)) {}
+  EventSource(CallGate* gate, Begin begin) : gate_(gate), begin_(std::move(begin)) {}
 
   bool Next(std::string* chunk) {
+    if (finished_) return false;
     if (reader_ == nullptr) {
       context_ = std::make_unique<grpc::ClientContext>();
       SetDeadline(context_.get(), kStreamDeadline);
+      const CallGate::Pass pass(gate_, context_.get());
+      if (!pass.open()) return false;
       reader_ = begin_(context_.get());
     }
     M message;
@@ -163,11 +216,14 @@ class EventSource {
       *chunk = ": still here\n\n";
       return true;
     }
-    if (!finished_) *chunk = "event: end\ndata: {}\n\n";
-    return !std::exchange(finished_, true);
+    // Any other end is one of the connection: the browser opens the stream again by itself.
+    if (!status.ok() && status.error_code() != grpc::StatusCode::NOT_FOUND) return false;
+    *chunk = "event: end\ndata: {}\n\n";
+    return finished_ = true;
   }
 
  private:
+  CallGate* const gate_;
   const Begin begin_;
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<grpc::ClientReader<M>> reader_;
@@ -176,10 +232,10 @@ class EventSource {
 };
 
 template <class M>
-HttpReply Stream(typename EventSource<M>::Begin begin) {
+HttpReply Stream(CallGate* gate, typename EventSource<M>::Begin begin) {
   HttpReply reply;
   reply.type = "text/event-stream";
-  auto source = std::make_shared<EventSource<M>>(std::move(begin));
+  auto source = std::make_shared<EventSource<M>>(gate, std::move(begin));
   reply.next = [source](std::string* chunk) { return source->Next(chunk); };
   return reply;
 }
@@ -189,6 +245,7 @@ HttpReply Stream(typename EventSource<M>::Begin begin) {
 Gateway::Gateway(std::shared_ptr<grpc::Channel> channel, Permit permit)
     : stubs_(std::make_shared<Stubs>(channel)), permit_(std::move(permit)) {}
 Gateway::~Gateway() = default;
+void Gateway::Close() { stubs_->gate.Close(); }
 
 HttpReply Gateway::Answer(const HttpRequest& request) {
   constexpr absl::string_view kApi = "/api/";
@@ -218,10 +275,11 @@ HttpReply Gateway::Api(const std::string& call, const HttpRequest& request) {
   const User user = permit_(request, path, /*try_only=*/false);
   if (!user.allowed.ok()) return ErrorReply(403, std::string(user.allowed.message()));
   if (call == "status") {
-    return Call(*stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest());
+    return Call(stubs_->gate, *stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest());
   }
-  if (call == "jobs") return Call(*stubs_->jobs, &v1::Jobs::Stub::List, v1::ListRequest());
-  if (call == "job") return Call(*stubs_->jobs, &v1::Jobs::Stub::Get, Named(request));
+  if (call == "jobs")
+    return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::List, v1::ListRequest());
+  if (call == "job") return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Get, Named(request));
   if (call == "history") return History(request);
   if (call == "sites") return Sites(request);
   if (call == "logs") return Logs(request);
@@ -245,19 +303,19 @@ HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
     trace.set_job(request.Query("job"));
     trace.set_island(static_cast<int32_t>(Number(request, "island", 0)));
     trace.set_timeout_ms(kTraceTimeoutMs);
-    return Call(*stubs_->jobs, &v1::Jobs::Stub::Trace, trace,
+    return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Trace, trace,
                 std::chrono::milliseconds(kTraceTimeoutMs) + kDeadline);
   }
   if (call == "drain") {
     v1::DrainRequest drain;
     drain.set_server(request.Query("server"));
     drain.set_undo(request.Query("undo") == "1");
-    return Call(*stubs_->jobs, &v1::Jobs::Stub::Drain, drain, kDeadline, user.name);
+    return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Drain, drain, kDeadline, user.name);
   }
   const auto method = call == "pause"    ? &v1::Jobs::Stub::Pause
                       : call == "resume" ? &v1::Jobs::Stub::Resume
                                          : &v1::Jobs::Stub::Cancel;
-  return Call(*stubs_->jobs, method, Named(request), kDeadline, user.name);
+  return Call(stubs_->gate, *stubs_->jobs, method, Named(request), kDeadline, user.name);
 }
 
 // Of islands only what the page draws: with 1,000 workers, most of the bytes are islands' curves.
@@ -268,6 +326,8 @@ HttpReply Gateway::History(const HttpRequest& request) {
   asked.set_islands(static_cast<int32_t>(Number(request, "islands", 0)));
   grpc::ClientContext context;
   SetDeadline(&context, kDeadline);
+  const CallGate::Pass pass(&stubs_->gate, &context);
+  if (!pass.open()) return EndingReply();
   v1::JobHistory history;
   const grpc::Status status = stubs_->jobs->History(&context, asked, &history);
   for (v1::IslandCurve& island : *history.mutable_islands()) {
@@ -287,6 +347,8 @@ HttpReply Gateway::Sites(const HttpRequest& request) {
   asked.set_job(request.Query("job"));
   grpc::ClientContext context;
   SetDeadline(&context, kDeadline);
+  const CallGate::Pass pass(&stubs_->gate, &context);
+  if (!pass.open()) return EndingReply();
   v1::ClusterProfile profile;
   const grpc::Status status = stubs_->status->Profile(&context, asked, &profile);
   return ToReply(status, SitesAndLinks(profile));
@@ -301,6 +363,8 @@ HttpReply Gateway::Logs(const HttpRequest& request) {
   logs.set_contains(request.Query("contains"));
   grpc::ClientContext context;
   SetDeadline(&context, kDeadline);
+  const CallGate::Pass pass(&stubs_->gate, &context);
+  if (!pass.open()) return EndingReply();
   const auto reader = stubs_->jobs->Logs(&context, logs);
   std::string lines = "[";
   v1::LogLine line;
@@ -315,13 +379,13 @@ HttpReply Gateway::Logs(const HttpRequest& request) {
 HttpReply Gateway::Events(const HttpRequest& request) {
   const std::string job = request.Query("job");
   if (job.empty()) {
-    return Stream<v1::ClusterStatus>([stubs = stubs_](grpc::ClientContext* context) {
+    return Stream<v1::ClusterStatus>(&stubs_->gate, [stubs = stubs_](grpc::ClientContext* context) {
       v1::StatusRequest watch;
       watch.set_interval_ms(kStatusIntervalMs);
       return stubs->status->Watch(context, watch);
     });
   }
-  return Stream<v1::Job>([stubs = stubs_, job](grpc::ClientContext* context) {
+  return Stream<v1::Job>(&stubs_->gate, [stubs = stubs_, job](grpc::ClientContext* context) {
     v1::WatchRequest watch;
     watch.set_job(job);
     watch.set_interval_ms(kJobIntervalMs);

@@ -33,6 +33,10 @@ class Gateway {
 
   HttpReply Answer(const HttpRequest& request);
 
+  // Ends the calls under way; no call begins afterwards. To be called before the channel's server
+  // is shut down.
+  void Close();
+
  private:
   struct Stubs;
 
