@@ -343,7 +343,11 @@ int RunCommandLine(int argc, char** argv) {
       return RunDaemon(std::string("atoll-") + daemon, argv + 1);
     }
   }
-  return CommandLine().Run(argc, argv);
+  const int code = CommandLine().Run(argc, argv);
+  // What was printed may be all that a script keeps.
+  if (std::cout.flush() || code != 0) return code;
+  std::cerr << "atoll: standard output cannot be written; is the disk full?\n";
+  return 1;
 }
 
 }  // namespace atl::cli

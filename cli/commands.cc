@@ -25,6 +25,7 @@
 #include "cli/render.h"
 #include "common/event_loop.h"
 #include "common/protocol/wire.h"
+#include "common/utf8.h"
 #include "common/wall_clock.h"
 
 namespace atl::cli {
@@ -268,6 +269,9 @@ int Logs(const Global& global, const LogFlags& flags) {
   request.set_tail(flags.tail);
   request.set_severity(flags.severity);
   request.set_contains(flags.contains);
+  if (WellFormed(flags.contains, flags.contains.size()) != flags.contains) {
+    return Fail(absl::InvalidArgumentError("--grep: must be UTF-8"));
+  }
   const auto since = ParseSince(flags.since, UnixTimeMs());
   if (!since.ok()) return Fail(since.status());
   request.set_since_unix_ms(*since);

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
@@ -13,6 +14,8 @@
 
 namespace atl::cli {
 namespace {
+
+constexpr int kDaysMax = 100'000;
 
 using Less = std::function<bool(const v1::JobSummary&, const v1::JobSummary&)>;
 
@@ -71,17 +74,32 @@ absl::StatusOr<v1::ListReply> Select(const v1::ListReply& all,
 
 absl::StatusOr<int64_t> ParseSince(const std::string& text, int64_t now_ms) {
   if (text.empty()) return 0;
+  // Days, which Abseil has not.
+  int days = 0;
+  absl::string_view rest = text;
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  if (digits < text.size() && text[digits] == 'd' &&
+      absl::SimpleAtoi(text.substr(0, digits), &days) && days < kDaysMax) {
+    rest.remove_prefix(digits + 1);
+  } else {
+    days = 0;
+  }
   absl::Duration before;
-  if (absl::ParseDuration(text, &before) && before >= absl::ZeroDuration()) {
-    return std::max<int64_t>(0, now_ms - absl::ToInt64Milliseconds(before));
+  if (days > 0 && rest.empty()) rest = "0s";
+  if (absl::ParseDuration(rest, &before) && before >= absl::ZeroDuration()) {
+    return std::max<int64_t>(0,
+                             now_ms - absl::ToInt64Milliseconds(before + days * absl::Hours(24)));
   }
   absl::Time at;
   std::string error;
-  if (absl::ParseTime(absl::RFC3339_full, text, &at, &error)) return absl::ToUnixMillis(at);
+  if (absl::ParseTime(absl::RFC3339_full, text, &at, &error) ||
+      absl::ParseTime("%Y-%m-%d", text, absl::LocalTimeZone(), &at, &error)) {
+    return absl::ToUnixMillis(at);
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("--since ", text,
-                   ": a time back such as 10m or 1h30m, or a time such as "
-                   "2026-11-22T10:00:00Z"));
+                   ": a time back such as 10m, 1h30m or 2d, or a time such as "
+                   "2026-11-22T10:00:00Z or 2026-11-22"));
 }
 
 }  // namespace atl::cli

@@ -37,6 +37,12 @@ TEST_CASE("since_is_a_time_back_or_a_point_in_time") {
   CHECK(ParseSince("10m", 5'000'000).value() == 4'400'000);
   CHECK(ParseSince("1h30m", 5'000'000).value() == 0);
   CHECK(ParseSince("1970-01-01T00:01:00Z", 5'000'000).value() == 60'000);
+  constexpr int64_t kDayMs = 86'400'000;
+  CHECK(ParseSince("2d", 3 * kDayMs).value() == kDayMs);
+  CHECK(ParseSince("1d12h", 3 * kDayMs).value() == 3 * kDayMs / 2);
+  CHECK(ParseSince("1970-01-03", 5'000'000).ok());
+  CHECK_FALSE(ParseSince("2dd", 5'000'000).ok());
+  CHECK_FALSE(ParseSince("99999999999d", 5'000'000).ok());
   CHECK_FALSE(ParseSince("soon", 5'000'000).ok());
   CHECK_FALSE(ParseSince("-10m", 5'000'000).ok());
 }

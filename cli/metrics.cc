@@ -20,15 +20,20 @@ namespace {
 
 // ---- CSV ----
 
-std::string Number(double value) { return absl::StrFormat("%.10g", value); }
+// Whole numbers keep all their digits, and times their milliseconds.
+std::string Number(double value) {
+  const bool whole = value == std::trunc(value) && std::abs(value) < 1e15;
+  return whole ? absl::StrFormat("%.0f", value) : absl::StrFormat("%.10g", value);
+}
+std::string Time(double unix_s) { return absl::StrFormat("%.3f", unix_s); }
 
 void AppendCurve(const std::string& series, const std::string& island, const v1::Curve& c,
                  std::string* out) {
   for (int i = 0; i < c.unix_s_size(); ++i) {
-    absl::StrAppend(out, series, ",", island);
-    for (const double value : {c.unix_s(i), c.version(i), c.tokens(i), c.loss(i), c.loss_min(i),
-                               c.loss_max(i), c.seconds(i), c.rounds(i), c.contributions(i),
-                               c.rejected(i), c.staleness(i), c.steps(i)}) {
+    absl::StrAppend(out, series, ",", island, ",", Time(c.unix_s(i)));
+    for (const double value :
+         {c.version(i), c.tokens(i), c.loss(i), c.loss_min(i), c.loss_max(i), c.seconds(i),
+          c.rounds(i), c.contributions(i), c.rejected(i), c.staleness(i), c.steps(i)}) {
       absl::StrAppend(out, ",", Number(value));
     }
     absl::StrAppend(out, "\n");
@@ -156,10 +161,10 @@ std::string HistoryAsCsv(const v1::JobHistory& history) {
     AppendCurve("island", absl::StrCat(island.island()), island.curve(), &out);
   }
   for (const v1::ValidationPoint& v : history.validation()) {
-    absl::StrAppend(&out, "validation,,", Number(v.unix_s()), ",", v.version(), ",,",
+    absl::StrAppend(&out, "validation,,", Time(v.unix_s()), ",", v.version(), ",,",
                     Number(v.loss()), ",,,,,,,,\n");
     for (const v1::ValidationLoss& set : v.sets()) {
-      absl::StrAppend(&out, "validation/", set.name(), ",,", Number(v.unix_s()), ",", v.version(),
+      absl::StrAppend(&out, "validation/", set.name(), ",,", Time(v.unix_s()), ",", v.version(),
                       ",,", Number(set.loss()), ",,,,,,,,\n");
     }
   }

@@ -52,10 +52,19 @@ TEST_CASE("csv_has_a_line_a_point_and_as_many_fields_in_each") {
     CHECK(std::count(line.begin(), line.end(), ',') ==
           std::count(lines[0].begin(), lines[0].end(), ','));
   }
-  CHECK(lines[1].rfind("rounds,,1001,1,100,3,", 0) == 0);
-  CHECK(lines[3].rfind("island,4,1001,1,100,3,", 0) == 0);
-  CHECK(lines[4].rfind("validation,,1003,2,,2.75,", 0) == 0);
-  CHECK(lines[5].rfind("validation/law,,1003,2,,3.25,", 0) == 0);
+  CHECK(lines[1].rfind("rounds,,1001.000,1,100,3,", 0) == 0);
+  CHECK(lines[3].rfind("island,4,1001.000,1,100,3,", 0) == 0);
+  CHECK(lines[4].rfind("validation,,1003.000,2,,2.75,", 0) == 0);
+  CHECK(lines[5].rfind("validation/law,,1003.000,2,,3.25,", 0) == 0);
+}
+
+TEST_CASE("csv_keeps_milliseconds_and_every_digit_of_a_count") {
+  v1::JobHistory history;
+  AddRound(history.mutable_rounds(), 1, 3);
+  history.mutable_rounds()->set_unix_s(0, 1795730250.369);
+  history.mutable_rounds()->set_tokens(0, 12'345'678'901'234);
+  CHECK(HistoryAsCsv(history).find("rounds,,1795730250.369,1,12345678901234,3,") !=
+        std::string::npos);
 }
 
 // TFRecords, as TensorFlow documents them; the masked CRC32C of the length is checked against a

@@ -41,6 +41,18 @@ std::vector<std::string> NamesOf(const CLI::App& app) {
   return names;
 }
 
+// The command that is called; null: none is named.
+CLI::App* CommandIn(CLI::App& app, const std::vector<std::string>& given) {
+  for (size_t i = 0; i < given.size(); ++i) {
+    const std::vector<CLI::App*> commands = app.get_subcommands(
+        [&](const CLI::App* command) { return command->get_name() == given[i]; });
+    if (!commands.empty()) return commands[0];
+    const CLI::Option* const option = app.get_option_no_throw(given[i]);
+    if (option != nullptr && option->get_items_expected_min() > 0) ++i;  // its value
+  }
+  return nullptr;
+}
+
 // A value as an argument of a command line.
 absl::StatusOr<std::string> WordFrom(const toml::node& value) {
   if (const auto* text = value.as_string()) return text->get();
@@ -123,11 +135,12 @@ void ParseFlags(CLI::App& app, int argc, const char* const* argv,
   for (const std::string& name : NamesOf(app)) {  // for --help
     app.get_option("--" + name)->envname(EnvironmentName(name));
   }
-  // CLI11 itself reads these, for a command's flags that are not given.
-  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
-    for (const std::string& name : NamesOf(*command)) {
-      command->get_option("--" + name)
-          ->envname(EnvironmentName(absl::StrCat(command->get_name(), "-", name)));
+  // CLI11 itself reads these, for flags of the command that are not given.
+  if (CLI::App* command = CommandIn(app, given); command != nullptr) {
+    for (CLI::Option* option : command->get_options()) {
+      const std::vector<std::string>& names = option->get_lnames();
+      if (names.empty() || names[0] == "help") continue;
+      option->envname(EnvironmentName(absl::StrCat(command->get_name(), "-", names[0])));
     }
   }
   const auto words = FlagsBeside(

@@ -88,12 +88,21 @@ TEST_CASE("flags_of_commands_come_from_the_environment_after_the_command_line") 
     CLI::App* submit = app.add_subcommand("submit", "");
     submit->add_flag("--watch", watch);
     submit->add_option("--label", label);
+    std::string context;
+    app.add_option("--context", context);
+    app.add_subcommand("show", "")->add_option("--label", label)->check(CLI::Number);
     words.insert(words.begin(), "atoll");
     ParseFlags(app, static_cast<int>(words.size()), words.data(), "");
     return std::pair(watch, label);
   };
   CHECK(parsed({"submit"}) == std::pair(true, std::string("e")));
   CHECK(parsed({"submit", "--label=c"}) == std::pair(true, std::string("c")));
+  CHECK(parsed({"--context", "show", "submit"}) == std::pair(true, std::string("e")));
+  // Another command's are not looked at.
+  setenv("ATOLL_SHOW_LABEL", "no number", 1);
+  CHECK(parsed({"submit"}) == std::pair(true, std::string("e")));
+  unsetenv("ATOLL_SHOW_LABEL");
+  CHECK(parsed({"show"}) == std::pair(false, std::string()));
   unsetenv("ATOLL_SUBMIT_WATCH");
   unsetenv("ATOLL_SUBMIT_LABEL");
   CHECK(parsed({"submit"}) == std::pair(false, std::string()));

@@ -175,7 +175,27 @@ class Reader {
 
 }  // namespace
 
+namespace {
+
+// toml++ makes a table of each part of a dotted key, and goes through them by recursion.
+absl::Status CheckKeys(const std::string& path, absl::string_view text) {
+  constexpr int kPartsMax = 1000;
+  int line = 1, dots = 0;
+  for (const char c : text) {
+    const bool of_key = c == '.' || c == '-' || c == '_' || absl::ascii_isalnum(c);
+    dots = of_key ? dots + (c == '.') : 0;
+    line += c == '\n';
+    if (dots < kPartsMax) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ":", line, ": a key has more than ", kPartsMax, " parts"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status TomlMessage::Read(absl::string_view text, Message* message) {
+  ATOLL_RETURN_IF_ERROR(CheckKeys(path_, text));
   const toml::parse_result parsed = toml::parse(std::string_view(text.data(), text.size()));
   if (!parsed) {
     const toml::parse_error& error = parsed.error();

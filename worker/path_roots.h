@@ -40,7 +40,8 @@ void AddRootFlags(App& app, PathRoots* roots) {
 // OK if every root is a folder that is there, or a URL.
 absl::Status CheckRoots(const PathRoots& roots);
 
-// Whether a redirection may lead there: below a root, whichever, if any is given.
+// Whether a redirection may lead there: anywhere without --data-root, else below a root of any
+// kind.
 bool MayReadUrl(const std::string& url, const PathRoots& roots);
 
 // PERMISSION_DENIED, naming the field and the flag, if the job reads or writes anything outside.

@@ -122,6 +122,7 @@ TEST_CASE("a_workers_own_keys_are_never_read_with_roots_or_without") {
     spec.data.path = disk.base + path;
     return absl::IsPermissionDenied(CheckJobPaths(spec, limits));
   };
+  CHECK(refused("/root", {disk.base}));  // a link in it leads there
   for (const std::vector<std::string>& roots :
        {std::vector<std::string>{}, std::vector<std::string>{disk.base}}) {
     CHECK(refused("/secret/key", roots));
@@ -141,6 +142,7 @@ TEST_CASE("redirections_stay_below_a_root_where_any_is_given") {
   CHECK(MayReadUrl("https://host/models/x", roots));
   CHECK_FALSE(MayReadUrl("https://host/other", roots));
   CHECK_FALSE(MayReadUrl("https://host/data/../other", roots));
+  CHECK(MayReadUrl("https://cdn/x", {{}, {"https://host/models"}}));  // data may be anywhere
 }
 
 TEST_CASE("a_root_that_is_not_there_is_a_mistake") {

@@ -124,7 +124,11 @@ class AttachClient<Up, Down>::Impl {
     grpc::ClientContext context;
     if (!connected) {
       context.set_deadline(std::chrono::system_clock::now() + kWhyLimit);
-      return {Explained(leader->address, stub->Attach(&context)->Finish().error_message())};
+      const grpc::Status why = stub->Attach(&context)->Finish();
+      if (why.error_code() == grpc::StatusCode::UNAVAILABLE) {
+        return {Explained(leader->address, why.error_message())};
+      }
+      return {absl::StrCat(leader->address, ": no coordinator answers there")};
     }
     SetContext(&context);
     auto stream = stub->Attach(&context);

@@ -37,8 +37,8 @@ bool Wait(int fd, short events, int timeout_ms) {
   return poll(&waiting, 1, timeout_ms) == 1;
 }
 
-// Whether the peer answers a TLS hello with TLS, whatever it then thinks of us.
-bool SpeaksTls(int fd) {
+// How the peer answers a TLS hello, whatever it then thinks of us.
+Reach AnswerToHello(int fd) {
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
                                                                   SSL_CTX_free);
   const std::unique_ptr<SSL, decltype(&SSL_free)> tls(SSL_new(context.get()), SSL_free);
@@ -46,16 +46,19 @@ bool SpeaksTls(int fd) {
   for (;;) {
     ERR_clear_error();
     const int result = SSL_connect(tls.get());
-    if (result == 1) return true;
+    if (result == 1) return Reach::kTlsAnswers;
     const int error = SSL_get_error(tls.get(), result);
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
-      if (!Wait(fd, error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, kHelloMs)) return false;
+      if (!Wait(fd, error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, kHelloMs)) {
+        return Reach::kSilent;
+      }
       continue;
     }
     // An alert, or a certificate that we would not take, is TLS; a plaintext answer is none.
-    return error == SSL_ERROR_SSL &&
-           ERR_GET_REASON(ERR_peek_error()) != SSL_R_WRONG_VERSION_NUMBER &&
-           ERR_GET_REASON(ERR_peek_error()) != SSL_R_HTTP_REQUEST;
+    const bool is_tls = error == SSL_ERROR_SSL &&
+                        ERR_GET_REASON(ERR_peek_error()) != SSL_R_WRONG_VERSION_NUMBER &&
+                        ERR_GET_REASON(ERR_peek_error()) != SSL_R_HTTP_REQUEST;
+    return is_tls ? Reach::kTlsAnswers : Reach::kOtherAnswers;
   }
 }
 
@@ -71,7 +74,7 @@ Reach LookAtOne(const addrinfo& at) {
     if (error == ECONNREFUSED) return Reach::kRefused;
     if (error != 0) return Reach::kNoAnswer;
   }
-  return SpeaksTls(fd.get()) ? Reach::kTlsAnswers : Reach::kOtherAnswers;
+  return AnswerToHello(fd.get());
 }
 
 // What a failed handshake says of certificates.
@@ -115,7 +118,7 @@ Reach LookAt(const std::string& address) {
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
     const Reach one = LookAtOne(*at);
     if (one != Reach::kNoAnswer) reach = one;
-    if (one == Reach::kTlsAnswers || one == Reach::kOtherAnswers) break;
+    if (one == Reach::kTlsAnswers || one == Reach::kOtherAnswers || one == Reach::kSilent) break;
   }
   freeaddrinfo(found);
   return reach;
@@ -140,6 +143,11 @@ std::string ExplainReach(const Connection& to, Reach reach, const std::string& s
             " requires TLS: give --tls-ca, --tls-cert and --tls-key, or join by a token");
       }
       return absl::StrCat("TLS with the coordinator at ", address, " failed: ", WhyRefused(said));
+    case Reach::kSilent:
+      return absl::StrCat(
+          address,
+          " takes connections and does not answer: the process that listens there is "
+          "too busy or stopped, or is no coordinator");
     case Reach::kOtherAnswers:
       break;
   }

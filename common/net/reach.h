@@ -19,6 +19,7 @@ enum class Reach {
   kRefused,     // nothing listens
   kNoAnswer,    // no connection within 3 s
   kTlsAnswers,  // something that speaks TLS
+  kSilent,      // a connection, and no answer within 1 s
   kOtherAnswers,
 };
 

@@ -65,13 +65,13 @@ TEST_CASE("every_outcome_has_a_text_of_its_own_that_quotes_no_library") {
   std::set<std::string> texts;
   for (const bool with_tls : {false, true}) {
     for (const Reach reach : {Reach::kUnknownHost, Reach::kRefused, Reach::kNoAnswer,
-                              Reach::kTlsAnswers, Reach::kOtherAnswers}) {
+                              Reach::kSilent, Reach::kTlsAnswers, Reach::kOtherAnswers}) {
       const std::string text = ExplainReach({"host:1", with_tls}, reach, said);
       CHECK(text.find("SSL_ERROR") == std::string::npos);
       texts.insert(text);
     }
   }
-  CHECK(texts.size() == 7);  // three do not depend on TLS
+  CHECK(texts.size() == 8);  // four do not depend on TLS
 }
 
 TEST_CASE("a_summary_quotes_what_a_standby_says_and_no_library") {

@@ -163,9 +163,9 @@ absl::Status Join(const Identity& self, const IdentityFolder& folder, const std:
 
 namespace {
 
-// Whether the coordinator has ended this certificate's access: its member is revoked, or another
-// key has joined under its name. False also where that cannot be learnt now.
-bool IsShutOut(const IdentityFolder& folder, const std::string& coordinator) {
+// Whether the coordinator has revoked this certificate's holder. False also where that cannot be
+// learnt now.
+bool IsRevoked(const IdentityFolder& folder, const std::string& coordinator) {
   const auto leader = OpenLeaderChannel(folder.tls(), coordinator, kLeaderLimit);
   if (!leader.ok()) return false;
   grpc::ClientContext context;
@@ -174,8 +174,7 @@ bool IsShutOut(const IdentityFolder& folder, const std::string& coordinator) {
   // A caller without access gets the reason before the request is read; this one is empty.
   const grpc::Status status =
       v1::Trust::NewStub(leader->channel)->Renew(&context, v1::RenewRequest(), &reply);
-  return absl::StartsWith(status.error_message(), "revoked: ") ||
-         absl::StartsWith(status.error_message(), "replaced: ");
+  return absl::StartsWith(status.error_message(), "revoked: ");
 }
 
 IdentityFolder Replacement(const IdentityFolder& folder) {
@@ -232,8 +231,13 @@ absl::Status EnterCluster(const Identity& self, const IdentityFolder& folder,
                        ", which is of ", authority.cluster, "; delete that folder to change"));
     }
     if (!join.empty() && facts.until_unix_s < absl::ToUnixSeconds(absl::Now())) {
-      ATOLL_RETURN_IF_ERROR(Join(self, folder, join, kJoinPatience));
-    } else if (!join.empty() && IsShutOut(folder, to.coordinator)) {
+      absl::Status joined = Join(self, folder, join, kJoinPatience);
+      // Revoked, too: with the same keys it is not let in.
+      if (absl::StrContains(joined.message(), ": revoked: ")) {
+        joined = JoinWithNewKeys(self, folder, join);
+      }
+      ATOLL_RETURN_IF_ERROR(joined);
+    } else if (!join.empty() && IsRevoked(folder, to.coordinator)) {
       ATOLL_RETURN_IF_ERROR(JoinWithNewKeys(self, folder, join));
     }
   } else if (!join.empty()) {

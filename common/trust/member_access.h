@@ -34,8 +34,8 @@ void AddJoinFlag(App& app, std::string* join) {
 
 // Fills in what the flags leave open. Files that flags name are used as they are. Else the
 // certificate in `folder` is, if there is one; else `join`, if it is given, gets one; else there is
-// none, and connections are plaintext. With `join`, a certificate that has expired, or whose access
-// has ended, is replaced. Errors name the flag.
+// none, and connections are plaintext. With `join`, a certificate that has expired, or whose holder
+// is revoked, is replaced. Errors name the flag.
 absl::Status EnterCluster(const Identity& self, const IdentityFolder& folder,
                           const std::string& join, const AccessFlags& flags);
 

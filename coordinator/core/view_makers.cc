@@ -187,6 +187,7 @@ JobSummary SummaryOf(const State& s, const Job& job) {
     weighted_loss += p.tokens_per_s * p.train_loss;
   }
   if (summary.tokens_per_s > 0) summary.train_loss = weighted_loss / summary.tokens_per_s;
+  if (progress.state == JobState::kPaused) summary.tokens_per_s = 0;
   return summary;
 }
 

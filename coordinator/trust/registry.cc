@@ -221,6 +221,12 @@ Verdict TrustRegistry::Join(const v1::TrustMember& member, int64_t now_unix_s) {
                          " was revoked with this key: delete its certificate's folder "
                          "(STATE_DIR/identity) and join again, with new keys")};
   }
+  if (known != nullptr && FindToken(member.token())->created_unix_s() < known->revoked_unix_s()) {
+    return {
+        v1::TRUST_DENIAL_REVOKED,
+        absl::StrCat(who, " was revoked on ", DateOf(known->revoked_unix_s()), " by ",
+                     known->revoked_by(), "; a token that is made after that lets it in again")};
+  }
   const std::string problem =
       CurveKeyProblem({member.role(), member.name()}, member.curve_public_key());
   if (!problem.empty()) return {v1::TRUST_DENIAL_NAME, problem};

@@ -158,6 +158,19 @@ TEST_CASE("a_revoked_member_joins_again_with_new_keys_only") {
   CHECK(c.registry.Keys().revoked_size() == 1);
 }
 
+TEST_CASE("a_token_from_before_the_revocation_does_not_let_a_member_in_again") {
+  Cluster c;
+  REQUIRE(c.Create(5).ok());
+  REQUIRE(c.Join("w1", kKey) == kAllowed);
+  c.now += 10;
+  REQUIRE(c.Revoke("w1"));
+  CHECK(c.Join("w1", kOtherKey) == v1::TRUST_DENIAL_REVOKED);
+  CHECK(c.Join("w2", kOtherKey) == kAllowed);  // another name
+  const std::string fresh(64, 'b');
+  REQUIRE(c.Create(1, {"worker"}, 60, fresh).ok());
+  CHECK(c.Join("w1", std::string(64, '3'), "worker", fresh) == kAllowed);
+}
+
 TEST_CASE("members_are_forgotten_a_month_after_their_certificates_expired") {
   Cluster c;
   v1::TrustRecords records;

@@ -150,9 +150,10 @@ absl::Status CheckTokenizer(const DataSpec& spec, const std::string& folder,
   ATOLL_ASSIGN_OR_RETURN(const ShardIndex index, ReadShardIndex(folder, cancelled));
   ATOLL_ASSIGN_OR_RETURN(const auto tokenizer, OpenTokenizer(spec.tokenizer_path));
   if (tokenizer->digest() == index.tokenizer_digest) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("data.tokenizer_path ", spec.tokenizer_path,
-                                                 ": the shards of ", folder,
-                                                 " were made with another tokenizer"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("data.tokenizer_path ", spec.tokenizer_path, ": the shards of ", folder,
+                   " were made with another tokenizer, or by an older "
+                   "version: make them again by `atoll tokenize`"));
 }
 
 void WarnOfChatTemplate(const DataSpec& spec, ChatTemplate chat, DataInspection* found) {
