@@ -321,6 +321,29 @@ const v1::PlannedIsland& IslandOf(const v1::Plan& message, const plan::Cluster& 
   return message.islands(0);
 }
 
+// The devices that share a stage's layers are of one node, each once.
+absl::Status CheckGroups(const std::string& name, const plan::Cluster& cluster,
+                         const plan::Layout& layout) {
+  for (const plan::Replica& replica : layout.replicas) {
+    for (const plan::Stage& stage : replica.stages) {
+      const plan::Device& first = cluster.devices[stage.devices[0]];
+      std::set<int> seen;
+      for (const int d : stage.devices) {
+        const plan::Device& device = cluster.devices[d];
+        if (!seen.insert(d).second) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(name, ": a stage names device ", device.id, " twice"));
+        }
+        if (device.node == first.node) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat(name, ": ", first.id, " and ", device.id,
+                         " share layers, but are not of one worker or node"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> PinnedJson(absl::string_view text, absl::string_view name) {
@@ -380,6 +403,7 @@ absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::strin
     }
     layout.replicas.push_back(*std::move(replica));
   }
+  ATOLL_RETURN_IF_ERROR(CheckGroups(std::string(name), cluster, layout));
   if (plan::DegreesAgree(costs.model(), layout)) return layout;
   return absl::InvalidArgumentError(absl::StrCat(
       std::string(name),

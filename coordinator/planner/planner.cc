@@ -28,6 +28,13 @@ constexpr size_t kMapped = 24;  // candidates
 // A layout's schedule is searched for a little first. A longer search ends at most half of what
 // the step takes beyond its bound, and is not worth it where that is less than this.
 constexpr int kQuickRestarts = 8;
+// Candidates whose estimate is so many times the best simulated rank may still be better.
+constexpr double kNear = 1.15;
+// Two stages a device may make a layout so many times faster.
+constexpr double kShapesGain = 1.08;
+constexpr size_t kReshaped = 4;
+constexpr int64_t kNearWork = 40'000;  // WorkOf all of them together
+constexpr int64_t kAlikeWork = 3'000;  // and of those whose structure has been simulated
 constexpr double kAtBound = 1.001;
 
 constexpr char kByBranchAndBound[] = "mapped by branch and bound";
@@ -41,6 +48,18 @@ MappingOptions MappingOptionsOf(const Options& options) {
 
 // Different kinds of layout, not small changes of one.
 std::string Family(const Candidate& c) { return absl::StrCat(Describe(c.layout), ", ", c.how); }
+
+// Numbers of replicas, stages and devices a stage: what sets layouts' steps apart most.
+std::string StructureOf(const Layout& layout) {
+  std::vector<std::string> replicas;
+  for (const Replica& replica : layout.replicas) {
+    std::string text = absl::StrCat(replica.micro_batches, ":");
+    for (const Stage& stage : replica.stages) absl::StrAppend(&text, stage.devices.size(), ",");
+    replicas.push_back(std::move(text));
+  }
+  std::sort(replicas.begin(), replicas.end());
+  return absl::StrCat(layout.micro_batch, " ", absl::StrJoin(replicas, " "));
+}
 
 // Simulates layouts and keeps the best; the others become alternatives.
 class Contest {
@@ -80,6 +99,7 @@ class Contest {
       return false;
     }
     const double rank = ranking_.Rank(layout, outcome->step_s);
+    NoteIdling(layout, *outcome, rank);
     if (rank >= plan_.rank) {
       Lose(what, layout, outcome->step_s, true);
       return false;
@@ -141,17 +161,21 @@ class Contest {
                                   .simulated = simulated});
   }
 
-  // Two stages per device, where devices of the winner idle and its pipelines stay inside sites.
+  // Two stages per device, of the winner and of those that it may make better than the winner.
   void TryShapes() {
     if (!options_.two_stages_per_device || plan_.layout.shape != Shape::kPlain) return;
     if (!job_.fixed.schedule.empty()) return;
-    if (!StaysInSites(cluster_, plan_.layout) || BubbleOf(plan_.outcome) < 0.01) return;
-    const Layout plain = plan_.layout;
+    NoteIdling(plan_.layout, plan_.outcome, plan_.rank);
+    const double rank = plan_.rank;
+    const std::vector<std::pair<double, Layout>> idling = std::move(idling_);
     bool won = false;
-    for (const Shape shape : {Shape::kVShaped, Shape::kInterleaved}) {
-      Layout layout = plain;
-      if (Stopped() || !Reshape(cluster_, costs_, shape, layout)) continue;
-      won = Enter(layout, Describe(layout)) || won;
+    for (const auto& [plain_rank, plain] : idling) {
+      if (plain_rank > kShapesGain * rank) break;
+      for (const Shape shape : {Shape::kVShaped, Shape::kInterleaved}) {
+        Layout layout = plain;
+        if (Stopped() || !Reshape(cluster_, costs_, shape, layout)) continue;
+        won = Enter(layout, Describe(layout)) || won;
+      }
     }
     if (won) Improve(options_.improvements / 4);
   }
@@ -191,6 +215,22 @@ class Contest {
     return EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
   }
 
+  // Keeps the best plain layouts whose devices idle and whose pipelines stay inside sites, one of
+  // each structure.
+  void NoteIdling(const Layout& layout, const Outcome& outcome, double rank) {
+    if (layout.shape != Shape::kPlain || BubbleOf(outcome) < 0.01) return;
+    if (!StaysInSites(cluster_, layout)) return;
+    const std::string structure = StructureOf(layout);
+    const auto same = std::find_if(idling_.begin(), idling_.end(), [&](const auto& one) {
+      return StructureOf(one.second) == structure;
+    });
+    if (same != idling_.end() && same->first <= rank) return;
+    if (same != idling_.end()) idling_.erase(same);
+    const auto place = std::find_if(idling_.begin(), idling_.end(),
+                                    [&](const auto& one) { return one.first > rank; });
+    idling_.insert(place, {rank, layout});
+    if (idling_.size() > kReshaped) idling_.pop_back();
+  }
   void Win(Layout layout, Outcome outcome, double rank) {
     plan_.layout = std::move(layout);
     plan_.outcome = std::move(outcome);
@@ -207,6 +247,7 @@ class Contest {
   const Options& options_;
   const Ranking ranking_;
   Plan& plan_;
+  std::vector<std::pair<double, Layout>> idling_;  // by rank
   int disobeyed_ = 0;  // candidates that break what the job fixes, looked at all the same
   std::string winner_;
   absl::Status why_not_ = absl::ResourceExhaustedError("no layout fits");
@@ -314,31 +355,69 @@ void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options
                    [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
 }
 
+// Passes of micro-batches through stages in one simulation.
+int64_t WorkOf(const Layout& layout) {
+  int64_t most = 0;
+  for (const Replica& replica : layout.replicas) {
+    most = std::max(most, std::ssize(replica.stages) * replica.micro_batches);
+  }
+  return most;
+}
+
+// Two ways of grouping often lead to the same layout, which shows in its estimate.
+std::string SameAs(const Candidate& candidate) {
+  return absl::StrFormat("%s %.9g", Describe(candidate.layout), candidate.estimate_s);
+}
+
+// What has been simulated.
+struct Simulated {
+  std::set<std::string> structures;  // StructureOf
+  std::set<std::string> layouts;     // SameAs
+};
+
+// Estimates err by some percent, and layouts differ by less: those that may still be the best are
+// simulated, too, best first, one of each structure before others, as far as a fixed amount of work
+// goes.
+void CompeteNear(const std::vector<Candidate>& candidates, Simulated done, Contest& contest,
+                 const Plan& plan) {
+  for (const bool new_structure : {true, false}) {
+    int64_t work_left = new_structure ? kNearWork : kAlikeWork;
+    for (const Candidate& candidate : candidates) {
+      if (candidate.rank > kNear * plan.rank || contest.Stopped()) break;
+      const std::string structure = StructureOf(candidate.layout);
+      if (new_structure && done.structures.count(structure) > 0) continue;
+      if (!done.layouts.insert(SameAs(candidate)).second) continue;
+      work_left -= WorkOf(candidate.layout);
+      if (work_left < 0) break;
+      done.structures.insert(structure);
+      contest.EnterBoth(candidate);
+    }
+  }
+}
+
 // Each kind of layout once: which of the candidates are simulated, and which listed.
 void Compete(const std::vector<Candidate>& candidates, const Options& options, Contest& contest,
              Plan& plan) {
   std::set<std::string> seen;
+  Simulated simulated;
   for (const Candidate& candidate : candidates) {
     const std::string family = Family(candidate);
-    // Two ways of grouping often lead to the same layout, which shows in its estimate.
-    const std::string same =
-        absl::StrFormat("%s %.9g", Describe(candidate.layout), candidate.estimate_s);
+    const std::string same = SameAs(candidate);
     if (!seen.insert(same).second || !seen.insert(family).second) continue;
     // Without a layout so far, continue: the estimate knows less of memory than the simulator.
     const bool enough = plan.simulated >= options.simulate || contest.Stopped();
     if (!enough || !contest.any()) {
       contest.EnterBoth(candidate);
+      simulated.structures.insert(StructureOf(candidate.layout));
+      simulated.layouts.insert(same);
     } else if (plan.alternatives.size() <= kMostAlternatives) {
       contest.Lose(family, candidate.layout, candidate.estimate_s, false);
     } else {
       break;
     }
   }
+  if (contest.any()) CompeteNear(candidates, std::move(simulated), contest, plan);
 }
-
-}  // namespace
-
-namespace {
 
 // "4", or "1 to 4".
 std::string DegreesText(const Layout& layout) {
@@ -349,7 +428,7 @@ std::string DegreesText(const Layout& layout) {
       most = std::max(most, stage.devices.size());
     }
   }
-  return least < most ? absl::StrCat(least, " to ", most) : absl::StrCat(layout.tensor_parallel);
+  return least < most ? absl::StrCat(least, " to ", most) : absl::StrCat(most);
 }
 
 }  // namespace

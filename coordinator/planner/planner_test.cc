@@ -214,6 +214,31 @@ TEST_CASE("28 unlike devices get a plan about as fast as any of a subset of them
   }
 }
 
+TEST_CASE("a plan is no slower than one whose choices are fewer") {
+  const auto [model, devices, batch] =
+      GENERATE(std::tuple("gpt2-large", 8, 32), std::tuple("gpt2", 4, 16));
+  INFO(model << " on " << devices);
+  Cluster cluster;
+  cluster.types = {*FindDeviceType("a100-80")};
+  for (int d = 0; d < devices; ++d)
+    cluster.devices.push_back({"d" + std::to_string(d), "n", "", 0});
+  const Costs costs = CostsOf(model);
+  const auto step_s = [&](std::vector<int> micro_batches, std::vector<int> tensor_parallel) {
+    const Job job{.global_batch = batch,
+                  .micro_batches = std::move(micro_batches),
+                  .tensor_parallel = std::move(tensor_parallel)};
+    const auto plan = PlanJob(cluster, costs, job, {});
+    REQUIRE(plan.ok());
+    return plan->outcome.step_s;
+  };
+  const double free_s = step_s({}, {});
+  for (const int few : {1, 2, 4}) {
+    INFO(few);
+    CHECK(free_s <= 1.005 * step_s({}, {few}));
+    CHECK(free_s <= 1.005 * step_s({few}, {}));
+  }
+}
+
 TEST_CASE("Fixing the shape of the free plan changes nothing") {
   const uint64_t seed = GENERATE(range(1, 5));
   CAPTURE(seed);

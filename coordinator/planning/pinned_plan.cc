@@ -15,27 +15,6 @@ namespace {
 constexpr char kKey[] = "layout.plan";
 constexpr int kRestarts = 128;
 
-// The devices that share a stage's layers are of one worker, each once.
-absl::Status CheckGroups(const plan::Cluster& cluster, const plan::Layout& layout) {
-  for (const plan::Replica& replica : layout.replicas) {
-    for (const plan::Stage& stage : replica.stages) {
-      const plan::Device& first = cluster.devices[stage.devices[0]];
-      std::set<int> seen;
-      for (const int d : stage.devices) {
-        const plan::Device& device = cluster.devices[d];
-        if (!seen.insert(d).second) {
-          return absl::InvalidArgumentError(
-              absl::StrCat(kKey, ": a stage names device ", device.id, " twice"));
-        }
-        if (device.node == first.node) continue;
-        return absl::InvalidArgumentError(absl::StrCat(kKey, ": ", first.id, " and ", device.id,
-                                                       " share layers, but are not of one worker"));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckBatch(const PlanRequest& request, const plan::Layout& layout) {
   int64_t sequences = 0;
   for (const plan::Replica& replica : layout.replicas) {
@@ -60,7 +39,6 @@ absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput&
     return absl::FailedPreconditionError(
         absl::StrCat(kKey, ": worker ", leader, " leads the island and has no stage in it"));
   }
-  ATOLL_RETURN_IF_ERROR(CheckGroups(input.cluster, layout));
   ATOLL_RETURN_IF_ERROR(CheckBatch(request, layout));
   if (plan::SavesMemory(layout)) {
     if (asked.recompute == Recompute::kNone) {
