@@ -89,11 +89,12 @@ int ForEach(const Global& global, const std::vector<std::string>& jobs,
 // Draws over what it drew before, on a terminal.
 class Screen {
  public:
-  void Draw(const std::string& text) {
+  // `text(columns)`; 0: their number is not known.
+  void Draw(const std::function<std::string(int columns)>& text) {
     if (lines_ > 0) std::cout << "\x1b[" << lines_ << "A\x1b[J";
     winsize size{};
     ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);  // all zero where it cannot say
-    const std::string shown = Clip(text, size.ws_col, size.ws_row - 1);
+    const std::string shown = Clip(text(size.ws_col), size.ws_col, size.ws_row - 1);
     std::cout << shown << std::flush;
     lines_ = static_cast<int>(std::count(shown.begin(), shown.end(), '\n'));
   }
@@ -179,7 +180,7 @@ int WatchJob(const Global& global, const std::string& job, int interval_ms, bool
     if (global.json) {
       std::cout << JsonLine(message) << std::flush;
     } else if (terminal) {
-      screen.Draw(ProgressLines(message));
+      screen.Draw([&](int columns) { return ProgressLines(message, columns); });
     } else {
       std::cout << ProgressLine(message) << std::flush;
     }

@@ -344,12 +344,18 @@ std::string ProgressLine(const v1::Job& job) {
                       s.waiting_for().empty() ? "" : "; " + s.waiting_for(), "\n");
 }
 
-std::string ProgressLines(const v1::Job& job) {
+std::string ProgressLines(const v1::Job& job, int columns) {
+  constexpr int kWidestBar = 40, kNarrowestBar = 8;
   const v1::JobSummary& s = job.summary();
+  const std::string numbers =
+      absl::StrCat(Fixed(100 * Done(s), 1), "%  round ", VersionText(s.version()), "  ",
+                   SpeedText(s), " tokens/s  ", TimeLeft(s), " left");
+  // The numbers say more than the bar, which gets what they leave.
+  const int rest = static_cast<int>(s.job().size() + numbers.size()) + 5;
+  const int room = columns > 0 ? std::min(columns - rest, kWidestBar) : kWidestBar;
   std::string out = absl::StrCat(
-      s.job(), "  ", Bar(Done(s), 40), " ", Fixed(100 * Done(s), 1), "%  round ",
-      VersionText(s.version()), "  ", SpeedText(s), " tokens/s  ", TimeLeft(s), " left\n  loss ",
-      Loss(ShownLoss(s)), "  validation ", Loss(s.validation_loss()), "  ", WhyState(s), "\n");
+      s.job(), "  ", room < kNarrowestBar ? "" : absl::StrCat(Bar(Done(s), room), " "), numbers,
+      "\n  loss ", Loss(ShownLoss(s)), "  validation ", Loss(s.validation_loss()), "  ", WhyState(s), "\n");
   for (const v1::Island& i : job.islands()) {
     absl::StrAppend(
         &out,

@@ -37,8 +37,9 @@ std::string JobText(const v1::Job& job, int decisions);  // `atoll show`
 std::string StatusText(const v1::ClusterStatus& status);
 std::string LogText(const v1::LogLine& line);
 
-// Progress of a job: several lines that replace each other on a terminal, or one line for a file.
-std::string ProgressLines(const v1::Job& job);
+// Progress of a job: several lines that replace each other on a terminal of so many columns (0: no
+// limit), or one line for a file.
+std::string ProgressLines(const v1::Job& job, int columns = 0);
 std::string ProgressLine(const v1::Job& job);
 
 // The part of a text that a terminal of that size shows without wrapping or scrolling. Sizes that

@@ -157,6 +157,23 @@ TEST_CASE("progress of a job that has nothing to show yet has dashes") {
           "left; a worker\n");
 }
 
+TEST_CASE("on a narrow terminal the bar gives way to the numbers") {
+  const v1::Job job = RunningJob();
+  const auto first = [&](int columns) {
+    const std::string text = ProgressLines(job, columns);
+    return text.substr(0, text.find('\n'));
+  };
+  const std::string widest = first(0);
+  CHECK(first(200) == widest);
+  const std::string numbers = widest.substr(widest.find(']') + 2);
+  for (const int columns : {120, 80, 70, 60}) {
+    INFO(columns);
+    CHECK(first(columns).find(numbers) != std::string::npos);
+    CHECK(first(columns).size() <= static_cast<size_t>(columns));
+  }
+  CHECK(first(60).find('[') == std::string::npos);
+}
+
 TEST_CASE("a loss that has become NaN shows as a dash everywhere") {
   v1::Job job = RunningJob();
   job.mutable_summary()->set_train_loss(kNan);

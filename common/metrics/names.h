@@ -79,6 +79,8 @@ inline constexpr Metric kJobValidationLoss{"atoll_job_validation_loss_nats", Met
 inline constexpr Metric kJobSetLoss{
     "atoll_job_validation_set_loss_nats", MetricType::kGauge,
     "newest validation loss of a named set or a site, nats a token"};
+inline constexpr Metric kJobRunning{"atoll_job_running", MetricType::kGauge,
+                                    "1: the job runs; 0: it is prepared or paused"};
 inline constexpr Metric kJobIslands{"atoll_job_islands", MetricType::kGauge,
                                     "islands that take part now"};
 inline constexpr Metric kJobGoodput{"atoll_job_goodput_ratio", MetricType::kGauge,

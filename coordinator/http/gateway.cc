@@ -255,7 +255,7 @@ HttpReply Gateway::Answer(const HttpRequest& request) {
   }
   const Asset* asset = FindAsset(request.path == "/" ? "index.html" : request.path.substr(1));
   HttpReply reply;
-  if (asset == nullptr || request.method != "GET") {
+  if (asset == nullptr || (request.method != "GET" && request.method != "HEAD")) {
     reply.status = 404;
     reply.body = "there is no such page\n";
     return reply;

@@ -108,6 +108,7 @@ void AddJob(Instant now, const JobView& job, const RoundCounters& counters,
     if (++sets > kIslandsShown) break;
     writer.Add(kJobSetLoss, set.loss, {{"atoll_job", s.job}, {"set", set.name}});
   }
+  writer.Add(kJobRunning, s.state == JobState::kRunning ? 1 : 0, labels);
   writer.Add(kJobIslands, Number(s.active_islands), labels);
   int64_t trained = 0;
   size_t shown = 0;
