@@ -409,7 +409,7 @@ int Status(const Global& global, bool watch) {
     if (global.json) {
       std::cout << JsonLine(message) << std::flush;
     } else if (terminal) {
-      screen.Draw(StatusText(message));
+      screen.Draw([&](int) { return StatusText(message); });
     } else {
       std::cout << StatusText(message) << "\n" << std::flush;
     }

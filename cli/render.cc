@@ -353,9 +353,10 @@ std::string ProgressLines(const v1::Job& job, int columns) {
   // The numbers say more than the bar, which gets what they leave.
   const int rest = static_cast<int>(s.job().size() + numbers.size()) + 5;
   const int room = columns > 0 ? std::min(columns - rest, kWidestBar) : kWidestBar;
-  std::string out = absl::StrCat(
-      s.job(), "  ", room < kNarrowestBar ? "" : absl::StrCat(Bar(Done(s), room), " "), numbers,
-      "\n  loss ", Loss(ShownLoss(s)), "  validation ", Loss(s.validation_loss()), "  ", WhyState(s), "\n");
+  std::string out =
+      absl::StrCat(s.job(), "  ", room < kNarrowestBar ? "" : absl::StrCat(Bar(Done(s), room), " "),
+                   numbers, "\n  loss ", Loss(ShownLoss(s)), "  validation ",
+                   Loss(s.validation_loss()), "  ", WhyState(s), "\n");
   for (const v1::Island& i : job.islands()) {
     absl::StrAppend(
         &out,
