@@ -20,13 +20,25 @@ ATOLL_KERNEL(AttendOne,
              (const float* query, const float* keys, const float* values, int64_t count,
               int64_t width, float scale, float softcap, float* scores, float* out),
              (query, keys, values, count, width, scale, softcap, scores, out)) {
-  for (int64_t p = 0; p < count; ++p) {
-    const float* key = keys + p * width;
-    V16 dot{};
+  // Four positions at a time: their sums do not wait for each other.
+  for (int64_t p = 0; p < count; p += 4) {
+    const int64_t last = count - 1;
+    const float* a = keys + p * width;
+    const float* b = keys + std::min(p + 1, last) * width;
+    const float* c = keys + std::min(p + 2, last) * width;
+    const float* d = keys + std::min(p + 3, last) * width;
+    V16 dot_a{}, dot_b{}, dot_c{}, dot_d{};
     for (int64_t i = 0; i < width; i += kLanes) {
-      dot += simd::LoadUpTo(query + i, width - i) * simd::LoadUpTo(key + i, width - i);
+      const V16 part = simd::LoadUpTo(query + i, width - i);
+      dot_a += part * simd::LoadUpTo(a + i, width - i);
+      dot_b += part * simd::LoadUpTo(b + i, width - i);
+      dot_c += part * simd::LoadUpTo(c + i, width - i);
+      dot_d += part * simd::LoadUpTo(d + i, width - i);
     }
-    scores[p] = simd::Sum(dot) * scale;
+    scores[p] = simd::Sum(dot_a) * scale;
+    if (p + 1 < count) scores[p + 1] = simd::Sum(dot_b) * scale;
+    if (p + 2 < count) scores[p + 2] = simd::Sum(dot_c) * scale;
+    if (p + 3 < count) scores[p + 3] = simd::Sum(dot_d) * scale;
   }
   V16 highest = simd::Splat(-INFINITY);
   for (int64_t p = 0; p < count; p += kLanes) {
@@ -43,14 +55,29 @@ ATOLL_KERNEL(AttendOne,
     sums += simd::KeepFirst(weight, count - p, 0);
   }
   const float sum = simd::Sum(sums);
-  std::fill_n(out, width, 0.0f);
-  for (int64_t p = 0; p < count; ++p) {
-    const float* value = values + p * width;
-    const float weight = scores[p] / sum;
-    for (int64_t i = 0; i < width; i += kLanes) {
-      const V16 add = weight * simd::LoadUpTo(value + i, width - i);
-      simd::StoreUpTo(out + i, simd::LoadUpTo(out + i, width - i) + add, width - i);
+  // So many channels at a time that their sums stay in registers.
+  constexpr int64_t kBlock = 4 * kLanes;
+  int64_t i = 0;
+  for (; i + kBlock <= width; i += kBlock) {
+    V16 out_a{}, out_b{}, out_c{}, out_d{};
+    for (int64_t p = 0; p < count; ++p) {
+      const float* value = values + p * width + i;
+      out_a += scores[p] * simd::Load(value);
+      out_b += scores[p] * simd::Load(value + kLanes);
+      out_c += scores[p] * simd::Load(value + 2 * kLanes);
+      out_d += scores[p] * simd::Load(value + 3 * kLanes);
     }
+    simd::Store(out + i, out_a / sum);
+    simd::Store(out + i + kLanes, out_b / sum);
+    simd::Store(out + i + 2 * kLanes, out_c / sum);
+    simd::Store(out + i + 3 * kLanes, out_d / sum);
+  }
+  for (; i < width; i += kLanes) {
+    V16 part{};
+    for (int64_t p = 0; p < count; ++p) {
+      part += scores[p] * simd::LoadUpTo(values + p * width + i, width - i);
+    }
+    simd::StoreUpTo(out + i, part / sum, width - i);
   }
 }
 
