@@ -105,8 +105,9 @@ absl::Status CheckPath(const std::string& field, const std::string& path, const 
                        const Limits& limits) {
   const std::vector<std::string>& roots = limits.roots;
   if (path.empty() || (roots.empty() && limits.never.empty())) return absl::OkStatus();
-  const auto refused = [&](const std::string& what) {
-    if (IsBelow(what.empty() ? path : std::string(absl::StripSuffix(what, " ")), limits.never)) {
+  const auto refused = [&](const std::string& one) {
+    const std::string what = one == path ? "" : absl::StrCat(one, " ");
+    if (IsBelow(one, limits.never)) {
       return absl::PermissionDeniedError(
           absl::StrCat(field, " = \"", path, "\": ", what,
                        "is the system's or this worker's own, which no job reads"));
@@ -115,10 +116,10 @@ absl::Status CheckPath(const std::string& field, const std::string& path, const 
                                                     "is outside what this worker may read (", flag,
                                                     " ", absl::StrJoin(roots, ", "), ")"));
   };
-  if (!IsAllowed(path, limits)) return refused("");  // before anything there is looked at
+  if (!IsAllowed(path, limits)) return refused(path);  // before anything there is looked at
   if (IsUrl(path)) return absl::OkStatus();
   for (const std::string& one : Expanded(path, limits)) {
-    if (!IsAllowed(one, limits)) return refused(absl::StrCat(one, " "));
+    if (!IsAllowed(one, limits)) return refused(one);
   }
   return absl::OkStatus();
 }

@@ -86,8 +86,7 @@ std::string WhyRefused(const std::string& said) {
   }
   if (absl::StrContains(said, "Role Check failed")) {
     return "its certificate is not a coordinator's: a program with a member's or user's "
-           "certificate "
-           "listens there";
+           "certificate listens there";
   }
   if (absl::StrContains(said, "certificate has expired") || absl::StrContains(said, "expired")) {
     return "a certificate has expired";
@@ -146,8 +145,8 @@ std::string ExplainReach(const Connection& to, Reach reach, const std::string& s
     case Reach::kSilent:
       return absl::StrCat(
           address,
-          " takes connections and does not answer: the process that listens there is "
-          "too busy or stopped, or is no coordinator");
+          " takes connections and does not answer: the process that listens there is too busy or "
+          "stopped, or is no coordinator");
     case Reach::kOtherAnswers:
       break;
   }

@@ -32,7 +32,7 @@ namespace atl::plan {
 struct Options {
   static constexpr int kUntilStopped = 1 << 30;  // improvements, where `stop` ends them
 
-  int simulate = 6;       // candidates to simulate
+  int simulate = 6;       // candidates to simulate, and those that are nearly as good
   int restarts = 32;      // simulations per kind of replica and candidate
   int improvements = 24;  // small changes to try on the winner
   uint64_t seed = 1;

@@ -152,8 +152,8 @@ absl::Status CheckTokenizer(const DataSpec& spec, const std::string& folder,
   if (tokenizer->digest() == index.tokenizer_digest) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("data.tokenizer_path ", spec.tokenizer_path, ": the shards of ", folder,
-                   " were made with another tokenizer, or by an older "
-                   "version: make them again by `atoll tokenize`"));
+                   " were made with another tokenizer, or by an older version: make them again by "
+                   "`atoll tokenize`"));
 }
 
 void WarnOfChatTemplate(const DataSpec& spec, ChatTemplate chat, DataInspection* found) {
