@@ -8,10 +8,16 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <semaphore>
+#include <system_error>
 #include <thread>
+#include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -24,7 +30,8 @@ constexpr size_t kMaxBodyBytes = 1 << 20;
 constexpr int kReadTimeoutS = 5;
 constexpr int kWriteTimeoutS = 10;
 constexpr int kKeepAliveS = 2;
-constexpr int kMaxQueuedConnections = 256;
+constexpr size_t kMaxConnections = 128;
+constexpr size_t kMaxQueuedConnections = 256;
 constexpr auto kStartLimit = std::chrono::seconds(5);
 // Smaller bodies fit into one packet as they are.
 constexpr size_t kMinCompressedBytes = 1400;
@@ -43,22 +50,59 @@ Address ParseAddress(const std::string& text) {
   return address;
 }
 
-// httplib's pool with a bounded queue: while it is full no connection is accepted.
-class BoundedPool : public httplib::TaskQueue {
+// A thread a connection, up to kMaxConnections, made when none is idle: httplib reads a request on
+// the thread that answers it, so a few slow clients must not take all of them. Others wait in a
+// bounded queue; while it is full no connection is accepted.
+class ConnectionThreads : public httplib::TaskQueue {
  public:
-  explicit BoundedPool(int threads) : pool_(static_cast<size_t>(threads)) {}
-  void enqueue(std::function<void()> task) override {
-    room_.acquire();
-    pool_.enqueue([this, task = std::move(task)] {
-      room_.release();
-      task();
-    });
+  ConnectionThreads() {
+    threads_.emplace_back([this] { Run(); });
   }
-  void shutdown() override { pool_.shutdown(); }
+  void enqueue(std::function<void()> connection) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return waiting_.size() < kMaxQueuedConnections; });
+    waiting_.push_back(std::move(connection));
+    if (idle_ < waiting_.size() && threads_.size() < kMaxConnections) StartThread();
+    changed_.notify_all();
+  }
+  void shutdown() override {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
 
  private:
-  std::counting_semaphore<> room_{kMaxQueuedConnections};
-  httplib::ThreadPool pool_;
+  void StartThread() {
+    try {
+      threads_.emplace_back([this] { Run(); });
+    } catch (const std::system_error&) {  // this process may have no more: those there go on
+    }
+  }
+  void Run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      ++idle_;
+      changed_.wait(lock, [this] { return !waiting_.empty() || ending_; });
+      --idle_;
+      if (waiting_.empty()) return;
+      const std::function<void()> connection = std::move(waiting_.front());
+      waiting_.pop_front();
+      changed_.notify_all();
+      lock.unlock();
+      connection();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> waiting_;  // guarded by mutex_, as below
+  std::vector<std::thread> threads_;
+  size_t idle_ = 0;
+  bool ending_ = false;
 };
 
 std::string PeerCertificate(const SSL* ssl) {
@@ -151,7 +195,8 @@ class HttpServer::Impl {
       : options_(std::move(options)),
         handler_(std::move(handler)),
         address_(ParseAddress(options_.listen)),
-        loopback_(IsLoopbackHost(address_.host)) {}
+        loopback_(IsLoopbackHost(address_.host)),
+        answering_(options_.threads) {}
 
   absl::Status Listen() {
     const TlsOptions& tls = options_.tls;
@@ -166,7 +211,7 @@ class HttpServer::Impl {
       return absl::InvalidArgumentError(
           absl::StrCat(options_.flag, ": --tls-ca, --tls-cert or --tls-key cannot be used"));
     }
-    server_->new_task_queue = [threads = options_.threads] { return new BoundedPool(threads); };
+    server_->new_task_queue = [] { return new ConnectionThreads(); };
     // httplib's own choice, SO_REUSEPORT, would share the port with another daemon.
     server_->set_socket_options([](socket_t socket) {
       const int yes = 1;
@@ -226,6 +271,8 @@ class HttpServer::Impl {
       reply.status = 403;
       reply.body = "only clients with a certificate of the cluster get this\n";
     } else {
+      answering_.acquire();
+      const auto leave = absl::MakeCleanup([this] { answering_.release(); });
       reply = handler_(asked);
     }
     response.status = reply.status;
@@ -284,6 +331,7 @@ class HttpServer::Impl {
   int port_ = -1;
   std::atomic<bool> ending_{false};
   std::atomic<int> streams_{0};
+  std::counting_semaphore<> answering_;
   std::unique_ptr<httplib::Server> server_;
   std::thread thread_;
 };

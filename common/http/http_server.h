@@ -1,5 +1,6 @@
 // A small HTTP/1.1 server for monitors and browsers, over cpp-httplib. Requests are answered on
-// threads of its own; a handler may wait, for a bounded time.
+// threads of its own; a handler may wait, for a bounded time. Up to 128 connections are read at
+// once, so that clients that send nothing, or half of a request, delay no other.
 //
 // Loopback addresses are served in plaintext. Other addresses are served over TLS with the daemon's
 // certificate, which is read again for every connection, and clients present one that --tls-ca
@@ -24,7 +25,7 @@ struct HttpOptions {
   std::string flag;    // that names `listen`, for errors: "--metrics-listen"
   std::string listen;  // "HOST:PORT"; port 0: any
   TlsOptions tls;
-  int threads = 4;  // requests at once; each stream takes one of them
+  int threads = 4;  // requests that handlers answer at once
   int max_streams = 0;
   // Also answered, over TLS, to clients without a certificate; they get nothing else.
   std::vector<std::string> open_paths;

@@ -1,6 +1,15 @@
 #include "common/http/http_server.h"
 
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
 
 #include "common/http/http_get.h"
 
@@ -64,6 +73,56 @@ TEST_CASE("streams_are_sent_until_they_end_and_are_bounded") {
   };
   CHECK(HttpGet(Serve(stream)->url() + "/").body == "data: 3\n\ndata: 2\n\ndata: 1\n\n");
   CHECK(HttpGet(Serve(stream, 0)->url() + "/").status == 503);
+}
+
+// A connection that sends the beginning of a request, and no more.
+class HalfSent {
+ public:
+  HalfSent(int port, const std::string& bytes) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == std::ssize(bytes));
+  }
+  ~HalfSent() { close(socket_); }
+  HalfSent(const HalfSent&) = delete;
+
+ private:
+  const int socket_;
+};
+
+TEST_CASE("half_sent_requests_delay_no_other") {
+  const auto server = Serve(Echo);
+  std::vector<std::unique_ptr<HalfSent>> slow;
+  for (int i = 0; i < 40; ++i) {
+    slow.push_back(std::make_unique<HalfSent>(server->port(), "GET /healthz HTTP/1.1\r\nHost: l"));
+  }
+  for (int i = 0; i < 40; ++i) slow.push_back(std::make_unique<HalfSent>(server->port(), ""));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until all have their threads
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(HttpGet(server->url() + "/healthz").status == 200);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+}
+
+TEST_CASE("handlers_answer_as_many_requests_at_once_as_the_option_says") {
+  std::atomic<int> now = 0, most = 0;
+  const auto server =
+      HttpServer::Start({"--http-listen", "127.0.0.1:0", {}, 2, 0}, [&](const HttpRequest&) {
+        const int here = ++now;
+        if (here > most) most = here;
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        --now;
+        return HttpReply();
+      });
+  REQUIRE(server.ok());
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&] { HttpGet((*server)->url() + "/"); });
+  }
+  for (std::thread& client : clients) client.join();
+  CHECK(most == 2);
 }
 
 }  // namespace
