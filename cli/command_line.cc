@@ -272,7 +272,8 @@ class CommandLine {
         [this] { return Members(global_); });
     Add("audit", "print the audit log: actions and refusals",
         [this] { return Audit(global_, audit_tail_); })
-        ->add_option("-n,--tail", audit_tail_, "print only the newest N entries; 0: all")
+        ->add_option("-n,--tail", audit_tail_,
+                     "print only the newest N actions and N refusals; 0: all")
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
     AddLocal("context", "list the clusters that you have joined, or select one", [this] {

@@ -105,14 +105,15 @@ absl::Status AuditLog::ReadChain(const Chain& chain, std::vector<v1::AuditEntry>
 absl::StatusOr<std::vector<v1::AuditEntry>> AuditLog::Read(int64_t tail) const {
   const std::lock_guard lock(mutex_);
   std::vector<v1::AuditEntry> entries;
-  ATOLL_RETURN_IF_ERROR(ReadChain(actions_, &entries));
-  ATOLL_RETURN_IF_ERROR(ReadChain(refusals_, &entries));
+  for (const Chain* chain : {&actions_, &refusals_}) {
+    std::vector<v1::AuditEntry> kept;
+    ATOLL_RETURN_IF_ERROR(ReadChain(*chain, &kept));
+    const int64_t skipped = tail > 0 ? std::max<int64_t>(0, std::ssize(kept) - tail) : 0;
+    entries.insert(entries.end(), kept.begin() + skipped, kept.end());
+  }
   std::stable_sort(
       entries.begin(), entries.end(),
       [](const v1::AuditEntry& a, const v1::AuditEntry& b) { return a.unix_ms() < b.unix_ms(); });
-  if (tail > 0 && entries.size() > static_cast<size_t>(tail)) {
-    entries.erase(entries.begin(), entries.end() - tail);
-  }
   return entries;
 }
 

@@ -29,7 +29,8 @@ class AuditLog {
   // Sets the entry's time.
   absl::Status Add(v1::AuditEntry entry);
 
-  // The newest `tail` entries of both, or all with 0; oldest first. A damaged line is left out.
+  // The newest `tail` actions and the newest `tail` refusals, so that no refusals push an action
+  // out; all with 0. Oldest first. A damaged line is left out.
   absl::StatusOr<std::vector<v1::AuditEntry>> Read(int64_t tail) const;
 
   // Refusals since the start, written or not.

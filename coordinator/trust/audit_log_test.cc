@@ -82,6 +82,18 @@ TEST_CASE("a_flood_of_refusals_displaces_no_action") {
   CHECK(done == std::vector<std::string>{"first", "last"});
 }
 
+TEST_CASE("a_tail_has_so_many_actions_however_many_refusals_follow") {
+  AuditLog log(&RealFiles(), FreshFolder());
+  for (const char* target : {"one", "two", "three"}) REQUIRE(log.Add(Done(target)).ok());
+  for (int i = 0; i < 50; ++i) REQUIRE(log.Add(Denied()).ok());
+  const auto entries = log.Read(2).value();
+  REQUIRE(entries.size() == 4);
+  CHECK(entries[0].target() == "two");
+  CHECK(entries[1].target() == "three");
+  CHECK(entries[2].denial() == v1::TRUST_DENIAL_ROLE);
+  CHECK(entries[3].denial() == v1::TRUST_DENIAL_ROLE);
+}
+
 TEST_CASE("nothing_is_made_before_the_first_entry") {
   const std::string folder = FreshFolder() + "/trust";
   AuditLog log(&RealFiles(), folder);
