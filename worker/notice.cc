@@ -86,16 +86,16 @@ std::optional<int> AwaitEnd(pid_t process, Instant deadline) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-std::optional<Duration> SecondsIn(const std::string& output) {
+}  // namespace
+
+Notice NoticeFrom(const std::string& output) {
   const std::vector<std::string> words =
       absl::StrSplit(output, absl::ByAnyChar(" \t\r\n"), absl::SkipEmpty());
   double seconds = 0;
-  if (words.empty() || !absl::SimpleAtod(words[0], &seconds)) return std::nullopt;
-  if (!(seconds >= 0) || seconds > 1e6) return std::nullopt;
-  return FromSeconds(seconds);
+  if (words.empty() || !absl::SimpleAtod(words[0], &seconds)) return {};
+  if (!(seconds >= 0) || seconds > 1e6) return {};
+  return {FromSeconds(seconds)};
 }
-
-}  // namespace
 
 absl::StatusOr<std::optional<Notice>> AskForNotice(const std::string& command, Duration limit) {
   std::array<int, 2> ends{};
@@ -117,7 +117,7 @@ absl::StatusOr<std::optional<Notice>> AskForNotice(const std::string& command, D
     return absl::FailedPreconditionError("/bin/sh did not find it, or may not run it");
   }
   if (*status != 0) return std::optional<Notice>();
-  return std::optional<Notice>(Notice{SecondsIn(output)});
+  return std::optional<Notice>(NoticeFrom(output));
 }
 
 NoticeWatcher::NoticeWatcher(std::string command, Duration every,

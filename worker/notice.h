@@ -21,6 +21,9 @@ struct Notice {
   std::optional<Duration> within;
 };
 
+// Of a command that ended with exit status 0 after this output, which may be anything.
+Notice NoticeFrom(const std::string& output);
+
 // Runs `command` by /bin/sh once, and ends it, and what it has begun, after `limit`. No notice: any
 // other exit status than 0. FAILED_PRECONDITION: the shell did not find it, or may not run it.
 // DEADLINE_EXCEEDED: it was ended.

@@ -24,6 +24,14 @@ TEST_CASE("the output's first number is how long there is") {
   REQUIRE(AskForNotice("yes | head -c 1000000", 10s)->has_value());  // more than is read
 }
 
+TEST_CASE("output_that_says_no_time_is_a_notice_without_one") {
+  CHECK(NoticeFrom("2.5").within == Duration(2500ms));
+  for (const char* output : {"", " \n", "nan", "inf", "-1", "1e7", "soon 5"}) {
+    CAPTURE(output);
+    CHECK(!NoticeFrom(output).within);
+  }
+}
+
 TEST_CASE("what cannot be run, or does not end, is trouble and no notice") {
   REQUIRE(absl::IsFailedPrecondition(AskForNotice("/no/such/command", 10s).status()));
   const Instant begun = SteadyNow();

@@ -105,6 +105,45 @@ class ConnectionThreads : public httplib::TaskQueue {
   bool ending_ = false;
 };
 
+// A connection in memory.
+class MemoryStream : public httplib::Stream {
+ public:
+  explicit MemoryStream(absl::string_view received) : left_(received) {}
+  bool is_readable() const override { return !left_.empty(); }
+  bool is_writable() const override { return true; }
+  ssize_t read(char* to, size_t size) override {
+    const size_t taken = left_.copy(to, size);
+    left_.remove_prefix(taken);
+    return static_cast<ssize_t>(taken);
+  }
+  ssize_t write(const char* from, size_t size) override {
+    sent_.append(from, size);
+    return static_cast<ssize_t>(size);
+  }
+  void get_remote_ip_and_port(std::string& ip, int& port) const override { Name(&ip, &port); }
+  void get_local_ip_and_port(std::string& ip, int& port) const override { Name(&ip, &port); }
+  socket_t socket() const override { return INVALID_SOCKET; }
+  const std::string& sent() const { return sent_; }
+
+ private:
+  static void Name(std::string* ip, int* port) {
+    *ip = "127.0.0.1";
+    *port = 0;
+  }
+
+  absl::string_view left_;
+  std::string sent_;
+};
+
+// Of which one request can be answered from a stream.
+class UnboundServer : public httplib::Server {
+ public:
+  void Answer(httplib::Stream& stream) {
+    bool closed = false;
+    process_request(stream, /*close_connection=*/true, closed, [](httplib::Request&) {});
+  }
+};
+
 std::string PeerCertificate(const SSL* ssl) {
   X509* certificate = SSL_get1_peer_certificate(ssl);
   if (certificate == nullptr) return "";
@@ -211,21 +250,7 @@ class HttpServer::Impl {
       return absl::InvalidArgumentError(
           absl::StrCat(options_.flag, ": --tls-ca, --tls-cert or --tls-key cannot be used"));
     }
-    server_->new_task_queue = [] { return new ConnectionThreads(); };
-    // httplib's own choice, SO_REUSEPORT, would share the port with another daemon.
-    server_->set_socket_options([](socket_t socket) {
-      const int yes = 1;
-      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    });
-    server_->set_payload_max_length(kMaxBodyBytes);
-    server_->set_read_timeout(kReadTimeoutS);
-    server_->set_write_timeout(kWriteTimeoutS);
-    server_->set_keep_alive_timeout(kKeepAliveS);
-    const auto answer = [this](const httplib::Request& request, httplib::Response& response) {
-      Answer(request, response);
-    };
-    server_->Get(".*", answer);
-    server_->Post(".*", answer);
+    SetOptions(*server_);
     port_ = address_.port;
     if (port_ == 0) {
       port_ = server_->bind_to_any_port(address_.host);
@@ -250,6 +275,14 @@ class HttpServer::Impl {
     if (thread_.joinable()) thread_.join();
   }
 
+  std::string AnswerBytes(absl::string_view bytes) {
+    UnboundServer server;
+    SetOptions(server);
+    MemoryStream stream(bytes);
+    server.Answer(stream);
+    return stream.sent();
+  }
+
   int port() const { return port_; }
   std::string url() const {
     const std::string host = absl::StrContains(address_.host, ":")
@@ -259,6 +292,24 @@ class HttpServer::Impl {
   }
 
  private:
+  void SetOptions(httplib::Server& server) {
+    server.new_task_queue = [] { return new ConnectionThreads(); };
+    // httplib's own choice, SO_REUSEPORT, would share the port with another daemon.
+    server.set_socket_options([](socket_t socket) {
+      const int yes = 1;
+      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+    server.set_payload_max_length(kMaxBodyBytes);
+    server.set_read_timeout(kReadTimeoutS);
+    server.set_write_timeout(kWriteTimeoutS);
+    server.set_keep_alive_timeout(kKeepAliveS);
+    const auto answer = [this](const httplib::Request& request, httplib::Response& response) {
+      Answer(request, response);
+    };
+    server.Get(".*", answer);
+    server.Post(".*", answer);
+  }
+
   void Answer(const httplib::Request& request, httplib::Response& response) {
     const HttpRequest asked = ToRequest(request);
     const std::string host = asked.Header("host");
@@ -344,6 +395,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   auto impl = std::make_unique<Impl>(std::move(options), std::move(handler));
   ATOLL_RETURN_IF_ERROR(impl->Listen());
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+std::string HttpServer::AnswerBytes(HttpOptions options, Handler handler, absl::string_view bytes) {
+  return Impl(std::move(options), std::move(handler)).AnswerBytes(bytes);
 }
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

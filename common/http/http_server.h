@@ -71,6 +71,10 @@ class HttpServer {
   int port() const;
   std::string url() const;  // "http://127.0.0.1:7080"
 
+  // What is sent in answer to these bytes, which may be anything, without a connection. Of a
+  // server in plaintext; for tests of what parses requests.
+  static std::string AnswerBytes(HttpOptions options, Handler handler, absl::string_view bytes);
+
  private:
   class Impl;
   explicit HttpServer(std::unique_ptr<Impl> impl);

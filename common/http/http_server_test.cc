@@ -75,6 +75,19 @@ TEST_CASE("streams_are_sent_until_they_end_and_are_bounded") {
   CHECK(HttpGet(Serve(stream, 0)->url() + "/").status == 503);
 }
 
+TEST_CASE("bytes_that_are_no_request_get_a_refusal_or_nothing") {
+  const HttpOptions options{"--http-listen", "127.0.0.1:0", {}, 4, 1};
+  const auto answer = [&](const std::string& bytes) {
+    return HttpServer::AnswerBytes(options, Echo, bytes).substr(0, 12);
+  };
+  const std::string host = "Host: localhost\r\n\r\n";
+  CHECK(answer("GET /x?a=1 HTTP/1.1\r\n" + host) == "HTTP/1.1 200");
+  CHECK(answer("GET /x HTTP/1.1\r\nHost: evil.example\r\n\r\n") == "HTTP/1.1 403");
+  CHECK(answer("GET x y z\r\n" + host) == "HTTP/1.1 400");
+  CHECK(answer("GET /" + std::string(9000, 'x') + " HTTP/1.1\r\n" + host) == "HTTP/1.1 414");
+  CHECK(answer("").empty());
+}
+
 // A connection that sends the beginning of a request, and no more.
 class HalfSent {
  public:

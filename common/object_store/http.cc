@@ -27,6 +27,7 @@ constexpr long kConnectSeconds = 10;
 constexpr long kSlowBytesPerSecond = 1024;
 constexpr long kSlowSeconds = 30;
 constexpr size_t kHeadersMax = 200;
+constexpr absl::string_view kAnswerBegins = "HTTP/";
 constexpr long kRedirectsMax = 5;
 constexpr int64_t kPauseSliceMs = 100;
 constexpr size_t kHandlesMax = 32;
@@ -90,16 +91,11 @@ size_t TakeBody(char* data, size_t size, size_t count, void* user) {
 size_t TakeHeader(char* data, size_t size, size_t count, void* user) {
   auto* transfer = static_cast<Transfer*>(user);
   const absl::string_view line(data, size * count);
-  if (absl::StartsWith(line, "HTTP/")) {  // also of an answer behind an interim one
-    transfer->answer.headers.clear();
+  if (absl::StartsWith(line, kAnswerBegins)) {
     const absl::string_view status = line.substr(std::min(line.find(' '), line.size()));
     transfer->redirects = transfer->request->follow_redirects && absl::StartsWith(status, " 3");
   }
-  const size_t colon = line.find(':');
-  if (colon != absl::string_view::npos && transfer->answer.headers.size() < kHeadersMax) {
-    transfer->answer.headers[absl::AsciiStrToLower(line.substr(0, colon))] =
-        std::string(absl::StripAsciiWhitespace(line.substr(colon + 1)));
-  }
+  AddHeadLine(line, &transfer->answer);
   return size * count;
 }
 
@@ -273,6 +269,14 @@ void ConfineRedirects(std::function<bool(const std::string& url)> may_read) {
   rule.may_read = std::move(may_read);
 }
 
+void AddHeadLine(absl::string_view line, WebAnswer* answer) {
+  if (absl::StartsWith(line, kAnswerBegins)) answer->headers.clear();
+  const size_t colon = line.find(':');
+  if (colon == absl::string_view::npos || answer->headers.size() >= kHeadersMax) return;
+  answer->headers[absl::AsciiStrToLower(line.substr(0, colon))] =
+      std::string(absl::StripAsciiWhitespace(line.substr(colon + 1)));
+}
+
 std::string RangeText(int64_t offset, int64_t bytes) {
   return absl::StrCat("bytes=", offset, "-", offset + bytes - 1);
 }
@@ -314,7 +318,7 @@ absl::StatusOr<WebAnswer> SendHttpWithRetries(const std::function<WebRequest()>&
   for (int attempt = 1;; ++attempt) {
     const WebRequest request = make();
     if (request.cancelled && request.cancelled()) return CancelledError(request.url);
-    auto answer = SendHttp(request);
+    auto answer = options.send ? options.send(request) : SendHttp(request);
     const bool busy = answer.ok() ? answer->status == 429 || answer->status >= 500
                                   : absl::IsUnavailable(answer.status());
     if (!busy || attempt >= options.tries) return answer;

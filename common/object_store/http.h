@@ -39,6 +39,10 @@ struct WebAnswer {
   std::string body;
 };
 
+// Adds a line of an answer's head, as it came: "name: value", or the line that begins an answer,
+// which may follow an interim one. At most 200 headers are kept.
+void AddHeadLine(absl::string_view line, WebAnswer* answer);
+
 // One try. UNAVAILABLE: no answer (no connection, it broke off, too slow: below 1 KB/s for 30 s).
 // ABORTED: cancelled. Whatever the server answers is OK here.
 absl::StatusOr<WebAnswer> SendHttp(const WebRequest& request);
@@ -47,6 +51,8 @@ struct RetryOptions {
   int tries = 5;
   int64_t first_pause_ms = 200;           // doubled from try to try, with a random part
   std::function<void(int64_t ms)> sleep;  // absent: this thread's
+  // Makes one try; absent: SendHttp.
+  std::function<absl::StatusOr<WebAnswer>(const WebRequest& request)> send;
 };
 
 // Calls `make` and sends what it returns (a signature has its time), until there is an answer that

@@ -115,7 +115,7 @@ class FolderStore : public ObjectStore {
 // Files of a web server: what its ranges give.
 class WebStore : public ObjectStore {
  public:
-  explicit WebStore(std::string url) : url_(std::move(url)) {}
+  WebStore(std::string url, RetryOptions retry) : url_(std::move(url)), retry_(std::move(retry)) {}
   std::string url() const override { return url_; }
 
   absl::StatusOr<ObjectInfo> Stat(const std::string& name, const CallOptions& call) override {
@@ -184,7 +184,7 @@ class WebStore : public ObjectStore {
     request.answer_bytes_max = bytes_max;
     request.follow_redirects = true;
     request.cancelled = call.cancelled;
-    return SendHttpWithRetries([&] { return request; }, RetryOptions());
+    return SendHttpWithRetries([&] { return request; }, retry_);
   }
   // A strong ETag, in its quotes; else a weak one with the time of the last change.
   static std::string TagOf(const WebAnswer& answer) {
@@ -211,9 +211,14 @@ class WebStore : public ObjectStore {
   }
 
   const std::string url_;
+  const RetryOptions retry_;
 };
 
 }  // namespace
+
+std::unique_ptr<ObjectStore> NewWebStore(std::string url, RetryOptions retry) {
+  return std::make_unique<WebStore>(std::move(url), std::move(retry));
+}
 
 absl::Status ChangedError(const std::string& url) {
   return absl::DataLossError(absl::StrCat(
@@ -233,7 +238,7 @@ absl::Status CheckObjectName(const std::string& name) {
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(const std::string& url) {
   absl::string_view rest = absl::StripSuffix(url, "/");
   if (absl::StartsWith(rest, "http://") || absl::StartsWith(rest, "https://")) {
-    return std::make_unique<WebStore>(std::string(rest));
+    return NewWebStore(std::string(rest));
   }
   if (!absl::ConsumePrefix(&rest, "s3://")) {
     if (absl::StrContains(url, "://") || url.empty()) {

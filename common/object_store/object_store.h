@@ -70,6 +70,9 @@ class ObjectStore {
 // Credentials, region and endpoint come from where AWS's tools take them (credentials.h).
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(const std::string& url);
 
+// Files of a web server at `url`, http(s)://host/path.
+std::unique_ptr<ObjectStore> NewWebStore(std::string url, RetryOptions retry = {});
+
 // The object is another than it was.
 absl::Status ChangedError(const std::string& url);
 

@@ -280,9 +280,11 @@ absl::StatusOr<std::vector<ObjectInfo>> S3Store::List(const std::string& prefix,
     if (answer.status != 200) return Error(answer, "listing", prefix);
     const size_t before = objects.size();
     for (const std::string_view entry : XmlElements(answer.body, "Contents")) {
+      if (std::ssize(objects) == most) break;  // more than were requested
       std::string key = XmlText(entry, "Key");
       ObjectInfo info{key, 0, XmlText(entry, "ETag"), true};
-      if (!absl::StartsWith(key, below) || !absl::SimpleAtoi(XmlText(entry, "Size"), &info.bytes)) {
+      if (!absl::StartsWith(key, below) || !absl::SimpleAtoi(XmlText(entry, "Size"), &info.bytes) ||
+          info.bytes < 0) {
         return absl::InternalError(absl::StrCat("listing ", url(), ": the server answers \"", key,
                                                 "\" with size \"", XmlText(entry, "Size"), "\""));
       }

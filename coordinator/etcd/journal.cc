@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "common/event_loop.h"
 #include "common/status.h"
+#include "coordinator/etcd/stored.h"
 
 namespace atl {
 namespace {
@@ -12,40 +13,6 @@ namespace {
 constexpr size_t kMaxOperations = 100;
 constexpr size_t kMaxBytes = size_t{1} << 20;
 constexpr Duration kPatience = std::chrono::seconds(10);  // the lease ends before
-constexpr int kMaxBatches = 1 << 20;
-
-std::string Encode(const StoreTotals& totals, int staged_batches) {
-  etcd::Totals wire;
-  wire.set_schema_version(kEtcdSchemaVersion);
-  wire.set_sequence(totals.sequence);
-  wire.set_records(totals.records);
-  wire.set_digest(totals.digest);
-  wire.set_checksum(ChecksumOf(totals));
-  wire.set_staged_batches(staged_batches);
-  return wire.SerializeAsString();
-}
-
-struct Decoded {
-  StoreTotals totals;
-  int staged_batches = 0;
-};
-
-absl::StatusOr<Decoded> Decode(const std::string& key, const std::string& bytes) {
-  etcd::Totals wire;
-  const bool parsed = wire.ParseFromString(bytes);
-  if (parsed && wire.schema_version() > kEtcdSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        key, ": has schema version ", wire.schema_version(), ", this coordinator knows ",
-        kEtcdSchemaVersion, "; start it with the Atoll that wrote it, or newer"));
-  }
-  const Decoded decoded{{wire.sequence(), wire.records(), wire.digest()}, wire.staged_batches()};
-  if (!parsed || wire.checksum() != ChecksumOf(decoded.totals) || decoded.staged_batches < 0 ||
-      decoded.staged_batches > kMaxBatches) {
-    return absl::DataLossError(absl::StrCat(
-        key, ": is damaged, or not an Atoll coordinator's; give --store another /PREFIX"));
-  }
-  return decoded;
-}
 
 // In groups that one transaction takes; each has one operation at least.
 std::vector<EtcdOperations> Split(EtcdOperations operations) {
@@ -126,7 +93,7 @@ absl::Status Journal::Transact(const EtcdOperations& operations, const std::stri
 absl::Status Journal::Commit(EtcdOperations operations, const StoreTotals& totals) {
   std::vector<EtcdOperations> batches = Split(std::move(operations));
   if (batches.size() <= 1) {
-    return Transact(batches.empty() ? EtcdOperations() : batches[0], Encode(totals, 0));
+    return Transact(batches.empty() ? EtcdOperations() : batches[0], EncodeTotals(totals, 0));
   }
   for (size_t i = 0; i < batches.size(); ++i) {
     etcd::Batch batch;
@@ -139,7 +106,7 @@ absl::Status Journal::Commit(EtcdOperations operations, const StoreTotals& total
     ATOLL_RETURN_IF_ERROR(Transact(put, ""));
   }
   const int count = static_cast<int>(batches.size());
-  ATOLL_RETURN_IF_ERROR(Transact({}, Encode(totals, count)));
+  ATOLL_RETURN_IF_ERROR(Transact({}, EncodeTotals(totals, count)));
   return CarryOut(totals, count);
 }
 
@@ -149,17 +116,13 @@ absl::Status Journal::CarryOut(const StoreTotals& totals, int batches) {
     request.set_key(KeyOfBatch(staged_, i));
     ATOLL_ASSIGN_OR_RETURN(const auto reply,
                            client_->Range(request, [&] { return leadership_->Check().ok(); }));
-    etcd::Batch batch;
-    if (reply.kvs_size() != 1 || !batch.ParseFromString(reply.kvs(0).value())) {
-      return absl::DataLossError(absl::StrCat(request.key(), ": is missing or damaged"));
-    }
-    ATOLL_RETURN_IF_ERROR(
-        Transact(EtcdOperations(batch.operations().begin(), batch.operations().end()), ""));
+    ATOLL_ASSIGN_OR_RETURN(const EtcdOperations batch, BatchIn(reply, request.key()));
+    ATOLL_RETURN_IF_ERROR(Transact(batch, ""));
   }
   EtcdOperations erase(1);
   erase[0].mutable_request_delete_range()->set_key(staged_);
   erase[0].mutable_request_delete_range()->set_range_end(EndOfPrefix(staged_));
-  return Transact(erase, Encode(totals, 0));
+  return Transact(erase, EncodeTotals(totals, 0));
 }
 
 absl::StatusOr<Journal::Snapshot> Journal::Look(EtcdClient* client, const std::string& prefix,
@@ -167,9 +130,9 @@ absl::StatusOr<Journal::Snapshot> Journal::Look(EtcdClient* client, const std::s
   etcdserverpb::RangeRequest request;
   request.set_key(absl::StrCat(prefix, "/totals"));
   ATOLL_ASSIGN_OR_RETURN(const auto reply, client->Range(request, go_on));
-  if (reply.kvs_size() == 0) return Snapshot{reply.header().revision(), true, {}};
-  ATOLL_ASSIGN_OR_RETURN(const Decoded found, Decode(request.key(), reply.kvs(0).value()));
-  return Snapshot{reply.header().revision(), found.staged_batches == 0, found.totals};
+  ATOLL_ASSIGN_OR_RETURN(const auto found, TotalsIn(reply, request.key()));
+  if (!found) return Snapshot{reply.header().revision(), true, {}};
+  return Snapshot{reply.header().revision(), found->staged_batches == 0, found->totals};
 }
 
 absl::StatusOr<StoreTotals> Journal::Recover() {
@@ -177,13 +140,13 @@ absl::StatusOr<StoreTotals> Journal::Recover() {
   request.set_key(totals_key_);
   ATOLL_ASSIGN_OR_RETURN(const auto reply,
                          client_->Range(request, [&] { return leadership_->Check().ok(); }));
-  if (reply.kvs_size() == 0) return StoreTotals();
+  ATOLL_ASSIGN_OR_RETURN(const auto found, TotalsIn(reply, totals_key_));
+  if (!found) return StoreTotals();
   totals_revision_ = reply.kvs(0).mod_revision();
-  ATOLL_ASSIGN_OR_RETURN(const Decoded found, Decode(totals_key_, reply.kvs(0).value()));
-  if (found.staged_batches > 0) {
-    ATOLL_RETURN_IF_ERROR(CarryOut(found.totals, found.staged_batches));
+  if (found->staged_batches > 0) {
+    ATOLL_RETURN_IF_ERROR(CarryOut(found->totals, found->staged_batches));
   }
-  return found.totals;
+  return found->totals;
 }
 
 }  // namespace atl

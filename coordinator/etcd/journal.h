@@ -17,8 +17,6 @@
 
 namespace atl {
 
-inline constexpr int kEtcdSchemaVersion = 1;
-
 class Journal {
  public:
   Journal(EtcdClient* client, Leadership* leadership, const std::string& prefix);

@@ -4,6 +4,7 @@
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "common/status.h"
+#include "coordinator/etcd/stored.h"
 
 namespace atl {
 namespace {
@@ -16,14 +17,9 @@ constexpr auto kBetweenRetries = std::chrono::milliseconds(100);
 constexpr int64_t kHeldS = kLeaseTtlS + 1;
 constexpr Duration kHeld = std::chrono::seconds(kHeldS);
 
-struct Taken {
-  int64_t create_revision = 0;  // of our key; 0: another has it
-  etcd::Leader leader;          // who
-};
-
 // Takes the key for our lease if no process has it.
-absl::StatusOr<Taken> Take(EtcdClient* client, const std::string& key, const etcd::Leader& self,
-                           int64_t lease) {
+absl::StatusOr<TakenKey> Take(EtcdClient* client, const std::string& key, const etcd::Leader& self,
+                              int64_t lease) {
   etcdserverpb::TxnRequest request;
   etcdserverpb::Compare* compare = request.add_compare();
   compare->set_target(etcdserverpb::Compare::CREATE);
@@ -35,31 +31,15 @@ absl::StatusOr<Taken> Take(EtcdClient* client, const std::string& key, const etc
   put->set_lease(lease);
   request.add_failure()->mutable_request_range()->set_key(key);
   ATOLL_ASSIGN_OR_RETURN(const auto reply, client->Txn(request, [] { return false; }));
-  if (reply.succeeded()) return Taken{reply.header().revision(), self};
-  if (reply.responses_size() != 1 || reply.responses(0).response_range().kvs_size() != 1) {
-    return absl::InternalError("etcd's answer is not of the request");
-  }
-  const etcdserverpb::KeyValue& found = reply.responses(0).response_range().kvs(0);
-  // An earlier attempt may have been carried out without an answer.
-  if (found.lease() == lease) return Taken{found.create_revision(), self};
-  Taken taken;
-  if (!taken.leader.ParseFromString(found.value())) {
-    return absl::DataLossError(absl::StrCat(key, ": is not an Atoll coordinator's"));
-  }
-  return taken;
+  return TakenIn(reply, key, self, lease);
 }
 
-// The present leader; an empty address: none.
-absl::StatusOr<etcd::Leader> Look(EtcdClient* client, const std::string& key) {
+// The present leader; nothing: none leads.
+absl::StatusOr<std::optional<etcd::Leader>> Look(EtcdClient* client, const std::string& key) {
   etcdserverpb::RangeRequest request;
   request.set_key(key);
   ATOLL_ASSIGN_OR_RETURN(const auto reply, client->Range(request, [] { return false; }));
-  etcd::Leader leader;
-  if (reply.kvs_size() == 0) return leader;
-  if (!leader.ParseFromString(reply.kvs(0).value()) || leader.address().empty()) {
-    return absl::DataLossError(absl::StrCat(key, ": is not an Atoll coordinator's"));
-  }
-  return leader;
+  return LeaderIn(reply, key);
 }
 
 }  // namespace
@@ -84,9 +64,9 @@ absl::StatusOr<std::unique_ptr<Leadership>> Leadership::Campaign(
     const auto leader = Look(client, key);
     if (!tolerate(leader.status())) return leader.status();
     if (!leader.ok()) continue;
-    if (!leader->address().empty()) {
-      if (leader->address() != known) on_leader(*leader);
-      known = leader->address();
+    if (leader->has_value()) {
+      if ((*leader)->address() != known) on_leader(**leader);
+      known = (*leader)->address();
       continue;
     }
     const Instant begin = SteadyNow();

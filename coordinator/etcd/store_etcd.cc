@@ -14,6 +14,7 @@
 #include "coordinator/etcd/leadership.h"
 #include "coordinator/etcd/log_lines.h"
 #include "coordinator/etcd/registry_value.h"
+#include "coordinator/etcd/stored.h"
 #include "coordinator/store_backup.h"
 #include "coordinator/wire.h"
 
@@ -28,46 +29,6 @@ constexpr size_t kMaxGroupBytes = size_t{16} << 20;  // of one value of the log
 constexpr char kRemedy[] =
     "; nothing was changed. Restore an `atoll backup` to an empty /PREFIX with atoll-coordinator "
     "--store URL --restore FILE, or a snapshot of etcd";
-
-std::string EncodeLines(const std::vector<LogEntry>& lines) {
-  etcd::Lines wire;
-  for (const LogEntry& line : lines) {
-    etcd::Line* one = wire.add_lines();
-    one->set_sequence(line.event.sequence);
-    one->set_unix_time_ms(line.unix_time_ms);
-    one->set_job(line.event.job);
-    one->set_severity(static_cast<int>(line.event.severity));
-    one->set_text(line.event.text);
-    one->set_checksum(ChecksumOfLine(line.event.sequence, line.unix_time_ms, line.event.job,
-                                     one->severity(), line.event.text));
-  }
-  return wire.SerializeAsString();
-}
-
-// What can be read of them; `damaged` counts the others.
-std::vector<LogEntry> DecodeLines(const std::string& bytes, int64_t* damaged) {
-  etcd::Lines wire;
-  std::vector<LogEntry> lines;
-  if (!wire.ParseFromString(bytes)) {
-    ++*damaged;
-    return lines;
-  }
-  for (const etcd::Line& one : wire.lines()) {
-    LogEntry line{{one.sequence(), one.job(),
-                   one.severity() == 1   ? Severity::kWarning
-                   : one.severity() == 2 ? Severity::kError
-                                         : Severity::kInfo,
-                   one.text()},
-                  one.unix_time_ms()};
-    if (one.checksum() !=
-        ChecksumOfLine(one.sequence(), one.unix_time_ms(), one.job(), one.severity(), one.text())) {
-      ++*damaged;
-      line.event.text.insert(0, "(this line is damaged) ");
-    }
-    lines.push_back(std::move(line));
-  }
-  return lines;
-}
 
 class EtcdStore : public Store {
  public:

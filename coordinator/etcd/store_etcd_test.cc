@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "common/event_loop.h"
 #include "common/trust/authority.h"
-#include "coordinator/etcd/journal.h"
+#include "coordinator/etcd/stored.h"
 #include "coordinator/etcd/testing/etcd_server.h"
 #include "coordinator/store_testing.h"
 #include "coordinator/trust/access_control.h"

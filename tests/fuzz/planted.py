@@ -178,6 +178,46 @@ PLANTED = {
         "coordinator/etcd/values.cc",
         "} else if (!value_ || value_->key != key.substr(0, end)) {",
         "} else if (value_.value().key != key.substr(0, end)) {"),
+    "etcd_answer": (
+        "coordinator/etcd/stored.cc",
+        "answer.responses_size() != 1 || answer.responses(0)",
+        "answer.responses(0)"),
+    "etcd_log": (
+        "coordinator/etcd/log_lines.cc",
+        "it != lines_.end() && static_cast<int64_t>(found.size()) < limit; ++it) {",
+        "it != lines_.end(); ++it) {"),
+    "page_request": (
+        "common/http/http_server.cc",
+        "return found == query.end() ? \"\" : found->second;",
+        "return found->second;"),
+    "http_answer": (
+        "common/object_store/s3_store.cc",
+        "if (static_cast<int64_t>(answer.body.size()) != bytes) {",
+        "if (answer.body.empty()) {"),
+    "aws_credentials": (
+        "common/object_store/credentials.cc",
+        "line.substr(1, line.find(']') - 1)",
+        "line.substr(2, line.find(']') - 2)"),
+    "peer_block": (
+        "worker/collectives/peer_blocks.cc",
+        "words.size() == 7 && words[0] == kWord &&",
+        "words[0] == kWord &&"),
+    "notice_output": (
+        "worker/notice.cc",
+        "if (words.empty() || !absl::SimpleAtod(words[0], &seconds)) return {};",
+        "if (!absl::SimpleAtod(words[0], &seconds)) return {};"),
+    "incarnation": (
+        "common/state_folder.cc",
+        "found < 0 || found > kClockIncarnationMax) return 0;",
+        "found < 0) return 0;"),
+    "address": (
+        "coordinator/etcd/client.cc",
+        "if (address.prefix.empty() || absl::StrContains(address.prefix, \"/\")) {",
+        "if (absl::StrContains(address.prefix, \"/\")) {"),
+    "restore": (
+        "coordinator/store_sqlite.cc",
+        "if (!record.ok() || KeyOf(*record) != select.Bytes(0)) {",
+        "if (KeyOf(*record) != select.Bytes(0)) {"),
     "weight_index": (
         "worker/model/weights.cc",
         "if (!file.is_string() || absl::StrContains(file.get<std::string>(), '/')) {",

@@ -1,0 +1,476 @@
+// What other services, browsers and programs of this machine say: etcd, HTTP clients and servers,
+// the notice command; and the files and addresses by which daemons find them.
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <sqlite3.h>
+
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/check.h"
+#include "common/http/http_server.h"
+#include "common/net/leader.h"
+#include "common/net/tcp_endpoint.h"
+#include "common/object_store/s3_store.h"
+#include "common/state_folder.h"
+#include "coordinator/etcd/log_lines.h"
+#include "coordinator/etcd/stored.h"
+#include "coordinator/http/gateway.h"
+#include "coordinator/sqlite.h"
+#include "coordinator/store_backup.h"
+#include "coordinator/wire.h"
+#include "tests/fuzz/decoder.h"
+#include "tests/fuzz/scratch.h"
+#include "worker/collectives/peer_blocks.h"
+#include "worker/notice.h"
+
+namespace atl::fuzz {
+namespace {
+
+// -------------------------------------------------------------------------------------- etcd
+
+etcd::Leader SomeLeader() {
+  etcd::Leader leader;
+  leader.set_address("10.0.0.1:7000");
+  leader.set_page_url("https://10.0.0.1:7080");
+  return leader;
+}
+
+// As etcd answers; the first byte says what was requested.
+bool AcceptsEtcdAnswer(std::string_view bytes) {
+  constexpr int64_t kLease = 7;
+  Input input(bytes);
+  const int which = input.Take<uint8_t>() % 4;
+  const std::string message(input.Rest());
+  if (which == 3) {
+    etcdserverpb::TxnResponse taken;
+    if (!taken.ParseFromString(message)) return false;
+    return TakenIn(taken, "atoll/leader", SomeLeader(), kLease).ok();
+  }
+  etcdserverpb::RangeResponse answer;
+  if (!answer.ParseFromString(message)) return false;
+  if (which == 0) {
+    const auto leader = LeaderIn(answer, "atoll/leader");
+    if (!leader.ok() || !leader->has_value()) return false;
+    ATOLL_CHECK(!(*leader)->address().empty());
+    return true;
+  }
+  if (which == 1) {
+    const auto totals = TotalsIn(answer, "atoll/totals");
+    if (!totals.ok() || !totals->has_value()) return false;
+    // As they were written: a checksum covers them.
+    const StoredTotals& found = **totals;
+    ATOLL_CHECK(found.staged_batches >= 0, found.staged_batches);
+    etcdserverpb::RangeResponse again;
+    again.add_kvs()->set_value(EncodeTotals(found.totals, found.staged_batches));
+    ATOLL_CHECK((*TotalsIn(again, ""))->totals == found.totals);
+    return true;
+  }
+  return BatchIn(answer, "atoll/staged/0000000").ok();
+}
+
+std::vector<std::string> EtcdAnswerSeeds() {
+  const auto range = [](char which, const std::string& value) {
+    etcdserverpb::RangeResponse answer;
+    answer.mutable_header()->set_revision(9);
+    etcdserverpb::KeyValue* found = answer.add_kvs();
+    found->set_key("atoll/x");
+    found->set_mod_revision(8);
+    found->set_value(value);
+    return which + answer.SerializeAsString();
+  };
+  etcd::Batch batch;
+  batch.add_operations()->mutable_request_put()->set_key("atoll/record/job/j-1");
+  batch.add_operations()->mutable_request_delete_range()->set_key("atoll/log/0");
+  etcdserverpb::TxnResponse taken;
+  etcdserverpb::KeyValue* other = taken.add_responses()->mutable_response_range()->add_kvs();
+  other->set_lease(8);
+  other->set_value(SomeLeader().SerializeAsString());
+  return {range('\0', SomeLeader().SerializeAsString()),
+          range('\1', EncodeTotals({5, 3, 0x1234567}, 2)), range('\2', batch.SerializeAsString()),
+          '\3' + taken.SerializeAsString()};
+}
+
+const Registration kEtcdAnswer({"etcd_answer", EtcdAnswerSeeds, AcceptsEtcdAnswer});
+
+LogEntry SomeLine(int64_t sequence, const std::string& text) {
+  LogEntry line;
+  line.event.sequence = sequence;
+  line.event.job = "j-1";
+  line.event.severity = Severity::kWarning;
+  line.event.text = text;
+  line.unix_time_ms = 1'700'000'000'000 + sequence;
+  return line;
+}
+
+// Groups of lines, each behind its length; what is found in them is in order and within limits.
+bool AcceptsEtcdLog(std::string_view bytes) {
+  Input input(bytes);
+  LogLines log;
+  int64_t damaged = 0;
+  while (!input.Rest().empty()) {
+    log.Add(DecodeLines(input.TakeText(input.Take<uint16_t>()), &damaged));
+  }
+  LogQuery query;
+  query.job = "j-1";
+  query.contains = "STEP";
+  const auto found = log.Find(query, 3);
+  ATOLL_CHECK(found.size() <= 3);
+  for (size_t i = 1; i < found.size(); ++i) {
+    ATOLL_CHECK(found[i - 1].event.sequence < found[i].event.sequence);
+  }
+  query.after_sequence = log.Tail(query, 2);
+  ATOLL_CHECK(log.Find(query, 9).size() <= 2);
+  const int64_t before = log.size();
+  log.Trim(2);
+  ATOLL_CHECK(log.size() >= std::min<int64_t>(before, 2) && log.size() <= before, log.size());
+  return damaged == 0 && before > 0;
+}
+
+std::vector<std::string> EtcdLogSeeds() {
+  std::string bytes;
+  for (int64_t first : {1, 4, 7}) {
+    const std::string group = EncodeLines(
+        {SomeLine(first, "step 1"), SomeLine(first + 1, "round"), SomeLine(first + 2, "a step")});
+    bytes += BytesOf(static_cast<uint16_t>(group.size())) + group;
+  }
+  return {bytes};
+}
+
+const Registration kEtcdLog({"etcd_log", EtcdLogSeeds, AcceptsEtcdLog});
+
+// ------------------------------------------------------------------------------ the web page
+
+// Of a coordinator that is ending: every request is decoded, no call is made.
+bool AcceptsPageRequest(std::string_view bytes) {
+  static Gateway& gateway = *[] {
+    auto* made = new Gateway(grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials()),
+                             [](const HttpRequest&, const std::string&, bool) {
+                               return Gateway::User{absl::OkStatus(), "operator/me"};
+                             });
+    made->Close();
+    return made;
+  }();
+  HttpOptions options{"--http-listen", "127.0.0.1:0", {}, 4, 2};
+  const std::string answer = HttpServer::AnswerBytes(
+      options, [](const HttpRequest& request) { return gateway.Answer(request); },
+      {bytes.data(), bytes.size()});
+  ATOLL_CHECK(answer.empty() || absl::StartsWith(answer, "HTTP/1.1 "), answer.substr(0, 20));
+  return absl::StartsWith(answer, "HTTP/1.1 200") || absl::StartsWith(answer, "HTTP/1.1 503");
+}
+
+std::vector<std::string> PageRequestSeeds() {
+  const auto get = [](const std::string& target) {
+    return "GET " + target + " HTTP/1.1\r\nHost: localhost:7080\r\nAccept-Encoding: gzip\r\n\r\n";
+  };
+  const auto post = [](const std::string& target) {
+    return "POST " + target +
+           " HTTP/1.1\r\nHost: 127.0.0.1:7080\r\nX-Atoll-Action: 1\r\nContent-Length: 2\r\n\r\nok";
+  };
+  return {get("/"),
+          get("/api/status"),
+          get("/api/session"),
+          get("/api/events?job=j-1"),
+          get("/api/history?job=j-1&points=100&islands=3"),
+          get("/api/logs?job=j%2d1&tail=9&after=4&severity=error&contains=a+b"),
+          post("/api/pause?job=j-1"),
+          post("/api/drain?server=s1&undo=1"),
+          post("/api/trace?job=j-1&island=2")};
+}
+
+const Registration kPageRequest({"page_request", PageRequestSeeds, AcceptsPageRequest});
+
+// -------------------------------------------------------------------- data over HTTP and S3
+
+// Answers out of an input: the status, and the head and body behind their length.
+RetryOptions Answering(Input* input) {
+  RetryOptions retry;
+  retry.tries = 2;
+  retry.sleep = [](int64_t) {};
+  retry.send = [input](const WebRequest& request) -> absl::StatusOr<WebAnswer> {
+    if (input->Rest().empty()) return absl::UnavailableError("no answer");
+    WebAnswer answer;
+    answer.status = input->Take<uint16_t>();
+    const std::string bytes = input->TakeText(input->Take<uint16_t>());
+    const size_t head = std::min(bytes.find("\n\n"), bytes.size());
+    for (const absl::string_view line : absl::StrSplit(bytes.substr(0, head), '\n')) {
+      AddHeadLine(line, &answer);
+    }
+    if (head < bytes.size()) answer.body = bytes.substr(head + 2);
+    if (std::ssize(answer.body) > request.answer_bytes_max) {
+      return absl::InvalidArgumentError("too long");
+    }
+    return answer;
+  };
+  return retry;
+}
+
+bool AcceptsHttpAnswer(std::string_view bytes) {
+  constexpr int64_t kMost = 2;
+  Input input(bytes);
+  const int which = input.Take<uint8_t>() % 6;
+  S3Options options;
+  options.bucket = "b";
+  options.prefix = "p";
+  options.access.key_id = options.access.secret = "k";
+  options.part_bytes = 4;
+  options.retry = Answering(&input);
+  options.unix_seconds = [] { return int64_t{1'700'000'000}; };
+  const std::unique_ptr<ObjectStore> store =
+      which % 2 == 0 ? NewS3Store(options) : NewWebStore("http://h/d", Answering(&input));
+  if (which < 2) {
+    const auto info = store->Stat("a", {});
+    ATOLL_CHECK(!info.ok() || (info->bytes >= 0 && !info->tag.empty()));
+    return info.ok();
+  }
+  if (which < 4) {
+    std::vector<std::byte> out(4);
+    return store->Read("a", 4, out, {.tag = "\"t\""}).ok();
+  }
+  if (which == 4) {
+    const auto listed = store->List("s", kMost, {});
+    ATOLL_CHECK(!listed.ok() || std::ssize(*listed) <= kMost);
+    for (const ObjectInfo& info : listed.ok() ? *listed : std::vector<ObjectInfo>()) {
+      ATOLL_CHECK(info.bytes >= 0, info.bytes);
+    }
+    return listed.ok();
+  }
+  const std::string object = "six bytes and more";
+  const ByteSpan piece = std::as_bytes(std::span(object));
+  return NewS3Store(options)->Write("a", {&piece, 1}).ok();
+}
+
+std::vector<std::string> HttpAnswerSeeds() {
+  const auto answer = [](uint16_t status, const std::string& head, const std::string& body) {
+    const std::string bytes = head + "\n\n" + body;
+    return BytesOf(status) + BytesOf(static_cast<uint16_t>(bytes.size())) + bytes;
+  };
+  const std::string has = "HTTP/1.1 200 OK\nContent-Length: 9\nETag: \"t\"";
+  const auto page = [](const std::string& key, const std::string& more) {
+    return "<L><Contents><Key>p/" + key +
+           "</Key><ETag>&quot;t&quot;</ETag><Size>9</Size></Contents>" + more + "</L>";
+  };
+  const std::string next = "<NextContinuationToken>n</NextContinuationToken>";
+  std::string written = '\5' + answer(200, has, "<U><UploadId>u</UploadId></U>");
+  for (int part = 0; part < 5; ++part) written += answer(200, has, "");
+  written += answer(200, has, "<CompleteMultipartUploadResult/>");
+  return {'\0' + answer(503, has, "") + answer(200, has, ""),
+          '\1' + answer(200, has, ""),
+          '\2' + answer(206, has, "abcd"),
+          '\3' + answer(206, has, "abcd"),
+          '\4' + answer(200, has, page("s1", next)) + answer(200, has, page("s2", "")),
+          written};
+}
+
+const Registration kHttpAnswer({"http_answer", HttpAnswerSeeds, AcceptsHttpAnswer});
+
+// The texts of AWS's two files, behind the length of the first.
+bool AcceptsCredentials(std::string_view bytes) {
+  Input input(bytes);
+  const std::string config = input.TakeText(input.Take<uint16_t>());
+  const std::string credentials(input.Rest());
+  const auto access = FindS3Access(
+      [](const std::string& name) -> std::optional<std::string> {
+        if (name == "AWS_PROFILE") return "me";
+        if (name == "AWS_CONFIG_FILE") return "config";
+        return std::nullopt;
+      },
+      [&](const std::string& path) -> std::optional<std::string> {
+        return path == "config" ? config : credentials;
+      });
+  if (!access.ok()) return false;
+  ATOLL_CHECK(!access->key_id.empty() && !access->secret.empty());
+  ATOLL_CHECK(access->key_id.find('\n') == std::string::npos, access->key_id);
+  return true;
+}
+
+std::vector<std::string> CredentialsSeeds() {
+  const std::string config = "# mine\n[profile me]\nregion = eu-1\nendpoint_url = http://h:1/\n";
+  return {BytesOf(static_cast<uint16_t>(config.size())) + config +
+          "[default]\n[me]\naws_access_key_id = k\naws_secret_access_key = s=\n; end\n"};
+}
+
+const Registration kCredentials({"aws_credentials", CredentialsSeeds, AcceptsCredentials});
+
+// ------------------------------------------------------------------ blocks of other workers
+
+// A block's header, up to the end of its line, and its payload.
+bool AcceptsPeerBlock(std::string_view bytes) {
+  using worker::BlockKind;
+  worker::PeerBlocks::Link link;
+  link.send = [](const NodeId&, std::string, std::span<const std::byte>,
+                 std::shared_ptr<const void>) { return absl::OkStatus(); };
+  link.is_lost = [](const NodeId&) { return false; };
+  worker::PeerBlocks blocks("w2", link);
+  blocks.Open("g", 1);
+  const size_t line = std::min(bytes.find('\n'), bytes.size());
+  PeerDelivery delivery;
+  delivery.from = "w1";
+  delivery.channel = PeerChannel::kSum;
+  delivery.header = std::string(bytes.substr(0, line));
+  const auto payload =
+      std::make_shared<std::string>(bytes.substr(std::min(line + 1, bytes.size())));
+  delivery.payload = Payload(payload, std::as_writable_bytes(std::span(*payload)));
+  const bool admitted = blocks.Admit(delivery.header, static_cast<int64_t>(payload->size())).ok();
+  if (!admitted) return false;
+  blocks.OnMessage(std::move(delivery));
+  const auto block = blocks.Take("w1", {"g", 0, 1, 3, BlockKind::kPart, 64}, 8, Instant());
+  ATOLL_CHECK(!block.ok() || block->payload.size() == 8);
+  return true;
+}
+
+std::vector<std::string> PeerBlockSeeds() {
+  return {"sum 0 1 3 0 64 g\n8 bytes.", "sum 0 1 3 2 0 g\n", "sum 2 5 1 3 0 other group\nno room"};
+}
+
+const Registration kPeerBlock({"peer_block", PeerBlockSeeds, AcceptsPeerBlock});
+
+// ------------------------------------------------------------------------- this machine's own
+
+bool AcceptsNotice(std::string_view bytes) {
+  const worker::Notice notice = worker::NoticeFrom(std::string(bytes));
+  if (!notice.within) return false;
+  ATOLL_CHECK(*notice.within >= Duration(0) && *notice.within <= FromSeconds(1e6));
+  return true;
+}
+
+std::vector<std::string> NoticeSeeds() { return {"90 seconds left\n", " 1.5e2\n", "0"}; }
+
+const Registration kNotice({"notice_output", NoticeSeeds, AcceptsNotice});
+
+bool AcceptsIncarnation(std::string_view bytes) {
+  static const auto& folder = *StateFolder::Open(Folder().folder() + "/state").value().release();
+  std::ofstream(folder.path() + "/incarnation", std::ios::binary) << bytes;
+  const auto next = const_cast<StateFolder&>(folder).NextIncarnation();
+  ATOLL_CHECK(next.ok(), next.status().message());
+  ATOLL_CHECK(*next > 0 && *next <= kClockIncarnationMax + 1, *next);
+  // The number after one that was taken.
+  return bytes.starts_with(absl::StrCat(*next - 1));
+}
+
+std::vector<std::string> IncarnationSeeds() {
+  return {absl::StrCat(int64_t{1} << 50, " ", ~(int64_t{1} << 50), "\n"),
+          absl::StrCat(int64_t{1} << 51, "\n")};
+}
+
+const Registration kIncarnation({"incarnation", IncarnationSeeds, AcceptsIncarnation});
+
+bool AcceptsAddress(std::string_view bytes) {
+  Input input(bytes);
+  const int which = input.Take<uint8_t>() % 3;
+  const std::string text(input.Rest());
+  if (which == 0) {
+    if (!CheckTcpEndpoint(text).ok()) return false;
+    const std::string host = text.substr(6, text.rfind(':') - 6);
+    ATOLL_CHECK(!host.empty() && host.find('/') == std::string::npos, host);
+    IsLoopbackHost(host);
+    return true;
+  }
+  if (which == 1) {
+    if (!CheckAddresses(text).ok()) return false;
+    ATOLL_CHECK(SplitAddresses(text).size() <= kMaxCoordinators);
+    return true;
+  }
+  const auto etcd = ParseEtcdAddress(text);
+  if (!etcd.ok()) return false;
+  ATOLL_CHECK(!etcd->endpoints.empty() && !etcd->prefix.empty());
+  return true;
+}
+
+std::vector<std::string> AddressSeeds() {
+  return {std::string("\0tcp://[::1]:7100", 17), std::string("\0tcp://*:*", 10),
+          "\1"
+          "10.0.0.1:7000,[fe80::1]:7000,localhost:1",
+          "\2"
+          "etcd://a:2379,b:2379/team"};
+}
+
+const Registration kAddress({"address", AddressSeeds, AcceptsAddress});
+
+// ---------------------------------------------------------------------------------- --restore
+
+EpochRecord SomeEpoch() { return {3, "0123456789abcdef", 7, false}; }
+
+std::string SomeBackup() {
+  StoreContents contents;
+  contents.records.push_back(SomeEpoch());
+  MemberRecord member;
+  member.name = "w";
+  member.incarnation = 3;
+  contents.records.push_back(member);
+  contents.lines.push_back(SomeLine(1, "step 1"));
+  const std::string path = Folder().folder() + "/made-backup";
+  std::filesystem::remove(path);
+  const absl::Status made = MakeBackup(contents, path);
+  ATOLL_CHECK(made.ok(), made.message());
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Puts records, each behind the lengths of key and value, in place of those of the backup, with
+// checksums that are right: a fuzzer does not guess them.
+void PutRecords(const std::string& path, Input input) {
+  sqlite3* db = nullptr;
+  ATOLL_CHECK(sqlite3_open(path.c_str(), &db) == SQLITE_OK);
+  sqlite3_exec(db, "PRAGMA synchronous=OFF; PRAGMA journal_mode=OFF; DELETE FROM records", nullptr,
+               nullptr, nullptr);
+  StoreTotals totals{5, 0, 0};
+  std::map<std::string, std::string> records;
+  while (!input.Rest().empty()) {
+    const std::string key = input.TakeText(input.Take<uint8_t>());
+    records[key] = input.TakeText(input.Take<uint16_t>());
+  }
+  for (const auto& [key, value] : records) {
+    const uint64_t checksum = ChecksumOfRecord(key, value);
+    Statement put(db, "INSERT INTO records VALUES(?,?,?)");
+    put.Bind(absl::string_view(key)).BindBlob(value).Bind(static_cast<int64_t>(checksum));
+    put.Step();
+    ++totals.records;
+    totals.digest += checksum;
+  }
+  {
+    Statement seal(db, "INSERT OR REPLACE INTO totals VALUES(1,?,?,?,?)");
+    seal.Bind(totals.sequence).Bind(totals.records).Bind(static_cast<int64_t>(totals.digest));
+    seal.Bind(static_cast<int64_t>(ChecksumOf(totals)));
+    seal.Step();
+  }
+  sqlite3_close(db);
+}
+
+bool AcceptsBackup(std::string_view bytes) {
+  static const std::string valid = SomeBackup();
+  Input input(bytes);
+  const bool records = input.Take<uint8_t>() % 2 == 1;
+  const std::string path = Folder().Write("backup", records ? valid : input.Rest());
+  if (records) PutRecords(path, input);
+  const auto contents = ReadBackup(path, Folder().folder() + "/restore.tmp");
+  if (!contents.ok()) return false;
+  // A restored coordinator has an epoch that none has had.
+  for (const StoreRecord& record : contents->records) {
+    const auto* epoch = std::get_if<EpochRecord>(&record);
+    ATOLL_CHECK(epoch == nullptr || (epoch->epoch > SomeEpoch().epoch && epoch->restored));
+  }
+  return true;
+}
+
+std::vector<std::string> BackupSeeds() {
+  std::string rows = "\1";
+  const auto add = [&](const StoreRecord& record) {
+    const std::string key = KeyOf(record), value = EncodeRecord(record);
+    rows += static_cast<char>(key.size()) + key;
+    rows += BytesOf(static_cast<uint16_t>(value.size())) + value;
+  };
+  add(SomeEpoch());
+  ProgressRecord progress;
+  progress.job = "j-1";
+  add(progress);
+  return {std::string(1, '\0') + SomeBackup(), rows};
+}
+
+const Registration kBackup({"restore", BackupSeeds, AcceptsBackup});
+
+}  // namespace
+}  // namespace atl::fuzz
