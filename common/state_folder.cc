@@ -87,8 +87,10 @@ absl::StatusOr<Incarnation> StateFolder::NextIncarnation() {
   const std::string path = path_ + "/incarnation";
   Incarnation last = 0;  // stays where the file is missing or damaged: then the clock serves alone
   const auto bytes = RealFiles().Read(path, 64);
-  if (bytes.ok()) {
-    last = ParseIncarnation({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
+  if (bytes.ok() || absl::IsOutOfRange(bytes.status())) {  // longer than any number
+    if (bytes.ok()) {
+      last = ParseIncarnation({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
+    }
     if (last == 0) LogWarning("state", path, ": is damaged; the clock gives the incarnation alone");
   } else if (!absl::IsNotFound(bytes.status())) {
     return bytes.status();

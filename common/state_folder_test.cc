@@ -36,6 +36,8 @@ TEST_CASE("Every start has a larger incarnation, and no two daemons share a fold
   CHECK(next() == 9000000000000001);
   std::ofstream(path + "/incarnation") << "damaged";
   CHECK(next() > first);
+  std::ofstream(path + "/incarnation") << std::string(1000, '9');
+  CHECK(next() > first);
   {
     std::fstream file(path + "/incarnation");
     file.seekp(4);
