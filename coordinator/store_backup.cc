@@ -17,6 +17,8 @@ namespace atl {
 namespace {
 
 constexpr char kDatabase[] = "coordinator.db";
+// No coordinator starts so often; larger ones would overflow what AfterLoss makes of them.
+constexpr int64_t kEpochMax = int64_t{1} << 30;
 
 class Database {
  public:
@@ -79,6 +81,9 @@ absl::Status Renew(const std::string& folder) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<StoreRecord> records, store->ReadAll());
   for (const StoreRecord& record : records) {
     if (const auto* found = std::get_if<EpochRecord>(&record)) {
+      if (found->epoch < 0 || found->epoch > kEpochMax) {
+        return absl::DataLossError(absl::StrCat("it is damaged: its epoch is ", found->epoch));
+      }
       const auto now = std::chrono::system_clock::now().time_since_epoch();
       const int64_t now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
       return store->Apply({{AfterLoss(*found, now_ms)}}, now_ms);

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "coordinator/store_backup.h"
 #include "coordinator/store_testing.h"
@@ -206,6 +207,13 @@ TEST_CASE("backup_of_a_running_store_is_restored_with_an_epoch_of_its_own") {
     }
     CHECK(absl::IsFailedPrecondition(RestoreStore(backup, restored)));
     CHECK_FALSE(std::filesystem::exists(restored + "/restore.tmp"));
+  }
+  SECTION("one whose epoch cannot be is refused") {
+    REQUIRE(store->Apply({{EpochRecord{std::numeric_limits<int64_t>::max()}}}, 0).ok());
+    const std::string wrong = folder.path + "/wrong";
+    REQUIRE(store->BackUp(wrong).ok());
+    CHECK(absl::IsDataLoss(RestoreStore(wrong, restored)));
+    CHECK_FALSE(std::filesystem::exists(restored + "/coordinator.db"));
   }
   SECTION("a damaged one, an empty one and a foreign file are refused, and nothing is made") {
     const size_t bytes = std::filesystem::file_size(backup);
