@@ -185,6 +185,8 @@ const Registration kPageRequest({"page_request", PageRequestSeeds, AcceptsPageRe
 
 // -------------------------------------------------------------------- data over HTTP and S3
 
+constexpr size_t kReadBytes = 64;  // more than a string keeps in itself
+
 // Answers out of an input: the status, and the head and body behind their length.
 RetryOptions Answering(Input* input) {
   RetryOptions retry;
@@ -227,7 +229,7 @@ bool AcceptsHttpAnswer(std::string_view bytes) {
     return info.ok();
   }
   if (which < 4) {
-    std::vector<std::byte> out(4);
+    std::vector<std::byte> out(kReadBytes);
     return store->Read("a", 4, out, {.tag = "\"t\""}).ok();
   }
   if (which == 4) {
@@ -259,8 +261,8 @@ std::vector<std::string> HttpAnswerSeeds() {
   written += answer(200, has, "<CompleteMultipartUploadResult/>");
   return {'\0' + answer(503, has, "") + answer(200, has, ""),
           '\1' + answer(200, has, ""),
-          '\2' + answer(206, has, "abcd"),
-          '\3' + answer(206, has, "abcd"),
+          '\2' + answer(206, has, std::string(kReadBytes, 'x')),
+          '\3' + answer(206, has, std::string(kReadBytes, 'x')),
           '\4' + answer(200, has, page("s1", next)) + answer(200, has, page("s2", "")),
           written};
 }
