@@ -206,6 +206,9 @@ class LeadingServer::Impl {
     monitored.why_not_ready = [this] {
       return std::string(OnLoop([](Instant) {}) ? "" : "the main loop does not turn");
     };
+    monitored.admits = [this](const std::string& certificate) {
+      return access_->StillAllowed(certificate).ok();
+    };
     return monitored;
   }
 

@@ -1,9 +1,5 @@
 #include "common/http/http_server.h"
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -11,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/http/half_sent.h"
 #include "common/http/http_get.h"
 
 namespace atl {
@@ -88,32 +85,9 @@ TEST_CASE("bytes_that_are_no_request_get_a_refusal_or_nothing") {
   CHECK(answer("").empty());
 }
 
-// A connection that sends the beginning of a request, and no more.
-class HalfSent {
- public:
-  HalfSent(int port, const std::string& bytes) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    REQUIRE(connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-    REQUIRE(send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == std::ssize(bytes));
-  }
-  ~HalfSent() { close(socket_); }
-  HalfSent(const HalfSent&) = delete;
-
- private:
-  const int socket_;
-};
-
 TEST_CASE("half_sent_requests_delay_no_other") {
   const auto server = Serve(Echo);
-  std::vector<std::unique_ptr<HalfSent>> slow;
-  for (int i = 0; i < 40; ++i) {
-    slow.push_back(std::make_unique<HalfSent>(server->port(), "GET /healthz HTTP/1.1\r\nHost: l"));
-  }
-  for (int i = 0; i < 40; ++i) slow.push_back(std::make_unique<HalfSent>(server->port(), ""));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until all have their threads
+  const auto slow = HalfSentRequests(server->port(), 80);
   const auto begin = std::chrono::steady_clock::now();
   CHECK(HttpGet(server->url() + "/healthz").status == 200);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));

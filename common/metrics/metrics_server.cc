@@ -65,6 +65,13 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeMetrics(const std::string& list
   ATOLL_ASSIGN_OR_RETURN(
       auto server,
       HttpServer::Start(options, [monitored = std::move(monitored)](const HttpRequest& request) {
+        if (request.path == "/metrics" && !request.peer_certificate.empty() && monitored.admits &&
+            !monitored.admits(request.peer_certificate)) {
+          HttpReply denied;
+          denied.status = 403;
+          denied.body = "the certificate is expired or revoked\n";
+          return denied;
+        }
         return AnswerMonitor(monitored, request.path);
       }));
   LogInfo("metrics", "served at ", server->url(), "/metrics");

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/match.h"
+#include "common/http/half_sent.h"
 #include "common/http/http_get.h"
 #include "tests/security/cluster.h"
 
@@ -88,59 +89,74 @@ TEST_CASE("the_attempts_are_made_on_every_call_of_the_protocol") {
   }
 }
 
+struct Attempt {
+  const char* what;
+  std::shared_ptr<grpc::Channel> channel;
+  grpc::StatusCode code;
+  v1::TrustDenial denial;
+};
+
+void RevokeOneOfEachRole(const Cluster& cluster) {
+  for (const std::string role : {"worker", "paramserver", "operator", "viewer"}) {
+    REQUIRE(cluster.Revoke(role, "revoked").ok());
+  }
+}
+
+// With the endings that they must have. `token` may be used up or not; members named "revoked" are.
+std::vector<Attempt> AttemptsOn(const Cluster& cluster, const Service& service,
+                                const KeyAndCertificate& other_authority, const JoinToken& token) {
+  using grpc::StatusCode;
+  const Identity rightful{service.role, "one"};
+  const int64_t now = UnixNow();
+  const auto dated = [&](int64_t from, int64_t until) {
+    return cluster.Dial(cluster.Certificate(rightful, from, until));
+  };
+  std::vector<Attempt> attempts = {
+      {"wrong authority", cluster.Dial(cluster.Certificate(rightful, 0, 0, &other_authority)),
+       StatusCode::UNAVAILABLE, v1::TRUST_DENIAL_UNSPECIFIED},
+      {"no certificate", cluster.Dial(KeyAndCertificate()), StatusCode::UNAVAILABLE,
+       v1::TRUST_DENIAL_UNSPECIFIED},
+      {"plaintext", grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()),
+       StatusCode::UNAVAILABLE, v1::TRUST_DENIAL_UNSPECIFIED},
+      {"expired", dated(now - 100, now - 10), StatusCode::UNAUTHENTICATED,
+       v1::TRUST_DENIAL_EXPIRED},
+      {"not valid yet", dated(now + 500, now + 900), StatusCode::UNAUTHENTICATED,
+       v1::TRUST_DENIAL_EXPIRED},
+      {"revoked", cluster.Dial({service.role, "revoked"}), StatusCode::PERMISSION_DENIED,
+       v1::TRUST_DENIAL_REVOKED},
+      {"token", cluster.Dial(TokenCertificate(token).value()), StatusCode::PERMISSION_DENIED,
+       v1::TRUST_DENIAL_ROLE},
+  };
+  if (service.path != "/grpc.health.v1.Health/Check" && service.path != "/atl.v1.Trust/Renew") {
+    attempts.push_back({"other role", cluster.Dial({OtherRole(service), "one"}),
+                        StatusCode::PERMISSION_DENIED, v1::TRUST_DENIAL_ROLE});
+  }
+  return attempts;
+}
+
+void CheckRefused(const std::vector<Attempt>& attempts, const std::string& path) {
+  for (const Attempt& attempt : attempts) {
+    INFO(attempt.what);
+    const Ending ending = Call(attempt.channel, path);
+    CHECK(ending.code == attempt.code);
+    CHECK(ending.denial == attempt.denial);
+    CHECK_FALSE(ending.stands_by);
+  }
+}
+
 TEST_CASE("every_attempt_on_every_service_is_refused_for_its_reason") {
   Cluster cluster;
   const KeyAndCertificate others =
       MakeAuthority(NewClusterId(), UnixNow() - 10, UnixNow() + 3600).value();
   const JoinToken token = cluster.Token({"worker"});
-  REQUIRE(cluster.Revoke("worker", "revoked").ok());
-  for (const std::string role : {"paramserver", "operator", "viewer"}) {
-    REQUIRE(cluster.Revoke(role, "revoked").ok());
-  }
-  const int64_t now = UnixNow();
+  RevokeOneOfEachRole(cluster);
   for (const Service& service : Services()) {
     INFO(service.path);
-    const Identity rightful{service.role, "one"};
-    const auto certificate = [&](int64_t from, int64_t until) {
-      return cluster.Certificate(rightful, from, until);
-    };
     // Who may, may: else a refusal below would show nothing.
     if (!IsStream(service.path)) {
-      CHECK(Passed(Call(cluster.Dial(rightful), service.path)));
+      CHECK(Passed(Call(cluster.Dial({service.role, "one"}), service.path)));
     }
-    struct Attempt {
-      const char* what;
-      std::shared_ptr<grpc::Channel> channel;
-      grpc::StatusCode code;
-      v1::TrustDenial denial;
-    };
-    using grpc::StatusCode;
-    std::vector<Attempt> attempts = {
-        {"wrong authority", cluster.Dial(cluster.Certificate(rightful, 0, 0, &others)),
-         StatusCode::UNAVAILABLE, v1::TRUST_DENIAL_UNSPECIFIED},
-        {"no certificate", cluster.Dial(KeyAndCertificate()), StatusCode::UNAVAILABLE,
-         v1::TRUST_DENIAL_UNSPECIFIED},
-        {"plaintext", grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()),
-         StatusCode::UNAVAILABLE, v1::TRUST_DENIAL_UNSPECIFIED},
-        {"expired", cluster.Dial(certificate(now - 100, now - 10)), StatusCode::UNAUTHENTICATED,
-         v1::TRUST_DENIAL_EXPIRED},
-        {"not valid yet", cluster.Dial(certificate(now + 500, now + 900)),
-         StatusCode::UNAUTHENTICATED, v1::TRUST_DENIAL_EXPIRED},
-        {"revoked", cluster.Dial({service.role, "revoked"}), StatusCode::PERMISSION_DENIED,
-         v1::TRUST_DENIAL_REVOKED},
-        {"token", cluster.Dial(TokenCertificate(token).value()), StatusCode::PERMISSION_DENIED,
-         v1::TRUST_DENIAL_ROLE},
-    };
-    if (service.path != "/grpc.health.v1.Health/Check" && service.path != "/atl.v1.Trust/Renew") {
-      attempts.push_back({"other role", cluster.Dial({OtherRole(service), "one"}),
-                          StatusCode::PERMISSION_DENIED, v1::TRUST_DENIAL_ROLE});
-    }
-    for (const Attempt& attempt : attempts) {
-      INFO(attempt.what);
-      const Ending ending = Call(attempt.channel, service.path);
-      CHECK(ending.code == attempt.code);
-      CHECK(ending.denial == attempt.denial);
-    }
+    CheckRefused(AttemptsOn(cluster, service, others, token), service.path);
   }
   // All of it was counted.
   std::map<v1::TrustDenial, int> audited;
@@ -149,6 +165,32 @@ TEST_CASE("every_attempt_on_every_service_is_refused_for_its_reason") {
                             v1::TRUST_DENIAL_REVOKED, v1::TRUST_DENIAL_ROLE}) {
     CHECK(audited[denial] > 0);
   }
+}
+
+// What it says to all whom the authority, or a token, vouches for is who leads: there they get the
+// reason.
+TEST_CASE("a_standby_carries_out_no_call_and_answers_no_stranger") {
+  Cluster cluster;
+  const KeyAndCertificate others =
+      MakeAuthority(NewClusterId(), UnixNow() - 10, UnixNow() + 3600).value();
+  const JoinToken token = cluster.Token({"worker"});
+  RevokeOneOfEachRole(cluster);
+  cluster.Stop();
+  cluster.Start(3600, "etcd://127.0.0.1:1/none");
+  for (const Service& service : Services()) {
+    INFO(service.path);
+    const Ending rightful = Call(cluster.Dial({service.role, "one"}), service.path);
+    CHECK(rightful.code == grpc::StatusCode::UNAVAILABLE);
+    CHECK(rightful.stands_by);
+    for (const Attempt& attempt : AttemptsOn(cluster, service, others, token)) {
+      INFO(attempt.what);
+      const bool no_connection = attempt.code == grpc::StatusCode::UNAVAILABLE;
+      const Ending ending = Call(attempt.channel, service.path);
+      CHECK(ending.code == grpc::StatusCode::UNAVAILABLE);
+      CHECK(ending.stands_by != no_connection);
+    }
+  }
+  CHECK(HttpGet(cluster.page_url() + "/").status == 0);  // no certificate
 }
 
 grpc::Status JoinAs(const Cluster& cluster, const JoinToken& token, const std::string& role,
@@ -276,9 +318,7 @@ TEST_CASE("a_page_over_tls_lets_operators_act_and_viewers_read") {
     std::ofstream(files.key_path) << made.key;
     return files;
   };
-  const std::string url =
-      absl::StrCat("https://127.0.0.1:",
-                   cluster.server().page_url().substr(cluster.server().page_url().rfind(':') + 1));
+  const std::string url = cluster.page_url();
   const std::map<std::string, std::string> action = {{"X-Atoll-Action", "1"}};
   struct Row {
     Role role;
@@ -295,19 +335,38 @@ TEST_CASE("a_page_over_tls_lets_operators_act_and_viewers_read") {
     CHECK(HttpPost(url + "/api/pause?job=none", action, who).status == row.acts);
   }
   CHECK(HttpGet(url + "/api/jobs").status == 0);  // no certificate
-  const std::string monitor = absl::StrCat(
-      "https://127.0.0.1:",
-      cluster.server().metrics_url().substr(cluster.server().metrics_url().rfind(':') + 1));
+  const std::string monitor = cluster.metrics_url();
   CHECK(HttpGet(monitor + "/healthz").status == 200);
   CHECK(HttpGet(monitor + "/readyz").status == 200);
   CHECK(HttpGet(monitor + "/metrics").status == 403);
   CHECK(HttpGet(monitor + "/metrics", {}, identity(Role::kViewer, "monitor")).status == 200);
+  CHECK(HttpGet(monitor + "/metrics", {}, identity(Role::kOperator, "revoked")).status == 403);
   bool audited = false;
   for (const v1::AuditEntry& entry : cluster.AuditEntries()) {
     audited |= entry.who() == "operator/me" && entry.call() == "Jobs/Pause" &&
                entry.target() == "none" && !entry.done();
   }
   CHECK(audited);
+}
+
+TEST_CASE("clients_that_say_nothing_delay_neither_the_health_check_nor_the_page") {
+  Cluster cluster;
+  const std::string monitor = cluster.metrics_url(), page = cluster.page_url();
+  std::vector<std::vector<std::unique_ptr<HalfSent>>> slow;
+  for (const std::string& url : {monitor, page}) {
+    slow.push_back(HalfSentRequests(std::stoi(url.substr(url.rfind(':') + 1)), 80));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(HttpGet(monitor + "/healthz").status == 200);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+  const KeyAndCertificate me = cluster.Certificate({Role::kViewer, "guest"});
+  const std::string folder = FreshFolder();
+  const HttpIdentity files{folder + "/cert.pem", folder + "/key.pem"};
+  std::ofstream(files.cert_path) << me.certificate;
+  std::ofstream(files.key_path) << me.key;
+  const auto then = std::chrono::steady_clock::now();
+  CHECK(HttpGet(page + "/", {}, files).status == 200);
+  CHECK(std::chrono::steady_clock::now() - then < std::chrono::seconds(1));
 }
 
 TEST_CASE("what_is_done_is_in_the_audit_log_with_who_did_it") {

@@ -13,8 +13,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/net/leader.h"
 #include "common/protocol/mark_file.h"
 #include "common/trust/authority.h"
 #include "common/trust/token.h"
@@ -33,10 +35,12 @@ inline int64_t UnixNow() { return absl::ToUnixSeconds(absl::Now()); }
 struct Ending {
   grpc::StatusCode code = grpc::StatusCode::OK;
   v1::TrustDenial denial = v1::TRUST_DENIAL_UNSPECIFIED;
+  bool stands_by = false;  // the answer of a coordinator that does not lead
 };
 
 inline Ending EndingOf(const grpc::Status& status) {
   Ending ending{status.error_code()};
+  ending.stands_by = absl::StartsWith(status.error_message(), kStandbyText);
   const std::string word = status.error_message().substr(0, status.error_message().find(':'));
   for (int i = 1; v1::TrustDenial_IsValid(i); ++i) {
     if (DenialWord(static_cast<v1::TrustDenial>(i)) == word) {
@@ -54,9 +58,11 @@ class Cluster {
   }
   ~Cluster() { Stop(); }
 
-  void Start(int64_t lifetime_s = 3600, int port = 0) {
+  // `store`: of an etcd; where none is, it stands by.
+  void Start(int64_t lifetime_s = 3600, const std::string& store = "") {
     ServerOptions options;
-    options.listen = absl::StrCat("127.0.0.1:", port);
+    options.listen = "127.0.0.1:0";
+    options.store = store;
     options.http_listen = "0.0.0.0:0";
     options.metrics_listen = "0.0.0.0:0";
     options.state_dir = folder_;
@@ -76,6 +82,8 @@ class Cluster {
 
   AuthorityFolder authority() const { return AuthorityFolder(folder_ + "/trust"); }
   const CoordinatorServer& server() const { return *server_; }
+  std::string page_url() const { return Reachable(server_->page_url()); }
+  std::string metrics_url() const { return Reachable(server_->metrics_url()); }
   std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
 
   // A certificate of this cluster's authority, or of another's.
@@ -147,6 +155,11 @@ class Cluster {
   }
 
  private:
+  // Of what is served at all addresses.
+  static std::string Reachable(const std::string& url) {
+    return absl::StrCat("https://127.0.0.1", url.substr(url.rfind(':')));
+  }
+
   const std::string folder_ = FreshFolder();
   std::unique_ptr<CoordinatorServer> server_;
   std::thread thread_;

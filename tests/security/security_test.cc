@@ -1,12 +1,16 @@
 // Who gets in and who does not, with real certificates and keys, from the files to the tensors.
 
+#include <google/protobuf/util/json_util.h>
+
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "common/net/attach_client.h"
+#include "proto/trust.pb.h"
 #include "tests/cli/command.h"
 #include "tests/cli/coordinator.h"
 #include "tests/security/tiny_job.h"
@@ -168,6 +172,29 @@ TEST_CASE("a_role_allows_its_own_calls_and_no_others") {
   }
 }
 
+TEST_CASE("a_tail_of_the_audit_log_shows_the_newest_actions_behind_any_refusals") {
+  Authority ours;
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1"));
+  const TlsOptions me = ours.Sign("operator", "me"), guest = ours.Sign("viewer", "guest");
+  const std::string folder = FreshFolder();
+  WriteTinyJob(folder);
+  const Outcome submitted = Atoll(coordinator, me, {"submit", folder + "/job.toml"});
+  REQUIRE(submitted.code == 0);
+  const std::string job = submitted.out.substr(0, submitted.out.size() - 1);
+  for (int i = 0; i < 4; ++i) CHECK(Atoll(coordinator, guest, {"pause", job}).code == 1);
+  const Outcome audit = Atoll(coordinator, me, {"audit", "--tail=1", "--json"});
+  REQUIRE(audit.code == 0);
+  std::vector<std::string> actions, refused;
+  for (const absl::string_view line : absl::StrSplit(audit.out, '\n', absl::SkipEmpty())) {
+    v1::AuditEntry entry;
+    REQUIRE(google::protobuf::util::JsonStringToMessage(std::string(line), &entry).ok());
+    const bool refusal = entry.denial() != v1::TRUST_DENIAL_UNSPECIFIED;
+    (refusal ? refused : actions).push_back(entry.who());
+  }
+  CHECK(actions == std::vector<std::string>{"operator/me"});
+  CHECK(refused == std::vector<std::string>{"viewer/guest"});
+}
+
 TEST_CASE("a_worker_attaches_under_the_name_in_its_certificate_only") {
   Authority ours;
   TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1"));
@@ -241,14 +268,36 @@ std::string Refused(std::vector<std::string> arguments) {
   return command.errors();
 }
 
-TEST_CASE("a_key_that_everybody_may_read_is_refused") {
-  const TlsOptions tls = Authority().Sign("coordinator", "c", "127.0.0.1");
-  std::filesystem::permissions(tls.key_path, std::filesystem::perms::others_read,
+void LetOthersRead(const std::string& path) {
+  std::filesystem::permissions(path, std::filesystem::perms::others_read,
                                std::filesystem::perm_options::add);
-  CHECK(absl::StrContains(
-      Refused(std::vector<std::string>{"coordinator/atoll-coordinator", "--listen=127.0.0.1:0"} +
-              Flags(tls)),
-      "chmod o="));
+}
+
+TEST_CASE("a_key_that_everybody_may_read_is_refused_by_every_daemon") {
+  Authority ours;
+  const std::string curve = FreshFolder() + "/key";
+  Keygen(curve);
+  struct Row {
+    std::string role;
+    std::vector<std::string> more;
+    bool has_curve;
+  };
+  for (const Row& row : {Row{"coordinator", {"--listen=127.0.0.1:0"}, false},
+                         Row{"paramserver", {"--coordinator=127.0.0.1:1", "--name=s1"}, true},
+                         Row{"worker", {"--coordinator=127.0.0.1:1", "--name=w1"}, true}}) {
+    INFO(row.role);
+    const TlsOptions tls = ours.Sign(row.role, row.role, "127.0.0.1");
+    const std::vector<std::string> command =
+        std::vector<std::string>{absl::StrCat(row.role, "/atoll-", row.role)} + row.more +
+        Flags(tls);
+    if (row.has_curve) {
+      LetOthersRead(curve);
+      const std::string said = Refused(command + std::vector<std::string>{"--curve-key=" + curve});
+      CHECK(absl::StrContains(said, "--curve-key " + curve));
+    }
+    LetOthersRead(tls.key_path);
+    CHECK(absl::StrContains(Refused(command), "chmod o="));
+  }
 }
 
 TEST_CASE("a_certificate_that_belongs_to_another_key_is_refused") {
