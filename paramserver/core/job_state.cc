@@ -116,6 +116,9 @@ absl::Status JobState::CheckRecord(const AssignedRecord& record) const {
   if (record.assignment.job != job_) {
     return absl::InvalidArgumentError(absl::StrCat("assignment of job ", record.assignment.job));
   }
+  if (record.assignment.charter.spec.outer.fragments < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("assignment of job ", job_, " in no fragments"));
+  }
   const size_t slots = ServerSlotsOf(record.assignment.charter.spec.outer).size();
   const bool others = assigned_ && assignment_.charter.spec.outer.optimizer !=
                                        record.assignment.charter.spec.outer.optimizer;

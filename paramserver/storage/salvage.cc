@@ -163,23 +163,21 @@ class Salvager {
     const std::vector<LayerSize>& layers = result.charter.facts.layers;
     if (layers.empty()) return absl::DataLossError("no folder's log says what the job is");
     std::vector<int64_t> missing;
-    for (const LayerSize& layer : layers) {
-      result.layers.emplace_back(static_cast<size_t>(layer.elements));
-      missing.push_back(layer.elements);
-    }
+    for (const LayerSize& layer : layers) missing.push_back(layer.elements);
     std::set<ShardId> taken;
+    std::vector<std::pair<OwnedShard, std::shared_ptr<SharedTensor>>> parts;
     for (const auto& [folder, state] : states_) {
       for (const OwnedShard& shard : state->assignment().shards) {
         if (!taken.insert(shard.shard).second) continue;  // a copy of it
         const auto theta = state->Theta(shard.shard);
         const auto layer = static_cast<size_t>(shard.layer);
-        if (theta == nullptr || shard.layer < 0 || layer >= layers.size() || shard.begin < 0 ||
+        if (theta == nullptr || std::ssize(theta->values()) != shard.elements || shard.layer < 0 ||
+            layer >= layers.size() || shard.begin < 0 ||
             shard.begin > layers[layer].elements - shard.elements) {
           return absl::DataLossError(absl::StrCat(folder, ": shard ", shard.shard, " of job ", job_,
                                                   " does not fit the model"));
         }
-        std::copy(theta->values().begin(), theta->values().end(),
-                  result.layers[layer].begin() + shard.begin);
+        parts.emplace_back(shard, theta);
         missing[layer] -= shard.elements;
       }
     }
@@ -188,6 +186,14 @@ class Salvager {
       return absl::FailedPreconditionError(absl::StrCat(
           missing[layer], " of the ", layers[layer].elements, " parameters of layer ", layer, " (",
           layers[layer].name, ") are in none of the folders: give those of all the job's servers"));
+    }
+    // Of sizes that what was read has, whatever else the logs say.
+    for (const LayerSize& layer : layers) {
+      result.layers.emplace_back(static_cast<size_t>(layer.elements));
+    }
+    for (const auto& [shard, theta] : parts) {
+      std::copy(theta->values().begin(), theta->values().end(),
+                result.layers[static_cast<size_t>(shard.layer)].begin() + shard.begin);
     }
     result.notes = std::move(notes_);
     return result;

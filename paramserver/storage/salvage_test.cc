@@ -104,6 +104,31 @@ TEST_CASE("behind_damage_all_go_back_to_the_newest_version_that_is_whole") {
   CHECK(job->notes.size() == 2);
 }
 
+TEST_CASE("a_charter_that_cannot_be_is_no_job") {
+  AssignShards assign{kJob, {{0, 0, 2, 0}}, 1, 0, 0};
+  assign.charter.facts.layers = {{"first", 2}};
+  const auto salvaged = [](const AssignShards& a) {
+    Folders folders;
+    folders.Log("a", AssignedRecord{1, a});
+    const ContributionId by{0, 1, 1, kNoVersion};
+    auto values = std::make_shared<std::vector<float>>(2, 1.0f);
+    folders.Log("a", PushedRecord{{kJob, 0, 1, 1, kNoVersion, 0},
+                                  Encoding::kFloat32,
+                                  {values, std::as_bytes(std::span(*values))}});
+    folders.Commit("a", 0, by);
+    folders.Push({0, 1, 1, 0}, 1);
+    folders.Commit("a", 1, {0, 1, 1, 0});
+    return folders.Salvaged({"a"}).status();
+  };
+  CHECK(salvaged(assign).ok());
+  AssignShards larger = assign;
+  larger.charter.facts.layers[0].elements = int64_t{1} << 36;  // of which two are there
+  CHECK(absl::IsFailedPrecondition(salvaged(larger)));
+  AssignShards no_fragments = assign;
+  no_fragments.charter.spec.outer.fragments = 0;
+  CHECK(absl::IsNotFound(salvaged(no_fragments)));
+}
+
 TEST_CASE("a_folder_that_is_missing_is_named_by_the_layer_that_it_holds") {
   Folders folders;
   folders.TrainOneRound();

@@ -1,6 +1,7 @@
 // Files: data sets, weights, and what the daemons keep on their disks. Of a format with checksums,
 // these are made right before it is read: a fuzzer does not guess them.
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/files_simulated.h"
 #include "common/protocol/mark_file.h"
@@ -8,6 +9,7 @@
 #include "coordinator/wire.h"
 #include "paramserver/storage/codec.h"
 #include "paramserver/storage/log.h"
+#include "paramserver/storage/salvage.h"
 #include "paramserver/storage/snapshot.h"
 #include "proto/coordinator.pb.h"
 #include "tests/fuzz/decoder.h"
@@ -312,6 +314,46 @@ std::vector<std::string> LogSeeds() {
 }
 
 const Registration kLog({"log", LogSeeds, AcceptsLog});
+
+// The logs of two servers that have a layer of four elements between them.
+std::string LogOfServer(ShardId shard) {
+  AssignShards assign{"j-1", {{shard, 0, 2, 2 * shard}}, 1, 0, 0};
+  assign.charter.facts.layers = {{"first", 4}};
+  SimulatedFiles disk(1);
+  ps::LogWriter writer(&disk, "d", {}, {});
+  ps::LogSequence sequence = 1;
+  const auto add = [&](const ps::LogRecord& record) {
+    ATOLL_CHECK(writer.Append(sequence++, record).ok());
+  };
+  add(ps::AssignedRecord{1, assign});
+  for (const Version version : {kNoVersion, Version{0}}) {
+    const ContributionId by{0, 1, 1, version};
+    add(ps::PushedRecord{{"j-1", by.island, by.generation, by.incarnation, by.base_version, shard},
+                         Encoding::kFloat32,
+                         SomeBytes(8)});
+    add(ps::CommittedRecord{version + 1, {{by, 1}}, {}});
+  }
+  ATOLL_CHECK(writer.Sync().ok());
+  return AsText(disk.Bytes(disk.Paths().at(0)));
+}
+
+bool AcceptsSalvage(std::string_view bytes) {
+  static ThreadPool pool(1);
+  const auto [first, second] = Split(bytes);
+  SimulatedFiles disk(1);
+  for (const auto& [folder, log] : {std::pair("a", first), std::pair("b", second)}) {
+    PutFile(disk, absl::StrCat(folder, "/jobs/j-1/log-00000000000000000001"),
+            WithLogChecksums(std::string(log)));
+  }
+  const auto job = ps::Salvage(disk, {"a", "b"}, "", &pool);
+  if (!job.ok()) return false;
+  ATOLL_CHECK(job->layers.size() == job->charter.facts.layers.size());
+  return true;
+}
+
+std::vector<std::string> SalvageSeeds() { return {Pair(LogOfServer(0), LogOfServer(1))}; }
+
+const Registration kSalvage({"salvage", SalvageSeeds, AcceptsSalvage});
 
 // Snapshot: in its first 48 bytes lie, from 16 on, the head's bytes, the file's bytes, the head's
 // checksum and that of the bytes before.

@@ -96,6 +96,10 @@ PLANTED = {
         "paramserver/storage/log.cc",
         "if (head.field_bytes > left || head.payload_bytes > left - head.field_bytes) return std::nullopt;",
         "if (left == 0 && head.field_bytes > left) return std::nullopt;"),
+    "salvage": (
+        "paramserver/storage/salvage.cc",
+        "if (first == nullptr) {",
+        "if (first == nullptr && states_.empty()) {"),
     "snapshot": (
         "paramserver/storage/snapshot.cc",
         "if (head.head_bytes > rest.size()) return absl::DataLossError(\"its head is cut off\");",
