@@ -224,6 +224,18 @@ TEST_CASE("if the initializer dies another island makes the weights") {
   CHECK(w.Job().decisions[0].participants[0].contribution.island == 1);
 }
 
+TEST_CASE("no_island_of_a_paused_job_has_a_speed") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  w.Do("worker a ready speed=500");
+  REQUIRE(w.Job().islands[0].progress->tokens_per_s == 500);
+  w.Do("pause lm-1");
+  CHECK(w.Job().islands[0].progress->tokens_per_s == 0);
+  CHECK(w.Job().summary.tokens_per_s == 0);
+  w.Do("resume lm-1");
+  CHECK(w.Job().islands[0].progress->tokens_per_s == 500);
+}
+
 TEST_CASE("below min_islands the others pause, and go on when it returns") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "");
