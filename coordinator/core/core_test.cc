@@ -321,7 +321,7 @@ TEST_CASE("wait_for_all waits for every island, but not for an evicted one") {
   w.Contribute("a", 4);
   w.Do("wait 60");
   CHECK(w.Job().round.phase == RoundPhase::kWindowOpen);
-  CHECK(w.Job().round.reason == "waits for island 1");
+  CHECK(w.Job().round.reason == "waiting for island 1");
   w.Do("worker b dies");
   CHECK(w.Job().round.phase == RoundPhase::kCollecting);
 }
@@ -362,7 +362,7 @@ TEST_CASE("a push waits until every server has room, and a round without it make
   w.Contribute("a", 4);
   w.Do("worker b leases wanted=4");
   w.Do("worker b pushes consumed=4-8");
-  CHECK(Says(w.Job().round.reason, "waits for statistics"));
+  CHECK(Says(w.Job().round.reason, "waiting for statistics"));
   w.Do("servers answer");
   CHECK(w.Job().decisions.back().closed_because ==
         "the servers have no room for the other islands' pushes");
