@@ -2,7 +2,7 @@
 //
 // Units: seconds, bytes, ratios (0 to 1 unless said otherwise), nats a token; counters end in
 // _total. Labels come from small sets: atoll_job ("job" is Prometheus' own), island, server, member
-// (bounded as coordinator/monitoring/cluster_metrics.h says), kind, state, reason, outcome.
+// (bounded as coordinator/monitoring/cluster_metrics.h says), kind, state, reason, outcome, queue.
 
 #ifndef ATOLL_COMMON_METRICS_NAMES_H_
 #define ATOLL_COMMON_METRICS_NAMES_H_
@@ -35,7 +35,10 @@ inline constexpr Metric kDiskSizeBytes{"atoll_disk_size_bytes", MetricType::kGau
 inline constexpr Metric kConnected{"atoll_coordinator_connected", MetricType::kGauge,
                                    "1 while this daemon is connected to the coordinator"};
 inline constexpr Metric kEventQueue{"atoll_event_queue_length", MetricType::kGauge,
-                                    "events that wait for the daemon's main loop"};
+                                    "events waiting for the daemon's main loop"};
+inline constexpr Metric kWorkQueue{
+    "atoll_work_queue_length", MetricType::kGauge,
+    "work waiting for a thread, by queue: compute (worker); storage, snapshots (parameter server)"};
 
 // ---- coordinator: cluster ----
 inline constexpr Metric kEpoch{"atoll_coordinator_epoch", MetricType::kGauge,
@@ -147,7 +150,7 @@ inline constexpr Metric kWorkerSteps{"atoll_worker_steps_total", MetricType::kCo
 inline constexpr Metric kWorkerTokens{"atoll_worker_tokens_total", MetricType::kCounter,
                                       "tokens trained on by the island that this worker leads"};
 inline constexpr Metric kWorkerTokenRate{"atoll_worker_tokens_per_second", MetricType::kGauge,
-                                         "of the island that this worker leads, while it trains"};
+                                         "of the island that this worker leads; 0 while paused"};
 inline constexpr Metric kWorkerLoss{"atoll_worker_loss_nats", MetricType::kGauge,
                                     "training loss of the island, nats a token"};
 inline constexpr Metric kWorkerPushedBytes{"atoll_worker_pushed_bytes_total", MetricType::kCounter,
