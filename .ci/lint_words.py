@@ -44,6 +44,18 @@ WORDS = [
     (r"made again", "replayed"),
     (r"news|wish(?:es)?", "drift; replan request"),
 ]
+# Phrases of texts that users read: string literals outside tests.
+PHRASES = [
+    (r"(?:^|[:;,] )waits for\b", "waiting for"),
+    (r"\bweighs\b", "weight"),
+    (r"\bthe (?:job|island|round|worker) waits$", "is waiting"),
+    (r"\bwhat lost\b", "alternatives"),
+    (r"\bnothing (?:were|was) ever sent\b", "without communication"),
+    (r"\boverlapped\b", "with transfers"),
+    (r"\b(?:is|are|was) away\b", "unavailable"),
+]
+PHRASE = re.compile("|".join(f"(?P<p{i}>{words})" for i, (words, _) in enumerate(PHRASES)))
+TEST = re.compile(r"^tests/|_test\.|/testing/")
 PATTERN = re.compile(r"\b(?:" + "|".join(f"(?P<w{i}>{words})" for i, (words, _) in enumerate(WORDS)) + r")\b",
                      re.IGNORECASE)
 QUOTED = re.compile(r"`[^`]*`|/\*\w+=\*/|[\w/]+\.(?:cc|h|py|proto)\b")  # code, arguments' names, files
@@ -74,6 +86,13 @@ def c_like(text):
             continue
         for offset, line in enumerate(found.split("\n")):
             yield text.count("\n", 0, match.start()) + 1 + offset, line
+
+
+def literals(text):
+    """The contents of string literals, adjacent ones joined, with line numbers."""
+    code = re.sub(r"//[^\n]*", "", text)
+    for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', code):
+        yield code.count("\n", 0, match.start()) + 1, re.sub(r'"\s*"', "", match[0])[1:-1]
 
 
 def python(text):
@@ -124,6 +143,10 @@ def check():
                 text = source.read()
         except UnicodeDecodeError:
             continue
+        if path.endswith((".cc", ".h", ".jsx", ".js")) and not TEST.search(path):
+            for number, literal in literals(text):
+                for match in PHRASE.finditer(literal):
+                    yield f"{path}:{number}: \"{match[0]}\": {PHRASES[int(match.lastgroup[1:])][1]}"
         for number, line in sentences(path, text):
             for match in PATTERN.finditer(QUOTED.sub("", line)):
                 if any(path.startswith(where) and what in line for where, what in EXCEPTIONS):

@@ -233,6 +233,8 @@ absl::StatusOr<v1::JobHistory> Client::History(const v1::HistoryRequest& request
 
 absl::StatusOr<std::string> Client::FindJob(const std::string& name) {
   constexpr size_t kNamed = 5;
+  if (name.empty())
+    return absl::InvalidArgumentError("JOB is empty: name one that atoll ls prints");
   ATOLL_ASSIGN_OR_RETURN(const v1::ListReply list, List());
   std::vector<std::string> begin;
   for (const v1::JobSummary& job : list.jobs()) {

@@ -138,7 +138,8 @@ class CommandLine {
                      "list only jobs in these states, such as running,paused")
         ->delimiter(',');
     list->add_option("--sort", list_.sort,
-                     "submitted, job, state, version, loss, validation or speed")
+                     "submitted, age (youngest first), job, state, version, loss, validation or "
+                     "speed")
         ->capture_default_str();
     list->add_flag("--reverse", list_.reverse, "reverse the order");
     list->add_option("--newest", list_.newest, "list only the newest N")

@@ -239,7 +239,28 @@ std::string DoingOf(const v1::Island& island) {
   return island.attached() ? island.doing() : island.reason();
 }
 
+namespace {
+
+std::string LossText(double nats) { return nats == 0 ? "-" : Fixed(nats, 4); }
+
+// What each island did until the job's end.
+std::string EndedIslandsText(const v1::Job& job) {
+  Table table({"island", "worker", "steps", "loss", "accepted", "rejected", "tokens", "evicted",
+               "last state"},
+              /*keys=*/2);
+  for (const v1::Island& i : job.islands()) {
+    table.Add({absl::StrCat(i.island()), i.worker(), absl::StrCat(i.pushed_steps()),
+               LossText(i.pushed_loss()), absl::StrCat(i.rounds_accepted()),
+               absl::StrCat(i.rounds_rejected()), Count(static_cast<double>(i.tokens_committed())),
+               absl::StrCat(i.evictions()), i.reason()});
+  }
+  return table.empty() ? "" : absl::StrCat("\n", table.Text());
+}
+
+}  // namespace
+
 std::string IslandsText(const v1::Job& job) {
+  if (Ended(job.summary().state())) return EndedIslandsText(job);
   Table table(
       {"island", "worker", "H", "leader's step", "loss", "tokens/s", "step ms (idle link)",
        "with transfers", "accepted", "rejected", "tokens", "pushed", "pulled", "evicted", "doing"},
@@ -247,8 +268,7 @@ std::string IslandsText(const v1::Job& job) {
   for (const v1::Island& i : job.islands()) {
     const v1::IslandProgress& p = i.progress();
     table.Add({absl::StrCat(i.island()), i.worker(), absl::StrCat(i.steps_this_round()),
-               absl::StrCat(p.inner_step()), p.train_loss() == 0 ? "-" : Fixed(p.train_loss(), 4),
-               Count(p.tokens_per_s()),
+               absl::StrCat(p.inner_step()), LossText(p.train_loss()), SpeedText(p.tokens_per_s()),
                p.step_seconds_quiet() > 0 ? Fixed(1e3 * p.step_seconds_quiet(), 1) : "-",
                p.step_seconds_overlap() > 0 ? Fixed(1e3 * p.step_seconds_overlap(), 1) : "-",
                absl::StrCat(i.rounds_accepted()), absl::StrCat(i.rounds_rejected()),

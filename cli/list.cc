@@ -27,6 +27,7 @@ Less By(Get get) {
 const std::map<std::string, Less>& Orders() {
   static const auto* const orders = new std::map<std::string, Less>{
       {"submitted", [](const auto&, const auto&) { return false; }},  // as they come
+      {"age", By([](const v1::JobSummary& s) { return -s.submitted_unix_ms(); })},
       {"job", By([](const v1::JobSummary& s) { return s.job(); })},
       {"state", By([](const v1::JobSummary& s) { return s.state(); })},
       {"version", By([](const v1::JobSummary& s) { return s.version(); })},

@@ -13,8 +13,8 @@
 namespace atl::cli {
 
 // The orders that Select knows.
-inline constexpr const char* kSortKeys[] = {"submitted", "job",        "state", "version",
-                                            "loss",      "validation", "speed"};
+inline constexpr const char* kSortKeys[] = {"submitted", "age",  "job",        "state",
+                                            "version",   "loss", "validation", "speed"};
 
 // Jobs in one of `states` (empty: any), sorted by a key (smallest first), the last `newest` of them
 // (0: all). The error names what is not known.

@@ -28,6 +28,10 @@ TEST_CASE("jobs_are_filtered_by_state_sorted_by_key_and_cut_to_the_newest") {
   CHECK(Names(Select(all, {"running"}, "loss", false, 0)) == "ca");
   CHECK(Names(Select(all, {}, "loss", true, 0)) == "acb");
   CHECK(Names(Select(all, {}, "job", true, 2)) == "cb");
+  for (v1::JobSummary& job : *all.mutable_jobs()) {
+    job.set_submitted_unix_ms(job.job() == "b" ? 3'000 : job.job() == "c" ? 2'000 : 1'000);
+  }
+  CHECK(Names(Select(all, {}, "age", false, 0)) == "bca");  // the youngest first
   CHECK_FALSE(Select(all, {"runing"}, "job", false, 0).ok());
   CHECK_FALSE(Select(all, {}, "size", false, 0).ok());
 }

@@ -13,7 +13,7 @@
 #include "cli/client.h"
 #include "cli/render.h"
 #include "cli/tensorboard/event.pb.h"
-#include "cli/write_file.h"
+#include "common/files.h"
 
 namespace atl::cli {
 namespace {
@@ -109,10 +109,13 @@ void AppendEvents(const std::string& of, const v1::Curve& c, std::string* out) {
 absl::Status WriteEvents(const v1::JobHistory& history, const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
+  if (error) return absl::UnavailableError(absl::StrCat(folder, ": ", error.message()));
   // TensorBoard takes a file by "tfevents" in its name; one name a job, so that it is replaced.
   const std::string path = absl::StrCat(folder, "/events.out.tfevents.",
                                         history.submitted_unix_ms() / 1000, ".", history.job());
-  ATOLL_RETURN_IF_ERROR(WriteFile(path, HistoryAsEvents(history)));
+  const std::string events = HistoryAsEvents(history);
+  const ByteSpan bytes = std::as_bytes(std::span(events));
+  ATOLL_RETURN_IF_ERROR(WriteFileAtomically(RealFiles(), path, {&bytes, 1}));
   std::cout << path << "\n";
   return absl::OkStatus();
 }

@@ -31,6 +31,9 @@ void AddMetricsFlags(App& app, MetricsFlags* flags) {
       ->needs(merges);
   app.add_option("--tensorboard", flags->tensorboard,
                  "folder to write the curves to as a TensorBoard event file")
+      ->check([](const std::string& folder) {
+        return std::string(folder.empty() ? "must name a folder" : "");
+      })
       ->excludes(csv)
       ->excludes(merges);
   app.add_option("--points", flags->points, "maximum number of points of a curve, from 16 to 4096")

@@ -31,16 +31,15 @@ std::string TimeLeft(const v1::JobSummary& s) {
   return s.tokens_per_s() > 0 ? Seconds(left / s.tokens_per_s()) : "-";
 }
 
-// "12.3k", or "-" where nothing runs that has a speed.
-std::string SpeedText(const v1::JobSummary& s) {
-  const double speed = ShownSpeed(s);
-  return speed > 0 ? Count(speed) : "-";
-}
+std::string SpeedText(const v1::JobSummary& s) { return cli::SpeedText(ShownSpeed(s)); }
 
-// How long it has run, or ran; "-" before version 0.
+// How long an ended job ran; "-" where it never began.
 std::string DurationText(const v1::JobSummary& s) {
   if (s.started_unix_ms() == 0 || s.ended_unix_ms() == 0) return "-";
-  return Seconds(static_cast<double>(s.ended_unix_ms() - s.started_unix_ms()) / 1e3);
+  const int64_t ran_ms = s.ended_unix_ms() - s.started_unix_ms() - s.paused_ms();
+  const std::string ran = Seconds(static_cast<double>(ran_ms) / 1e3);
+  if (s.paused_ms() < 1000) return ran;
+  return absl::StrCat(ran, ", paused for ", Seconds(static_cast<double>(s.paused_ms()) / 1e3));
 }
 
 std::string VersionText(int64_t version) { return version < 0 ? "-" : absl::StrCat(version); }
@@ -163,6 +162,8 @@ std::string Fixed(double value, int decimals) {
   if (!std::isfinite(value)) return "-";
   return absl::StrFormat("%.*f", decimals, value);
 }
+
+std::string SpeedText(double tokens_per_s) { return tokens_per_s > 0 ? Count(tokens_per_s) : "-"; }
 
 std::string Bar(double done, int width) {
   if (!std::isfinite(done)) done = 0;
@@ -362,7 +363,7 @@ std::string ProgressLines(const v1::Job& job, int columns) {
         &out,
         absl::StrFormat("  island %d %-12s step %6d  loss %-7s %7s tokens/s  %s\n", i.island(),
                         i.worker(), i.progress().inner_step(), Loss(i.progress().train_loss()),
-                        Count(i.progress().tokens_per_s()), DoingOf(i)));
+                        SpeedText(i.progress().tokens_per_s()), DoingOf(i)));
   }
   return out;
 }

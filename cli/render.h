@@ -24,6 +24,7 @@ std::string Count(double value);                // 12.3k, 4.56M
 std::string Bytes(int64_t bytes);               // 1.5 MiB
 std::string Seconds(double seconds);            // 45 s, 3 min 20 s, 2 h 5 min; "-" when unknown
 std::string Fixed(double value, int decimals);  // "-" when not finite
+std::string SpeedText(double tokens_per_s);     // 12.3k; "-" where nothing trains
 std::string Bar(double done, int width);        // [#####.....], done in [0, 1]
 
 // What a list says of a job: once it has ended, the final loss and the mean throughput; while it is

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
 
 namespace atl::cli {
@@ -402,11 +403,56 @@ TEST_CASE("an_ended_job_shows_final_loss_duration_and_mean_throughput") {
   CHECK_THAT(JobsTable(reply, 3'601'000), Catch::Contains("done   1 h 0 min"));
 }
 
+TEST_CASE("the_duration_of_an_ended_job_does_not_count_its_pauses") {
+  v1::Job job;
+  *job.mutable_summary() = EndedJob();
+  job.mutable_summary()->set_paused_ms(5'000);
+  CHECK_THAT(JobText(job, 0), Catch::Contains("ran for 1 min 0 s, paused for 5 s, mean 5k"));
+}
+
+// The cells of the line that begins with `first`, of the first table with such a line.
+std::vector<std::string> CellsOf(const std::string& text, const std::string& first) {
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    std::vector<std::string> cells;
+    for (const absl::string_view cell : absl::StrSplit(line, "  ", absl::SkipWhitespace())) {
+      cells.emplace_back(absl::StripAsciiWhitespace(cell));
+    }
+    if (!cells.empty() && cells[0] == first) return cells;
+  }
+  return {};
+}
+
+TEST_CASE("an_ended_job_shows_what_each_island_did") {
+  v1::Job job;
+  *job.mutable_summary() = EndedJob();
+  v1::Island& island = *job.add_islands();
+  island.set_worker("w1");
+  island.set_pushed_steps(640);
+  island.set_pushed_loss(1.5);
+  island.set_rounds_accepted(20);
+  island.set_rounds_rejected(1);
+  island.set_tokens_committed(81'920);
+  island.set_evictions(2);
+  island.set_reason("the job is done");
+  CHECK(CellsOf(JobText(job, 0), "island") ==
+        std::vector<std::string>{"island", "worker", "steps", "loss", "accepted", "rejected",
+                                 "tokens", "evicted", "last state"});
+  CHECK(CellsOf(JobText(job, 0), "0") == std::vector<std::string>{"0", "w1", "640", "1.5000", "20",
+                                                                  "1", "81.9k", "2",
+                                                                  "the job is done"});
+}
+
 TEST_CASE("a_paused_job_shows_no_throughput") {
   v1::Job job = RunningJob();
   job.mutable_summary()->set_state(v1::JOB_STATE_PAUSED);
   CHECK(ShownSpeed(job.summary()) == 0);
   CHECK_THAT(JobText(job, 0), !Catch::Contains("tokens/s, "));
+  const std::vector<std::string> names = CellsOf(JobText(job, 0), "island");
+  const std::vector<std::string> cells = CellsOf(JobText(job, 0), "0");
+  REQUIRE(cells.size() > 5);
+  REQUIRE(names.size() > 5);
+  CHECK(names[5] == "tokens/s");
+  CHECK(cells[5] == "-");
 }
 
 TEST_CASE("a_stalled_island_says_so_in_place_of_what_it_does") {

@@ -3,6 +3,8 @@
 #ifndef ATOLL_CLI_WRITE_FILE_H_
 #define ATOLL_CLI_WRITE_FILE_H_
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <string>
 
@@ -11,10 +13,14 @@
 namespace atl::cli {
 
 inline absl::Status WriteFile(const std::string& path, const std::string& text) {
+  errno = 0;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
   file.close();
-  if (!file) return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
+  if (!file) {
+    return absl::UnavailableError(absl::StrCat(path, ": cannot be written", errno == 0 ? "" : ": ",
+                                               errno == 0 ? "" : std::strerror(errno)));
+  }
   return absl::OkStatus();
 }
 

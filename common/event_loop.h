@@ -16,6 +16,7 @@
 #define ATOLL_COMMON_EVENT_LOOP_H_
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -58,6 +59,12 @@ class EventLoop {
     return PushLocked(std::move(event));
   }
 
+  // Events that step has yet to take. Thread-safe.
+  size_t queued() const {
+    const std::lock_guard lock(mutex_);
+    return queue_.size() + in_batch_;
+  }
+
   // Run returns after the event under way; what is queued is dropped. Any thread, `step` too.
   void Stop() {
     std::deque<Event> dropped;  // destroyed after the lock: events' destructors may do much
@@ -78,6 +85,7 @@ class EventLoop {
     while (TakeBatch(deadline, &batch)) {
       const Instant now = SteadyNow();
       for (Event& event : batch) {
+        --in_batch_;
         deadline = step(now, std::optional<Event>(std::move(event)));
         if (stopped()) return;
       }
@@ -111,15 +119,17 @@ class EventLoop {
       filled_.wait_for(lock, std::max(wait, Duration(0)), ready);
     }
     batch->swap(queue_);
+    in_batch_ = batch->size();
     room_.notify_all();
     return !stopped_;
   }
 
   const size_t max_queued_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable filled_, room_;
-  std::deque<Event> queue_;  // guarded by mutex_
-  bool stopped_ = false;     // guarded by mutex_
+  std::deque<Event> queue_;          // guarded by mutex_
+  bool stopped_ = false;             // guarded by mutex_
+  std::atomic<size_t> in_batch_{0};  // taken from queue_, not stepped yet
 };
 
 }  // namespace atl

@@ -33,6 +33,20 @@ TEST_CASE("a full queue refuses TryPost") {
   REQUIRE(!loop.TryPost(3));
 }
 
+TEST_CASE("events_that_the_step_has_yet_to_take_are_counted") {
+  EventLoop<int> loop(4);
+  for (int event = 0; event < 3; ++event) REQUIRE(loop.TryPost(event));
+  CHECK(loop.queued() == 3);
+  std::vector<size_t> seen;
+  loop.Run([&](Instant, std::optional<int> event) {
+    if (event) seen.push_back(loop.queued());
+    if (event == 1) loop.TryPost(3);
+    if (event == 3) loop.Stop();
+    return kNever;
+  });
+  CHECK(seen == std::vector<size_t>{2, 1, 1, 0});
+}
+
 TEST_CASE("the deadline comes without events, and time never goes back") {
   EventLoop<int> loop(1);
   int ticks = 0;

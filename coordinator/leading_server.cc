@@ -15,6 +15,7 @@
 #include "common/metrics/names.h"
 #include "common/net/channel.h"
 #include "common/protocol/wire.h"
+#include "common/wall_clock.h"
 #include "coordinator/authorization.h"
 #include "coordinator/backup_service.h"
 #include "coordinator/http/gateway.h"
@@ -197,8 +198,9 @@ class LeadingServer::Impl {
       const bool there = OnLoop([loop = loop_.get(), cluster](Instant now) {
         cluster->Add(kEpoch, static_cast<double>(loop->core().epoch()));
         cluster->Add(kDrifts, static_cast<double>(loop->measurements().Troubles(now).size()));
-        AddClusterMetrics(now, loop->core(), loop->observations().counters(),
-                          loop->observations().progress(), *cluster);
+        const Observations& seen = loop->observations();
+        AddClusterMetrics(now, UnixTimeMs(), loop->core(),
+                          {seen.history(), seen.counters(), seen.progress()}, *cluster);
       });
       if (there) writer.Take(*cluster);
     };

@@ -70,11 +70,23 @@ void AddTimes(const CoordinatorLoop& loop, const JobSummary& view, v1::JobSummar
   wire->set_started_unix_ms(history->started_ms());
   wire->set_ended_unix_ms(history->ended_ms());
   wire->set_final_loss(history->newest_loss());
-  const int64_t end = history->ended_ms() != 0 ? history->ended_ms() : UnixTimeMs();
-  if (history->started_ms() != 0 && end > history->started_ms()) {
+  if (history->started_ms() == 0) return;
+  const int64_t now_ms = UnixTimeMs();
+  const int64_t end_ms = history->ended_ms() != 0 ? history->ended_ms() : now_ms;
+  wire->set_paused_ms(history->PausedMs(now_ms));
+  const int64_t ran_ms = end_ms - history->started_ms() - wire->paused_ms();
+  if (ran_ms > 0) {
     wire->set_mean_tokens_per_s(1e3 * static_cast<double>(view.tokens_committed) /
-                                static_cast<double>(end - history->started_ms()));
+                                static_cast<double>(ran_ms));
   }
+}
+
+// What remains to be shown of an island when its job has ended.
+void AddPushed(const JobHistory* history, v1::Island* island) {
+  if (history == nullptr) return;
+  const JobHistory::Pushed pushed = history->PushedBy(island->island());
+  island->set_pushed_steps(pushed.steps);
+  island->set_pushed_loss(pushed.loss);
 }
 
 void EncodeJob(Instant now, const CoordinatorLoop& loop, JobView view, v1::Job* wire) {
@@ -84,12 +96,14 @@ void EncodeJob(Instant now, const CoordinatorLoop& loop, JobView view, v1::Job* 
   }
   EncodeView(view, wire);
   AddTimes(loop, view.summary, wire->mutable_summary());
+  const JobHistory* history = loop.observations().history().Find(view.summary.job);
   for (size_t i = 0; i < view.islands.size(); ++i) {
     const ProgressWatch::Standing standing =
         loop.observations().progress().Of(now, view, view.islands[i]);
     v1::Island* island = wire->mutable_islands(static_cast<int>(i));
     island->set_since_step_s(standing.since_step_s);
     island->set_stalled(standing.stalled);
+    AddPushed(history, island);
   }
 }
 

@@ -27,9 +27,13 @@ void DaemonMetrics::Collect(MetricsWriter& writer) const {
   }
 }
 
-Monitored DaemonMetrics::ForServer(std::function<void()> wake) {
+Monitored DaemonMetrics::ForServer(std::function<void()> wake,
+                                   std::function<void(MetricsWriter&)> add_queues) {
   Monitored monitored;
-  monitored.collect = [this](MetricsWriter& writer) { Collect(writer); };
+  monitored.collect = [this, add_queues = std::move(add_queues)](MetricsWriter& writer) {
+    Collect(writer);
+    add_queues(writer);
+  };
   monitored.healthy = [this, wake = std::move(wake)] { return pulse_.Turns(wake); };
   monitored.why_not_ready = [this] {
     const std::lock_guard lock(mutex_);

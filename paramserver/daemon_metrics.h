@@ -4,6 +4,7 @@
 #ifndef ATOLL_PARAMSERVER_DAEMON_METRICS_H_
 #define ATOLL_PARAMSERVER_DAEMON_METRICS_H_
 
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -20,8 +21,9 @@ class DaemonMetrics {
   void NoteConnection(bool connected);
   LoopPulse& pulse() { return pulse_; }
 
-  // `wake` makes the daemon's loop turn.
-  Monitored ForServer(std::function<void()> wake);
+  // `wake` makes the daemon's loop turn; `add_queues` adds the lengths of its queues, on the
+  // server's threads.
+  Monitored ForServer(std::function<void()> wake, std::function<void(MetricsWriter&)> add_queues);
 
  private:
   void Collect(MetricsWriter& writer) const;

@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/logging.h"
+#include "common/metrics/names.h"
 #include "common/protocol/mark_file.h"
 #include "common/service_manager.h"
 #include "common/version.h"
@@ -72,9 +73,11 @@ absl::Status Daemon::Start() {
   gate_ = core_->gate();
   storage_ = std::make_unique<StorageThread>(std::move(storage),
                                              [this](Event event) { loop_.Post(std::move(event)); });
-  ATOLL_ASSIGN_OR_RETURN(monitor_,
-                         ServeMetrics(options_.metrics_listen, options_.tls,
-                                      metrics_.ForServer([this] { loop_.TryPost(Tick{}); })));
+  ATOLL_ASSIGN_OR_RETURN(
+      monitor_,
+      ServeMetrics(options_.metrics_listen, options_.tls,
+                   metrics_.ForServer([this] { loop_.TryPost(Tick{}); },
+                                      [this](MetricsWriter& writer) { AddQueues(writer); })));
   // From here on threads of others may call.
   ATOLL_RETURN_IF_ERROR(Listen());
   core_->SetEndpoint(endpoint_);
@@ -210,6 +213,13 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
     loop_.Stop();
   }
   return actions.next_deadline;
+}
+
+void Daemon::AddQueues(MetricsWriter& writer) const {
+  const StorageThread::Queued queued = storage_->queued();
+  writer.Add(kEventQueue, static_cast<double>(loop_.queued()));
+  writer.Add(kWorkQueue, static_cast<double>(queued.storage), {{"queue", "storage"}});
+  writer.Add(kWorkQueue, static_cast<double>(queued.snapshots), {{"queue", "snapshots"}});
 }
 
 void Daemon::Remember(const ClusterMark& mark) {

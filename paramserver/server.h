@@ -56,6 +56,7 @@ class Daemon : private TensorHandler {
   absl::Status Attach(Incarnation incarnation);
   void WatchKeys();
   Instant Step(Instant now, std::optional<Event> event);
+  void AddQueues(MetricsWriter& writer) const;  // any thread
   void Remember(const ClusterMark& mark);
   void Fetch(FetchPart fetch);
   void Forward(ForwardPush push);

@@ -361,7 +361,7 @@ class Daemon {
         LogInfo("job", log->job, ": ", log->text);
       }
       if (auto* heartbeat = std::get_if<WorkerHeartbeat>(&send->message)) {
-        metrics_->NoteHeartbeat(*heartbeat);
+        metrics_->NoteHeartbeat(*heartbeat, core_.paused(), compute_.queued());
         // Measurements pass the core by: it decides nothing on them.
         heartbeat->devices = member_->Work();
         heartbeat->unreachable = member_->Unreachable();
@@ -509,7 +509,8 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   DaemonMetrics metrics(state->path(), devices.size());
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> monitor,
                          ServeMetrics(options.metrics_listen, options.tls,
-                                      metrics.ForServer([&loop] { loop.TryPost(Tick{}); })));
+                                      metrics.ForServer([&loop] { loop.TryPost(Tick{}); },
+                                                        [&loop] { return loop.queued(); })));
   Daemon daemon(options, HostMemoryOf(devices), &loop, member.get(), tensors.get(), &profiler,
                 &metrics, std::move(identity));
   ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));

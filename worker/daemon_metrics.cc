@@ -9,9 +9,12 @@ void DaemonMetrics::NoteStep(double seconds) {
   steps_.Observe(seconds);
 }
 
-void DaemonMetrics::NoteHeartbeat(const WorkerHeartbeat& heartbeat) {
+void DaemonMetrics::NoteHeartbeat(const WorkerHeartbeat& heartbeat, bool paused,
+                                  size_t compute_queue) {
   const std::lock_guard lock(mutex_);
   progress_ = heartbeat.progress;
+  paused_ = paused;
+  compute_queue_ = compute_queue;
 }
 
 void DaemonMetrics::NoteConnection(bool connected) {
@@ -25,12 +28,13 @@ void DaemonMetrics::Collect(MetricsWriter& writer) const {
   writer.Add(kConnected, connected_ ? 1 : 0);
   writer.Add(kWorkerDevices, static_cast<double>(devices_));
   writer.Add(kWorkerStepSeconds, steps_);
+  writer.Add(kWorkQueue, static_cast<double>(compute_queue_), {{"queue", "compute"}});
   if (!progress_) return;
   const IslandProgress& p = *progress_;
   const MetricsWriter::Labels job = {{"atoll_job", p.job}};
   writer.Add(kWorkerSteps, static_cast<double>(p.inner_step), job);
   writer.Add(kWorkerTokens, static_cast<double>(p.tokens), job);
-  writer.Add(kWorkerTokenRate, p.tokens_per_s, job);
+  writer.Add(kWorkerTokenRate, paused_ ? 0 : p.tokens_per_s, job);
   if (p.train_loss != 0) writer.Add(kWorkerLoss, p.train_loss, job);
   writer.Add(kWorkerPushedBytes, static_cast<double>(p.pushed_bytes), job);
   writer.Add(kWorkerPulledBytes, static_cast<double>(p.pulled_bytes), job);
@@ -42,9 +46,12 @@ void DaemonMetrics::Collect(MetricsWriter& writer) const {
   }
 }
 
-Monitored DaemonMetrics::ForServer(std::function<void()> wake) {
+Monitored DaemonMetrics::ForServer(std::function<void()> wake, std::function<size_t()> queued) {
   Monitored monitored;
-  monitored.collect = [this](MetricsWriter& writer) { Collect(writer); };
+  monitored.collect = [this, queued = std::move(queued)](MetricsWriter& writer) {
+    Collect(writer);
+    writer.Add(kEventQueue, static_cast<double>(queued()));
+  };
   monitored.healthy = [this, wake = std::move(wake)] { return pulse_.Turns(wake); };
   monitored.why_not_ready = [this] {
     const std::lock_guard lock(mutex_);

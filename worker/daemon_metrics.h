@@ -4,6 +4,7 @@
 #ifndef ATOLL_WORKER_DAEMON_METRICS_H_
 #define ATOLL_WORKER_DAEMON_METRICS_H_
 
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -20,12 +21,14 @@ class DaemonMetrics {
       : state_dir_(std::move(state_dir)), devices_(devices) {}
 
   void NoteStep(double seconds);
-  void NoteHeartbeat(const WorkerHeartbeat& heartbeat);
+  // `paused`: its island is. `compute_queue`: what waits for the compute thread.
+  void NoteHeartbeat(const WorkerHeartbeat& heartbeat, bool paused, size_t compute_queue);
   void NoteConnection(bool connected);
   LoopPulse& pulse() { return pulse_; }
 
-  // `wake` makes the daemon's loop turn.
-  Monitored ForServer(std::function<void()> wake);
+  // `wake` makes the daemon's loop turn; `queued` is the length of the loop's queue, on the
+  // server's threads.
+  Monitored ForServer(std::function<void()> wake, std::function<size_t()> queued);
 
  private:
   void Collect(MetricsWriter& writer) const;
@@ -36,6 +39,8 @@ class DaemonMetrics {
   mutable std::mutex mutex_;  // guards all below
   HistogramCounts steps_{kWorkerStepSeconds};
   std::optional<IslandProgress> progress_;
+  bool paused_ = false;
+  size_t compute_queue_ = 0;
   bool connected_ = false;
 };
 

@@ -2,7 +2,7 @@
 //
 // Units: seconds, bytes, ratios (0 to 1 unless said otherwise), nats a token; counters end in
 // _total. Labels come from small sets: atoll_job ("job" is Prometheus' own), island, server, member
-// (bounded as coordinator/monitoring/cluster_metrics.h says), kind, state, reason, outcome.
+// (bounded as coordinator/monitoring/cluster_metrics.h says), kind, state, reason, outcome, queue.
 
 #ifndef ATOLL_COMMON_METRICS_NAMES_H_
 #define ATOLL_COMMON_METRICS_NAMES_H_
@@ -35,7 +35,10 @@ inline constexpr Metric kDiskSizeBytes{"atoll_disk_size_bytes", MetricType::kGau
 inline constexpr Metric kConnected{"atoll_coordinator_connected", MetricType::kGauge,
                                    "1 while this daemon is connected to the coordinator"};
 inline constexpr Metric kEventQueue{"atoll_event_queue_length", MetricType::kGauge,
-                                    "events that wait for the daemon's main loop"};
+                                    "events waiting for the daemon's main loop"};
+inline constexpr Metric kWorkQueue{
+    "atoll_work_queue_length", MetricType::kGauge,
+    "work waiting for a thread, by queue: compute (worker); storage, snapshots (parameter server)"};
 
 // ---- coordinator: cluster ----
 inline constexpr Metric kEpoch{"atoll_coordinator_epoch", MetricType::kGauge,
@@ -71,7 +74,7 @@ inline constexpr Metric kJobTokens{"atoll_job_committed_tokens_total", MetricTyp
 inline constexpr Metric kJobBudget{"atoll_job_budget_tokens", MetricType::kGauge,
                                    "tokens that the job trains on"};
 inline constexpr Metric kJobTokenRate{"atoll_job_tokens_per_second", MetricType::kGauge,
-                                      "tokens a second of all islands now"};
+                                      "tokens a second of all islands now; 0 while paused"};
 inline constexpr Metric kJobLoss{"atoll_job_loss_nats", MetricType::kGauge,
                                  "training loss, nats a token, over all islands"};
 inline constexpr Metric kJobValidationLoss{"atoll_job_validation_loss_nats", MetricType::kGauge,
@@ -86,13 +89,18 @@ inline constexpr Metric kJobIslands{"atoll_job_islands", MetricType::kGauge,
 inline constexpr Metric kJobGoodput{"atoll_job_goodput_ratio", MetricType::kGauge,
                                     "committed tokens over tokens that the islands trained on"};
 inline constexpr Metric kRoundSeconds{"atoll_round_duration_seconds", MetricType::kHistogram,
-                                      "between two decided outer rounds",
+                                      "between two decided outer rounds without a pause",
                                       metric_bounds::kRoundSeconds};
 inline constexpr Metric kRounds{"atoll_rounds_total", MetricType::kCounter,
                                 "decided outer rounds by outcome: committed, void"};
 inline constexpr Metric kLastRound{"atoll_round_last_decision_timestamp_seconds",
                                    MetricType::kGauge,
                                    "when the last round was decided, Unix time"};
+inline constexpr Metric kRoundAge{"atoll_round_age_seconds", MetricType::kGauge,
+                                  "since the last round was decided, or since version 0; without "
+                                  "pauses; 0: the job does not run"};
+inline constexpr Metric kRoundMean{"atoll_round_mean_seconds", MetricType::kGauge,
+                                   "mean duration of the newest 64 rounds, without pauses"};
 inline constexpr Metric kStaleness{"atoll_contribution_staleness_versions", MetricType::kHistogram,
                                    "versions that a contribution's base was behind",
                                    metric_bounds::kVersions};
@@ -111,7 +119,7 @@ inline constexpr Metric kOuterCosine{"atoll_outer_island_cosine_ratio", MetricTy
 inline constexpr Metric kIslandLoss{"atoll_island_loss_nats", MetricType::kGauge,
                                     "training loss of an island, nats a token"};
 inline constexpr Metric kIslandTokenRate{"atoll_island_tokens_per_second", MetricType::kGauge,
-                                         "tokens a second of an island"};
+                                         "tokens a second of an island; 0 while paused"};
 inline constexpr Metric kIslandStepSeconds{"atoll_island_step_seconds", MetricType::kGauge,
                                            "mean step time by transfers: idle, active"};
 inline constexpr Metric kIslandSinceStep{
@@ -142,7 +150,7 @@ inline constexpr Metric kWorkerSteps{"atoll_worker_steps_total", MetricType::kCo
 inline constexpr Metric kWorkerTokens{"atoll_worker_tokens_total", MetricType::kCounter,
                                       "tokens trained on by the island that this worker leads"};
 inline constexpr Metric kWorkerTokenRate{"atoll_worker_tokens_per_second", MetricType::kGauge,
-                                         "of the island that this worker leads, while it trains"};
+                                         "of the island that this worker leads; 0 while paused"};
 inline constexpr Metric kWorkerLoss{"atoll_worker_loss_nats", MetricType::kGauge,
                                     "training loss of the island, nats a token"};
 inline constexpr Metric kWorkerPushedBytes{"atoll_worker_pushed_bytes_total", MetricType::kCounter,

@@ -224,6 +224,18 @@ TEST_CASE("if the initializer dies another island makes the weights") {
   CHECK(w.Job().decisions[0].participants[0].contribution.island == 1);
 }
 
+TEST_CASE("no_island_of_a_paused_job_has_a_speed") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  w.Do("worker a ready speed=500");
+  REQUIRE(w.Job().islands[0].progress->tokens_per_s == 500);
+  w.Do("pause lm-1");
+  CHECK(w.Job().islands[0].progress->tokens_per_s == 0);
+  CHECK(w.Job().summary.tokens_per_s == 0);
+  w.Do("resume lm-1");
+  CHECK(w.Job().islands[0].progress->tokens_per_s == 500);
+}
+
 TEST_CASE("below min_islands the others pause, and go on when it returns") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "");
@@ -309,7 +321,7 @@ TEST_CASE("wait_for_all waits for every island, but not for an evicted one") {
   w.Contribute("a", 4);
   w.Do("wait 60");
   CHECK(w.Job().round.phase == RoundPhase::kWindowOpen);
-  CHECK(w.Job().round.reason == "waits for island 1");
+  CHECK(w.Job().round.reason == "waiting for island 1");
   w.Do("worker b dies");
   CHECK(w.Job().round.phase == RoundPhase::kCollecting);
 }
@@ -350,7 +362,7 @@ TEST_CASE("a push waits until every server has room, and a round without it make
   w.Contribute("a", 4);
   w.Do("worker b leases wanted=4");
   w.Do("worker b pushes consumed=4-8");
-  CHECK(Says(w.Job().round.reason, "waits for statistics"));
+  CHECK(Says(w.Job().round.reason, "waiting for statistics"));
   w.Do("servers answer");
   CHECK(w.Job().decisions.back().closed_because ==
         "the servers have no room for the other islands' pushes");

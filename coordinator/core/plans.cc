@@ -576,7 +576,8 @@ std::string PlanningOf(const State& s, const Job& job, const IslandRecord& islan
   if (planning.reason.empty()) return "";
   for (const IslandMember& member : Roster(s, island)) {
     if (!IsAttached(s, member)) {
-      return absl::StrCat("needs a plan (", planning.reason, "): waits for worker ", member.worker);
+      return absl::StrCat("needs a plan (", planning.reason, "): waiting for worker ",
+                          member.worker);
     }
   }
   if (!planning.awaits.empty() && planning.awaits_until && s.now < *planning.awaits_until) {

@@ -383,16 +383,16 @@ std::string RoundReason(const State& s, const Job& job) {
   std::vector<std::string> behind;
   switch (PhaseOf(job)) {
     case RoundPhase::kIdle:
-      return job.progress.version == kNoVersion ? "waits for the initial weights"
+      return job.progress.version == kNoVersion ? "waiting for the initial weights"
                                                 : "waiting for the first island update";
     case RoundPhase::kWindowOpen:
-      return absl::StrCat("waits for island ", absl::StrJoin(MissingIslands(job), ", "));
+      return absl::StrCat("waiting for island ", absl::StrJoin(MissingIslands(job), ", "));
     case RoundPhase::kCollecting:
       for (const auto& [server, link] : job.links) {
         if (!IsActive(job.record, server) || job.collecting->grams.contains(server)) continue;
         behind.push_back(server);
       }
-      return absl::StrCat("waits for statistics of ", absl::StrJoin(behind, ", "));
+      return absl::StrCat("waiting for statistics of ", absl::StrJoin(behind, ", "));
     case RoundPhase::kCommitting:
       for (const auto& [server, link] : job.links) {
         const Member* member = s.FindMember(MemberKind::kServer, server);
@@ -401,7 +401,7 @@ std::string RoundReason(const State& s, const Job& job) {
                              ? server
                              : absl::StrCat(server, " (", member->reason, ")"));
       }
-      return absl::StrCat("waits for ", absl::StrJoin(behind, ", "), " to apply version ",
+      return absl::StrCat("waiting for ", absl::StrJoin(behind, ", "), " to apply version ",
                           job.decided_version());
   }
   return "";

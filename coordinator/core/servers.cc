@@ -174,7 +174,7 @@ void SetProblem(State& s, Job& job, const NodeId& server, std::string problem) {
   if (link.problem.empty()) return;
   s.Log(job.id(), Severity::kError,
         absl::StrCat("parameter server ", server, ": ", link.problem,
-                     job.ended() ? "" : "; the job waits"));
+                     job.ended() ? "" : "; the job is waiting"));
 }
 
 // Also of a job that has ended: it can be exported.

@@ -94,6 +94,7 @@ IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
   if (!worker->attached) view.doing = worker->reason;
   if (worker->progress && worker->progress->job == job.id()) {
     view.progress = worker->progress;
+    if (job.progress.state == JobState::kPaused) view.progress->tokens_per_s = 0;
     view.steps_interrupted += worker->progress->steps_interrupted;
     view.steps_redone += worker->progress->steps_redone;
     view.doing = CleanText(worker->progress->doing, 200);

@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kIslandBytes = kHistoryBytesMax / 2;
 constexpr size_t kMaxGranted = 65536;
 constexpr size_t kMaxIslands = 4096;
+constexpr double kMeanRounds = 64;  // newest ones
 
 double Seconds(int64_t unix_ms) { return static_cast<double>(unix_ms) / 1e3; }
 
@@ -96,9 +97,11 @@ void JobHistory::OnDecision(int64_t unix_ms, const DecisionRecord& record) {
   if (record.round <= last_round_) return;  // stored again
   last_round_ = record.round;
   if (record.version == 0) return;  // the initial weights: nothing was trained yet
-  const int64_t since = last_decided_ms_ != 0 ? last_decided_ms_ : started_ms_;
-  const double seconds = since != 0 ? Seconds(std::max<int64_t>(0, unix_ms - since)) : 0;
-  last_decided_ms_ = unix_ms;
+  // A round that was under way when the job was paused still ends.
+  const int64_t end_ms = paused_unix_ms_ != 0 ? paused_unix_ms_ : unix_ms;
+  const double seconds =
+      round_begin_ms_ != 0 ? Seconds(std::max<int64_t>(0, end_ms - round_begin_ms_)) : 0;
+  round_begin_ms_ = unix_ms;
   Round round{record.round, record.version, unix_ms, 0, record.closed_because, {}};
   CurvePoint all;
   bool first = true;
@@ -139,8 +142,53 @@ std::vector<ValidationLoss> SetsOf(const ProgressRecord& record) {
 
 }  // namespace
 
+void JobHistory::NoteState(int64_t unix_ms, JobState state) {
+  if (started_ms_ == 0) return;
+  if (state == JobState::kPaused || Ended(state)) {
+    if (paused_unix_ms_ == 0) paused_unix_ms_ = unix_ms;
+  } else if (paused_unix_ms_ != 0) {
+    paused_ms_ += std::max<int64_t>(0, unix_ms - paused_unix_ms_);
+    round_begin_ms_ += std::max<int64_t>(0, unix_ms - std::max(paused_unix_ms_, round_begin_ms_));
+    paused_unix_ms_ = 0;
+  }
+}
+
+int64_t JobHistory::PausedMs(int64_t unix_ms) const {
+  const int64_t end_ms = ended_ms_ != 0 ? ended_ms_ : unix_ms;
+  return paused_ms_ + (paused_unix_ms_ != 0 ? std::max<int64_t>(0, end_ms - paused_unix_ms_) : 0);
+}
+
+JobHistory::Pushed JobHistory::PushedBy(IslandId island) const {
+  Pushed pushed;
+  const auto found = islands_.find(island);
+  if (found == islands_.end()) return pushed;
+  double steps = 0;
+  for (const CurvePoint& point : found->second.points()) {
+    steps += point.steps;
+    if (point.loss != 0) pushed.loss = point.loss;
+  }
+  pushed.steps = std::llround(steps);
+  return pushed;
+}
+
+double JobHistory::MeanRoundSeconds() const {
+  double seconds = 0, rounds = 0;
+  const std::vector<CurvePoint>& points = rounds_.points();
+  for (auto point = points.rbegin(); point != points.rend() && rounds < kMeanRounds; ++point) {
+    seconds += point->seconds;
+    rounds += point->rounds;
+  }
+  return rounds > 0 ? seconds / rounds : 0;
+}
+
+double JobHistory::RoundAgeSeconds(int64_t unix_ms) const {
+  if (round_begin_ms_ == 0 || paused_unix_ms_ != 0) return 0;
+  return Seconds(std::max<int64_t>(0, unix_ms - round_begin_ms_));
+}
+
 void JobHistory::OnProgress(int64_t unix_ms, const ProgressRecord& record) {
-  if (record.version >= 0 && started_ms_ == 0) started_ms_ = unix_ms;
+  if (record.version >= 0 && started_ms_ == 0) started_ms_ = round_begin_ms_ = unix_ms;
+  NoteState(unix_ms, record.state);
   for (Round& round : newest_) {
     if (round.committed_ms == 0 && round.version >= 0 && round.version <= record.version) {
       round.committed_ms = unix_ms;
@@ -172,6 +220,8 @@ void JobHistory::Encode(size_t points, size_t islands, v1::JobHistory* message) 
   message->set_submitted_unix_ms(submitted_ms_);
   message->set_started_unix_ms(started_ms_);
   message->set_ended_unix_ms(ended_ms_);
+  message->set_paused_ms(paused_ms_);
+  message->set_paused_unix_ms(paused_unix_ms_);
   EncodeCurve(Downsample(rounds_.points(), points), message->mutable_rounds());
   for (const auto& [island, curve] : islands_) {
     if (islands-- == 0) break;
@@ -215,6 +265,9 @@ JobHistory JobHistory::Decode(const v1::JobHistory& message) {
   history.submitted_ms_ = message.submitted_unix_ms();
   history.started_ms_ = message.started_unix_ms();
   history.ended_ms_ = message.ended_unix_ms();
+  history.paused_ms_ = message.paused_ms();
+  history.paused_unix_ms_ = message.paused_unix_ms();
+  history.round_begin_ms_ = history.started_ms_;
   history.rounds_.Restore(DecodeCurve(message.rounds()));
   history.OnIslands(message.islands_size());
   for (const v1::IslandCurve& island : message.islands()) {
@@ -237,7 +290,7 @@ JobHistory JobHistory::Decode(const v1::JobHistory& message) {
       round.pushes.push_back({p.island(), p.granted_ms(), p.accepted(), p.staleness()});
     }
     history.last_round_ = std::max(history.last_round_, round.round);
-    history.last_decided_ms_ = round.decided_ms;
+    history.round_begin_ms_ = round.decided_ms;
     history.newest_.push_back(std::move(round));
   }
   for (const CurvePoint& point : history.rounds_.points()) {

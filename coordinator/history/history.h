@@ -51,6 +51,21 @@ class JobHistory {
   int64_t started_ms() const { return started_ms_; }
   int64_t ended_ms() const { return ended_ms_; }
   double newest_loss() const { return newest_loss_; }
+  // Of the time from the start until `unix_ms` or the job's end: paused, or ended before it was
+  // resumed.
+  int64_t PausedMs(int64_t unix_ms) const;
+
+  // Of an island's contributions, accepted or not.
+  struct Pushed {
+    int64_t steps = 0;
+    double loss = 0;  // of the newest ones; 0: none
+  };
+  Pushed PushedBy(IslandId island) const;
+
+  // Mean duration of the newest rounds, without pauses; 0: none is known.
+  double MeanRoundSeconds() const;
+  // Since the newest decision or the start, without pauses; 0: no round is under way.
+  double RoundAgeSeconds(int64_t unix_ms) const;
 
  private:
   struct Push {
@@ -75,10 +90,13 @@ class JobHistory {
   };
 
   Curve& IslandCurve(IslandId island);
+  void NoteState(int64_t unix_ms, JobState state);
 
   int64_t submitted_ms_ = 0, started_ms_ = 0, ended_ms_ = 0;
+  int64_t paused_ms_ = 0;       // pauses that are over
+  int64_t paused_unix_ms_ = 0;  // when the present one began; 0: it is not paused
   int64_t last_round_ = -1;
-  int64_t last_decided_ms_ = 0;
+  int64_t round_begin_ms_ = 0;  // newest decision, or the start; later by the pauses since
   double newest_loss_ = 0;
   size_t island_points_ = kRoundCurvePoints;
   Curve rounds_{kRoundCurvePoints};

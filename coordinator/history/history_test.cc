@@ -174,6 +174,54 @@ TEST_CASE("a_job_ends_and_may_be_resumed") {
   CHECK(story.history.Find("lm-1")->ended_ms() == 0);
 }
 
+TEST_CASE("pauses_count_neither_for_the_job_nor_for_its_rounds") {
+  Story story;  // from second 10 on
+  story.Round(1, 12'000);
+  story.Progress(JobState::kPaused, 1, 13'000);
+  CHECK(story.history.Find("lm-1")->PausedMs(20'000) == 7'000);
+  CHECK(story.history.Find("lm-1")->RoundAgeSeconds(20'000) == 0);
+  story.Progress(JobState::kRunning, 1, 113'000);
+  CHECK(story.history.Find("lm-1")->PausedMs(115'000) == 100'000);
+  CHECK(story.history.Find("lm-1")->RoundAgeSeconds(115'000) == 3);
+  story.Round(2, 116'000);
+  CHECK(story.Encoded().rounds().seconds(1) == 4);  // one before the pause, three after it
+  CHECK(story.history.Find("lm-1")->MeanRoundSeconds() == 3);
+  story.Progress(JobState::kFailed, 2, 117'000);
+  CHECK(story.history.Find("lm-1")->PausedMs(200'000) == 100'000);
+  story.Progress(JobState::kRunning, 2, 217'000);
+  CHECK(story.history.Find("lm-1")->PausedMs(220'000) == 200'000);
+  story.Progress(JobState::kDone, 2, 220'000);
+  CHECK(story.history.Find("lm-1")->PausedMs(900'000) == 200'000);
+}
+
+TEST_CASE("a_round_that_ends_while_the_job_is_paused_has_taken_until_the_pause") {
+  Story story;
+  story.Progress(JobState::kPaused, 0, 14'000);
+  story.Round(1, 15'000);
+  CHECK(story.Encoded().rounds().seconds(0) == 4);
+  story.Progress(JobState::kRunning, 1, 50'000);
+  CHECK(story.history.Find("lm-1")->RoundAgeSeconds(52'000) == 2);
+}
+
+TEST_CASE("a_job_that_is_cancelled_while_paused_was_paused_until_its_end") {
+  Story story;
+  story.Progress(JobState::kPaused, 1, 13'000);
+  const JobHistory restored = JobHistory::Decode(story.Encoded());
+  CHECK(restored.PausedMs(20'000) == 7'000);
+  story.Progress(JobState::kCancelled, 1, 23'000);
+  CHECK(story.history.Find("lm-1")->PausedMs(900'000) == 10'000);
+}
+
+TEST_CASE("what_an_island_has_pushed_outlives_a_restart") {
+  Story story;
+  story.Round(1, 12'000);
+  story.Round(2, 15'000);
+  const JobHistory::Pushed pushed = JobHistory::Decode(story.Encoded()).PushedBy(1);
+  CHECK(pushed.steps == 16);
+  CHECK(pushed.loss == 4);
+  CHECK(story.history.Find("lm-1")->PushedBy(7).steps == 0);
+}
+
 TEST_CASE("history_survives_a_restart_and_goes_on") {
   SimulatedFiles files{1};
   Story story;

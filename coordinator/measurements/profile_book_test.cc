@@ -274,8 +274,9 @@ TEST_CASE("who joins a running island is measured beside training, before it is 
   CHECK(story.sent[0].message.to == std::vector<NodeId>{"c"});
   CHECK(story.sent[0].message.members.size() == 2);
   CHECK(story.book.Turns() ==
-        std::vector<std::string>{"the plan of island 0 of job-1 waits for lines to be measured: it "
-                                 "is the turn of a; 1 of 3 workers have begun theirs"});
+        std::vector<std::string>{
+            "the plan of island 0 of job-1 is waiting for links to be measured: it "
+            "is the turn of a; 1 of 3 workers have begun theirs"});
   story.Measures({"c"});
   CHECK(story.Measurer() == "b");
   story.Measures({"c"});

@@ -76,9 +76,10 @@ std::vector<std::string> ProfileBook::Turns() const {
         absl::StrAppend(&turns, " and ", waiting.turns.size() - 1, " others");
       }
     }
-    texts.push_back(absl::StrCat(what, " of ", waiting.key.job, " waits for lines to be measured: ",
-                                 turns, "; ", waiting.had_turn.size(), " of ",
-                                 waiting.request.members.size(), " workers have begun theirs"));
+    texts.push_back(absl::StrCat(what, " of ", waiting.key.job,
+                                 " is waiting for links to be measured: ", turns, "; ",
+                                 waiting.had_turn.size(), " of ", waiting.request.members.size(),
+                                 " workers have begun theirs"));
   }
   return texts;
 }

@@ -93,8 +93,18 @@ void AddCounters(const JobCounters& counters, const JobId& job, MetricsWriter& w
   }
 }
 
-void AddJob(Instant now, const JobView& job, const RoundCounters& counters,
-            const ProgressWatch& progress, MetricsWriter& writer) {
+void AddRound(int64_t unix_ms, const JobSummary& job, const JobHistory& history,
+              MetricsWriter& writer) {
+  const Labels labels = {{"atoll_job", job.job}};
+  const bool runs = job.state == JobState::kRunning;
+  writer.Add(kRoundAge, runs ? history.RoundAgeSeconds(unix_ms) : 0, labels);
+  if (const double mean = history.MeanRoundSeconds(); mean > 0) {
+    writer.Add(kRoundMean, mean, labels);
+  }
+}
+
+void AddJob(Instant now, int64_t unix_ms, const JobView& job, const JobObservations& seen,
+            MetricsWriter& writer) {
   const JobSummary& s = job.summary;
   const Labels labels = {{"atoll_job", s.job}};
   writer.Add(kJobVersion, Number(s.version), labels);
@@ -115,19 +125,20 @@ void AddJob(Instant now, const JobView& job, const RoundCounters& counters,
   for (const IslandView& island : job.islands) {
     if (island.progress) trained += island.progress->tokens;
     if (++shown > kIslandsShown) continue;
-    AddIsland(job, island, progress.Of(now, job, island).since_step_s, writer);
+    AddIsland(job, island, seen.progress.Of(now, job, island).since_step_s, writer);
   }
   // Leaders count from their own start: what is committed may be more than they have counted.
   if (trained > 0) {
     writer.Add(kJobGoodput, std::min(1.0, Number(s.tokens_committed) / Number(trained)), labels);
   }
-  if (const JobCounters* found = counters.Find(s.job)) AddCounters(*found, s.job, writer);
+  if (const JobCounters* found = seen.counters.Find(s.job)) AddCounters(*found, s.job, writer);
+  if (const JobHistory* found = seen.history.Find(s.job)) AddRound(unix_ms, s, *found, writer);
 }
 
 }  // namespace
 
-void AddClusterMetrics(Instant now, const CoordinatorCore& core, const RoundCounters& counters,
-                       const ProgressWatch& progress, MetricsWriter& writer) {
+void AddClusterMetrics(Instant now, int64_t unix_ms, const CoordinatorCore& core,
+                       const JobObservations& seen, MetricsWriter& writer) {
   AddMembers(core.Members(now), writer);
   std::map<std::string, int> states;
   for (int state = 0; state <= static_cast<int>(JobState::kCancelled); ++state) {
@@ -139,7 +150,7 @@ void AddClusterMetrics(Instant now, const CoordinatorCore& core, const RoundCoun
   for (const JobSummary& job : jobs) {
     ++states[Name(job.state)];
     if (Ended(job.state) || ++shown > kJobsShown) continue;
-    if (const auto view = core.Job(now, job.job)) AddJob(now, *view, counters, progress, writer);
+    if (const auto view = core.Job(now, job.job)) AddJob(now, unix_ms, *view, seen, writer);
   }
   for (const auto& [state, number] : states) writer.Add(kJobs, number, {{"state", state}});
 }

@@ -8,6 +8,7 @@
 
 #include "common/metrics/metrics.h"
 #include "coordinator/core/core.h"
+#include "coordinator/history/history.h"
 #include "coordinator/monitoring/progress_watch.h"
 #include "coordinator/monitoring/round_counters.h"
 
@@ -17,8 +18,15 @@ inline constexpr size_t kJobsShown = 64;
 inline constexpr size_t kIslandsShown = 256;
 inline constexpr size_t kMembersShown = 4096;
 
-void AddClusterMetrics(Instant now, const CoordinatorCore& core, const RoundCounters& counters,
-                       const ProgressWatch& progress, MetricsWriter& writer);
+// What is known of jobs beside the core's state.
+struct JobObservations {
+  const History& history;
+  const RoundCounters& counters;
+  const ProgressWatch& progress;
+};
+
+void AddClusterMetrics(Instant now, int64_t unix_ms, const CoordinatorCore& core,
+                       const JobObservations& seen, MetricsWriter& writer);
 
 }  // namespace atl
 

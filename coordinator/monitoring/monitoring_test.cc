@@ -129,11 +129,36 @@ TEST_CASE("rounds_are_counted_once_with_their_duration_and_staleness") {
   CHECK(job->staleness.count() == 2);
 }
 
+TEST_CASE("a_round_during_which_the_job_was_paused_is_no_measure_of_rounds") {
+  RoundCounters counters;
+  DecisionRecord decision;
+  decision.job = "lm-1";
+  ProgressRecord progress;
+  progress.job = "lm-1";
+  const auto decides = [&](int64_t unix_ms) {
+    ++decision.round;
+    decision.version = decision.round;
+    counters.OnStored(unix_ms, Tick{}, {{decision}});
+    return counters.Find("lm-1")->round_seconds.count();
+  };
+  const auto becomes = [&](JobState state) {
+    progress.state = state;
+    counters.OnStored(0, Tick{}, {{progress}});
+  };
+  decides(1'000);
+  CHECK(decides(2'000) == 1);
+  becomes(JobState::kPaused);
+  CHECK(decides(3'000) == 1);
+  becomes(JobState::kRunning);
+  CHECK(decides(9'000) == 1);
+  CHECK(decides(10'000) == 2);
+}
+
 TEST_CASE("an_empty_cluster_reports_every_state_as_zero") {
   CoordinatorCore core({}, "cluster", 1);
   REQUIRE(core.Recover(kBegin, {}).ok());
   MetricsWriter writer;
-  AddClusterMetrics(kBegin, core, RoundCounters(), ProgressWatch(), writer);
+  AddClusterMetrics(kBegin, 0, core, {History(), RoundCounters(), ProgressWatch()}, writer);
   const std::string text = writer.Text();
   CHECK(text.find("atoll_jobs{state=\"running\"} 0") != std::string::npos);
   CHECK(text.find("atoll_members{kind=\"worker\",state=\"attached\"} 0") != std::string::npos);
@@ -151,7 +176,7 @@ TEST_CASE("metrics_of_ten_thousand_members_are_bounded") {
     core.Step(kBegin, FromWorker{"w" + std::to_string(i), 1, hello});
   }
   MetricsWriter writer;
-  AddClusterMetrics(kBegin, core, RoundCounters(), ProgressWatch(), writer);
+  AddClusterMetrics(kBegin, 0, core, {History(), RoundCounters(), ProgressWatch()}, writer);
   const std::string text = writer.Text();
   CHECK(text.find("atoll_members{kind=\"worker\",state=\"attached\"} 10000\n") !=
         std::string::npos);

@@ -16,12 +16,19 @@ const char* EvictionReason(const CoordinatorEvent& event) {
   return "other";
 }
 
+void NoteState(const ProgressRecord& progress, JobCounters& job) {
+  job.paused = progress.state == JobState::kPaused || progress.state == JobState::kFailed;
+  job.paused_since = job.paused_since || job.paused;
+}
+
 }  // namespace
 
 void RoundCounters::Recover(const std::vector<StoreRecord>& records) {
   for (const StoreRecord& record : records) {
     if (const auto* island = std::get_if<IslandRecord>(&record)) {
       jobs_[island->job].evictions_seen[island->island] = island->evictions;
+    } else if (const auto* progress = std::get_if<ProgressRecord>(&record)) {
+      NoteState(*progress, jobs_[progress->job]);
     } else if (const auto* decision = std::get_if<DecisionRecord>(&record)) {
       JobCounters& job = jobs_[decision->job];
       job.last_round = std::max(job.last_round, decision->round);
@@ -41,15 +48,20 @@ void RoundCounters::OnStored(int64_t unix_ms, const CoordinatorEvent& event,
       const int64_t more = island->evictions - job.evictions_seen[island->island];
       if (more > 0) job.evictions[EvictionReason(event)] += more;
       job.evictions_seen[island->island] = island->evictions;
+    } else if (const auto* progress = std::get_if<ProgressRecord>(&write.record)) {
+      if (const auto job = jobs_.find(progress->job); job != jobs_.end()) {
+        NoteState(*progress, job->second);
+      }
     } else if (const auto* decision = std::get_if<DecisionRecord>(&write.record)) {
       JobCounters& job = jobs_[decision->job];
       if (decision->round <= job.last_round) continue;  // stored again
       job.last_round = decision->round;
       ++(decision->version == kNoVersion ? job.voided : job.committed);
-      if (job.last_decision_ms != 0) {
+      if (job.last_decision_ms != 0 && !job.paused_since) {
         job.round_seconds.Observe(static_cast<double>(unix_ms - job.last_decision_ms) / 1e3);
       }
       job.last_decision_ms = unix_ms;
+      job.paused_since = job.paused;
       job.clip_scale = decision->clip_scale;
       job.norm = decision->norm;
       job.rho = decision->rho;

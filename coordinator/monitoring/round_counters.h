@@ -21,6 +21,8 @@ struct JobCounters {
   int64_t voided = 0;
   int64_t last_round = -1;
   int64_t last_decision_ms = 0;
+  bool paused = false;
+  bool paused_since = false;  // that decision: the next round's duration says nothing
   double clip_scale = 1;
   double rho = 0, gain = 0, cosine = 0;
   double norm = 0;

@@ -189,9 +189,9 @@ constexpr Colour kColours[] = {{TraceKind::kForward, "#4a90d9", "forward"},
                                {TraceKind::kInputGradient, "#57a773", "backward"},
                                {TraceKind::kWeightGradient, "#c9d86a", "weight gradient"},
                                {TraceKind::kOptimizer, "#e07a5f", "optimizer"},
-                               {TraceKind::kWait, "#e6e6e6", "waits for a message"},
+                               {TraceKind::kWait, "#e6e6e6", "waiting for a message"},
                                {TraceKind::kSync, "#9b72b0", "all-reduce"},
-                               {TraceKind::kSyncWait, "#cfc0da", "waits for all-reduces"},
+                               {TraceKind::kSyncWait, "#cfc0da", "waiting for all-reduces"},
                                {TraceKind::kCommit, "#a8a8a8", "commit"}};
 
 const char* FillOf(TraceKind kind) {
@@ -402,11 +402,11 @@ std::string NameOf(const TraceSpan& span) {
     case TraceKind::kWeightGradient:
       return "weight gradient";
     case TraceKind::kWait:
-      return span.gradient ? "wait for a gradient" : "wait for an activation";
+      return span.gradient ? "waiting for a gradient" : "waiting for an activation";
     case TraceKind::kSync:
       return "all-reduce";
     case TraceKind::kSyncWait:
-      return "wait for all-reduces";
+      return "waiting for all-reduces";
     case TraceKind::kCommit:
       return "commit";
     case TraceKind::kOptimizer:

@@ -16,7 +16,7 @@ struct StepView {
   const StepTrace* trace = nullptr;
 };
 
-// "forward", "wait for a gradient": for pictures and tables.
+// "forward", "waiting for a gradient": for pictures and tables.
 std::string NameOf(const TraceSpan& span);
 
 // Chrome trace events: a process for each view; in it a thread for each device, one for its

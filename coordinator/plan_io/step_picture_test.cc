@@ -94,7 +94,7 @@ TEST_CASE("Ticks are round, and the legend has every colour of the picture") {
   const std::string svg = StepsAsSvg({{"one", {{"", &step}}}});
   for (const char* tick : {">0 ms<", ">10 ms<", ">50 ms<"}) CHECK(Count(svg, tick) == 1);
   CHECK(Count(svg, " ms</text>") == 6);
-  for (const char* name : {"forward", "backward", "waits for a message", "all-reduce", "idle"}) {
+  for (const char* name : {"forward", "backward", "waiting for a message", "all-reduce", "idle"}) {
     CAPTURE(name);
     CHECK(Count(svg, std::string(">") + name + "</text>") == 1);
   }

@@ -286,6 +286,11 @@ void StorageThread::Add(Actions& actions) {
   changed_.notify_one();
 }
 
+StorageThread::Queued StorageThread::queued() const {
+  const std::lock_guard lock(mutex_);
+  return {log_.size() + snapshots_.size() + truncations_.size() + erasures_.size(), ready_.size()};
+}
+
 void StorageThread::Run() {
   for (bool stop = false; !stop;) {
     std::vector<AppendLog> log;

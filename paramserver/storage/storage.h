@@ -112,6 +112,13 @@ class StorageThread {
   void Add(Actions& actions);
   int64_t log_bytes() const { return log_bytes_; }
 
+  // What waits for each of the two threads. Thread-safe.
+  struct Queued {
+    size_t storage = 0;
+    size_t snapshots = 0;
+  };
+  Queued queued() const;
+
  private:
   void Run();
   void WriteSnapshots();
@@ -120,7 +127,7 @@ class StorageThread {
   Files& files_;
   const std::function<void(Event)> post_;
   std::atomic<int64_t> log_bytes_{0};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<AppendLog> log_;  // these seven are guarded by mutex_
   std::vector<WriteSnapshot> snapshots_;

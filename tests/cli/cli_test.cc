@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <condition_variable>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -131,6 +132,7 @@ TEST_CASE("jobs_are_named_by_an_unambiguous_beginning_of_their_id_and_several_at
   CHECK(desk.Run({"cancel", "o"}).out.find(other + ": cancelled") == 0);
   const Outcome ambiguous = desk.Run({"cancel", "tiny"});
   CHECK(ambiguous.code == 1);
+  CHECK(desk.Run({"cancel", ""}).errors == "atoll: JOB is empty: name one that atoll ls prints\n");
   CHECK(absl::StartsWith(ambiguous.errors, "atoll: 3 jobs begin with tiny: "));
   CHECK(desk.Run({"cancel", jobs[0], jobs[1]}).code == 0);
   REQUIRE(desk.Run({"rm", jobs[0]}).code == 0);
@@ -180,6 +182,22 @@ TEST_CASE("logs_and_ls_show_what_their_filters_say") {
   CHECK(lines(desk.Run({"ls", "--newest", "1"}).out) == 2);
   CHECK(desk.Run({"ls", "--state", "asleep"}).code == 1);
   CHECK(desk.Run({"ls", "--sort", "colour"}).code == 1);
+}
+
+TEST_CASE("curves_go_to_one_event_file_a_job_or_the_command_says_why_they_cannot") {
+  Desk desk;
+  const std::string job = desk.Submit();
+  const std::string folder = desk.folder + "/board/curves";
+  const Outcome written = desk.Run({"metrics", job, "--tensorboard", folder});
+  CHECK(written.code == 0);
+  CHECK(desk.Run({"metrics", job, "--tensorboard", folder}).out == written.out);
+  const std::filesystem::directory_iterator files(folder);
+  CHECK(std::distance(begin(files), end(files)) == 1);
+  CHECK(desk.Run({"metrics", job, "--tensorboard", ""}).code == 2);
+  const std::string no_folder = desk.Write("file", "") + "/curves";
+  const Outcome refused = desk.Run({"metrics", job, "--tensorboard", no_folder});
+  CHECK(refused.code == 1);
+  CHECK(refused.errors == absl::StrCat("atoll: ", no_folder, ": Not a directory\n"));
 }
 
 TEST_CASE("validate checks here, or also at the coordinator, and prints every default as JSON") {

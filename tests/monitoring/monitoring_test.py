@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Metrics of real daemons, read by a real Prometheus: alert rules, and every query of the board."""
+"""Metrics of real daemons, read by a real Prometheus: alert rules, and every query of the board. Rounds
+as traces, received by a collector."""
+import http.server
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -132,6 +135,75 @@ def health_and_readiness_follow_the_daemon(story):
     story.wait_until("ps1 not to be ready",
                      lambda: monitored.get("ps1", "/readyz")[0] == 503, LIMIT_S)
     check(monitored.get("ps1", "/healthz")[0] == 200, "ps1 is not healthy without a coordinator")
+
+
+class Collector:
+    """An OpenTelemetry collector's HTTP port: keeps the spans that are posted to it."""
+
+    def __init__(self):
+        spans = self.spans = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):  # noqa: N802
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                accepted = self.path == "/v1/traces" and self.headers["Content-Type"] == "application/json"
+                if accepted:
+                    spans.extend([{"service": attributes(group["resource"]).get("service.name"),
+                                   "key": self.headers.get("x-key"), **span}
+                                  for group in body["resourceSpans"]
+                                  for scope in group["scopeSpans"] for span in scope["spans"]])
+                self.send_response(200 if accepted else 400)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+def attributes(of):
+    """OTLP's JSON: each value stands under the name of its type."""
+    return {each["key"]: next(iter(each["value"].values())) for each in of["attributes"]}
+
+
+@case
+def rounds_arrive_as_traces(story):
+    """a collector that the OTEL_ variables name receives each round as a trace with its pushes"""
+    collector = Collector()
+    story.coordinator(wrapper=["env", f"OTEL_EXPORTER_OTLP_ENDPOINT={collector.url}",
+                               "OTEL_EXPORTER_OTLP_HEADERS=x-key=secret", "OTEL_BSP_SCHEDULE_DELAY=200"])
+    story.server("ps1", memory="64MiB")
+    for worker in ("w1", "w2"):
+        story.worker(worker, "--emulate-step-ms=5")
+    story.attached(3)
+    job = story.submits("traced", schedule__train_tokens=ENDLESS_TOKENS)
+    story.reaches(job, 4)
+
+    def roots():
+        return [s for s in collector.spans if s["name"] == "outer round"]
+    story.wait_until("rounds as traces", lambda: len(roots()) >= 3, LIMIT_S)
+    decisions = {d["round"]: d for d in story.job(job)["decisions"]}
+    for root in roots()[:3]:
+        check((root["service"], root["key"]) == ("atoll-coordinator", "secret"), f"not as set: {root}")
+        about = attributes(root)
+        decision = decisions[int(about["atoll.round"])]
+        check((about["atoll.job"], int(about["atoll.version"])) == (job, decision["version"]), f"{about}")
+        parts = [s for s in collector.spans if s["traceId"] == root["traceId"] and s is not root]
+        check(all(s["parentSpanId"] == root["spanId"] for s in parts), f"spans without their round: {parts}")
+        pushes = {int(attributes(s)["atoll.island"]): attributes(s)["atoll.accepted"]
+                  for s in parts if s["name"] == "push"}
+        made = {p["island"]: p["accepted"] for p in decision["participants"]}
+        check(pushes == made, f"pushes {pushes} of round {about['atoll.round']}: {made}")
+        check([s["name"] for s in parts].count("commit") == 1, f"commits: {parts}")
+        for span in [root, *parts]:
+            begin, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+            check(int(root["startTimeUnixNano"]) <= begin <= end <= int(root["endTimeUnixNano"]),
+                  f"a span outside its round: {span}")
+    # A collector that fails delays nothing.
+    collector.server.shutdown()
+    collector.server.server_close()
+    story.reaches(job, story.version(job) + 3)
 
 
 if __name__ == "__main__":

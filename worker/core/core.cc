@@ -31,6 +31,7 @@ WorkerCore::WorkerCore(WorkerCore&&) noexcept = default;
 Actions WorkerCore::Step(Instant now, const Event& event) { return impl_->Step(now, event); }
 const std::string& WorkerCore::doing() const { return impl_->doing_; }
 int64_t WorkerCore::inner_step() const { return impl_->inner_step(); }
+bool WorkerCore::paused() const { return impl_->paused(); }
 
 WorkerCore::Impl::Impl(Identity identity)
     : identity_(std::move(identity)), mark_(identity_.mark), remembered_(identity_.mark) {

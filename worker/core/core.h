@@ -104,6 +104,8 @@ class WorkerCore {
   // Number of the newest step of the island that it leads, since the job began: replayed steps get
   // new numbers, except for what a restart forgets.
   int64_t inner_step() const;
+  // The island that it leads is ordered to pause.
+  bool paused() const;
 
  private:
   class Impl;

@@ -68,6 +68,7 @@ class WorkerCore::Impl {
 
   std::string doing_;
   int64_t inner_step() const { return inner_step_; }
+  bool paused() const { return order_ && order_->run == RunState::kPause; }
 
  private:
   enum class Command {

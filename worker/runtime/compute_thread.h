@@ -49,6 +49,12 @@ class ComputeThread {
     filled_.notify_one();
   }
 
+  // Commands that wait for the one under way.
+  size_t queued() const {
+    const std::lock_guard lock(mutex_);
+    return queue_.size();
+  }
+
   // Ends soon what was enqueued until now and works with several devices, begun or not.
   void Interrupt(const std::string& reason) {
     const std::lock_guard lock(mutex_);
@@ -88,7 +94,7 @@ class ComputeThread {
   }
 
   Island* const island_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable filled_;
   std::deque<Queued> queue_;  // guarded by mutex_
   bool stop_ = false;         // guarded by mutex_
