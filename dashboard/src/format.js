@@ -10,6 +10,9 @@ export function count(value) {
   return `${+v.toPrecision(3)}`;
 }
 
+// "12.3k"; a dash where nothing trains.
+export const speed = (tokensPerS) => (num(tokensPerS) > 0 ? count(tokensPerS) : '–');
+
 export function bytes(value) {
   const v = num(value);
   for (const [size, unit] of [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [1024, 'KiB']]) {
@@ -41,6 +44,8 @@ export const stateName = (state) => (state || '').replace('JOB_STATE_', '').toLo
 export const ended = (state) => ['done', 'failed', 'cancelled'].includes(stateName(state));
 // An island of a job that has ended is not missing.
 export const islandState = (island, job) => (ended(job.state) ? 'ended' : island.stalled ? 'stalled' : island.attached ? 'attached' : 'unavailable');
+// Of an ended job: how long it ran, without its pauses; null: it never began.
+export const ranSeconds = (s) => (num(s.started_unix_ms) ? (num(s.ended_unix_ms) - num(s.started_unix_ms) - num(s.paused_ms)) / 1000 : null);
 export const done = (s) => (num(s.tokens_budget) > 0 ? Math.min(1, num(s.tokens_committed) / num(s.tokens_budget)) : 0);
 export function timeLeft(s) {
   const left = num(s.tokens_budget) - num(s.tokens_committed);

@@ -1,7 +1,7 @@
 import { h, Fragment } from 'preact';
 import { useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
-import { age, bytes, count, done, ended, islandState, loss, moment, percent, seconds, stateName, timeLeft, version } from './format.js';
+import { age, bytes, count, done, ended, islandState, loss, moment, percent, ranSeconds, seconds, speed, stateName, timeLeft, version } from './format.js';
 import { Chart } from './charts.jsx';
 import { Rounds } from './pictures.jsx';
 import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
@@ -81,20 +81,39 @@ const SETS = [
   { title: 'version', number: true, cell: (v) => version(v.version), sort: (v) => num(v.version) },
 ];
 
-const islandColumns = (summary) => [
+const nameColumns = (summary) => [
   { title: 'island', cell: (i) => <a href={`#/jobs/${summary.job}/islands/${i.island}`}>island {i.island}</a>, sort: (i) => i.island },
   { title: 'leader', cell: (i) => i.worker || '–', sort: (i) => i.worker },
-  { title: 'state', cell: (i) => <Badge state={islandState(i, summary)} title={i.stalled || i.reason} />, sort: (i) => i.attached },
-  { title: 'loss', number: true, cell: (i) => loss(i.progress?.train_loss), sort: (i) => num(i.progress?.train_loss) },
-  { title: 'tokens/s', number: true, cell: (i) => count(i.progress?.tokens_per_s), sort: (i) => num(i.progress?.tokens_per_s) },
-  { title: 'step time (idle link)', number: true, cell: (i) => (num(i.progress?.step_seconds_quiet) > 0 ? seconds(i.progress.step_seconds_quiet) : '–'), sort: (i) => num(i.progress?.step_seconds_quiet) },
-  { title: 'with transfers', number: true, cell: (i) => (num(i.progress?.step_seconds_overlap) > 0 ? seconds(i.progress.step_seconds_overlap) : '–') },
+];
+const ROUND_COLUMNS = [
   { title: 'accepted', number: true, cell: (i) => num(i.rounds_accepted), sort: (i) => num(i.rounds_accepted) },
   { title: 'rejected', number: true, cell: (i) => num(i.rounds_rejected), sort: (i) => num(i.rounds_rejected) },
-  { title: 'pushed', number: true, cell: (i) => bytes(i.progress?.pushed_bytes), sort: (i) => num(i.progress?.pushed_bytes) },
-  { title: 'evictions', number: true, cell: (i) => num(i.evictions), sort: (i) => num(i.evictions) },
-  { title: 'doing', wide: true, cell: (i) => i.stalled || (i.attached ? i.doing : i.reason) },
 ];
+const EVICTIONS = { title: 'evictions', number: true, cell: (i) => num(i.evictions), sort: (i) => num(i.evictions) };
+
+// What each island of an ended job did.
+const endedColumns = (summary) => [
+  ...nameColumns(summary),
+  { title: 'steps', number: true, cell: (i) => num(i.pushed_steps), sort: (i) => num(i.pushed_steps) },
+  { title: 'loss', number: true, cell: (i) => loss(i.pushed_loss), sort: (i) => num(i.pushed_loss) },
+  ...ROUND_COLUMNS,
+  { title: 'tokens', number: true, cell: (i) => count(i.tokens_committed), sort: (i) => num(i.tokens_committed) },
+  EVICTIONS,
+  { title: 'last state', wide: true, cell: (i) => i.reason },
+];
+
+const islandColumns = (summary) => (ended(summary.state) ? endedColumns(summary) : [
+  ...nameColumns(summary),
+  { title: 'state', cell: (i) => <Badge state={islandState(i, summary)} title={i.stalled || i.reason} />, sort: (i) => i.attached },
+  { title: 'loss', number: true, cell: (i) => loss(i.progress?.train_loss), sort: (i) => num(i.progress?.train_loss) },
+  { title: 'tokens/s', number: true, cell: (i) => speed(i.progress?.tokens_per_s), sort: (i) => num(i.progress?.tokens_per_s) },
+  { title: 'step time (idle link)', number: true, cell: (i) => (num(i.progress?.step_seconds_quiet) > 0 ? seconds(i.progress.step_seconds_quiet) : '–'), sort: (i) => num(i.progress?.step_seconds_quiet) },
+  { title: 'with transfers', number: true, cell: (i) => (num(i.progress?.step_seconds_overlap) > 0 ? seconds(i.progress.step_seconds_overlap) : '–') },
+  ...ROUND_COLUMNS,
+  { title: 'pushed', number: true, cell: (i) => bytes(i.progress?.pushed_bytes), sort: (i) => num(i.progress?.pushed_bytes) },
+  EVICTIONS,
+  { title: 'doing', wide: true, cell: (i) => i.stalled || (i.attached ? i.doing : i.reason) },
+]);
 
 const DECISIONS = [
   { title: 'version', number: true, cell: (d) => (num(d.version) < 0 ? 'void' : num(d.version)) },
@@ -128,16 +147,15 @@ const SERVERS = [
 ];
 
 function Tiles({ job, summary: s }) {
-  const over = ended(s.state);
-  const lasted = num(s.started_unix_ms) ? ((num(s.ended_unix_ms) || Date.now()) - num(s.started_unix_ms)) / 1000 : null;
+  const over = ended(s.state), ran = over ? ranSeconds(s) : null, paused = num(s.paused_ms) >= 1000 ? `paused for ${seconds(s.paused_ms / 1000)}; ` : '';
   return (
     <div class="tiles">
       <Tile label={over ? 'final training loss' : 'training loss'} value={loss(over ? s.final_loss : s.train_loss)} detail="nats a token" />
       <Tile label="validation loss" value={loss(s.validation_loss)} detail={`version ${version(s.validated_version)}; ${loss(s.first_validation_loss)} at the start`} />
-      <Tile label={over ? 'mean tokens/s' : 'tokens/s'} value={count(over ? s.mean_tokens_per_s : s.tokens_per_s)} detail={over ? '' : `${num(s.active_islands)} islands`} />
+      <Tile label={over ? 'mean tokens/s' : 'tokens/s'} value={speed(over ? s.mean_tokens_per_s : s.tokens_per_s)} detail={over ? '' : `${num(s.active_islands)} islands`} />
       <Tile label="committed tokens" value={percent(done(s))} detail={`${count(s.tokens_committed)} of ${count(s.tokens_budget)}`} />
       <Tile label="version" value={version(s.version)} detail={over ? '' : job.round?.phase} />
-      <Tile label={over ? 'duration' : 'time left'} value={over ? (lasted === null ? '–' : seconds(lasted)) : timeLeft(s)} detail={num(s.submitted_unix_ms) ? `submitted ${age(s.submitted_unix_ms)}` : ''} />
+      <Tile label={over ? 'duration' : 'time left'} value={over ? (ran === null ? '–' : seconds(ran)) : timeLeft(s)} detail={num(s.submitted_unix_ms) ? `${paused}submitted ${age(s.submitted_unix_ms)}` : ''} />
     </div>
   );
 }

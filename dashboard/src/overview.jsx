@@ -1,7 +1,7 @@
 import { h, Fragment } from 'preact';
 import { useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
-import { age, bytes, count, done, ended, loss, percent, seconds, stateName, timeLeft, version } from './format.js';
+import { age, bytes, count, done, ended, loss, percent, seconds, speed, stateName, timeLeft, version } from './format.js';
 import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
 
 const why = (s) => s.waiting_for || (stateName(s.state) === 'running' && num(s.version) >= 1 ? '' : s.reason);
@@ -13,7 +13,7 @@ function JobCard({ job }) {
       <div class="row"><strong>{s.job}</strong><Badge state={s.state} title={s.reason} />
         <span class="grow"><Bar ratio={done(s)} label={`${s.job}: share of its tokens`} /></span>
         <span class="number">{percent(done(s))}</span><span>loss {loss(s.train_loss)}</span>
-        {!ended(s.state) && <span>{count(s.tokens_per_s)} tokens/s</span>}<span>{timeLeft(s)} left</span></div>
+        {!ended(s.state) && <span>{speed(s.tokens_per_s)} tokens/s</span>}<span>{timeLeft(s)} left</span></div>
       {why(s) && <p class="why">{why(s)}</p>}
       {stalled.map((i) => <p class="notice">Island {i.island} is stalled: {i.stalled}</p>)}
     </a>

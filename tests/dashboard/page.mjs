@@ -107,6 +107,22 @@ const phases = {
     await page.locator('tr', { hasText: 'island 1' }).locator('.badge.unavailable').first().waitFor();
     await page.screenshot({ path: join(out, 'job-killed.png'), fullPage: true });
   },
+  // Prints "ready", then "off" when the connection is lost; the caller stops and starts the coordinator.
+  async restarted() {
+    const page = await open();
+    await go(page, 'job');
+    const version = await page.locator('.tile', { hasText: 'version' }).locator('.value').last().innerText();
+    console.log('ready');
+    await page.locator('.dot.off').waitFor();
+    check(await page.locator('h1', { hasText: job }).count() === 1, 'without a connection the page keeps what it shows');
+    console.log('off');
+    await page.locator('.dot.live').waitFor();
+    await until(page, 'another version', (old) => [...document.querySelectorAll('.tile')].some((t) => t.querySelector('.label').textContent === 'version' && Number(t.querySelector('.value').textContent) > Number(old)), version);
+    await until(page, 'no error on the page', () => document.querySelectorAll('.problem').length === 0);
+    // The browser itself reports requests that nothing answered.
+    const expected = problems.filter((p) => /^console: Failed to load resource: net::ERR_/.test(p));
+    for (const p of expected) problems.splice(problems.indexOf(p), 1);
+  },
   async actions() {
     const page = await open();
     page.on('dialog', (dialog) => dialog.accept());
@@ -122,12 +138,16 @@ const phases = {
     await go(page, 'job');
     await page.getByRole('button', { name: 'Pause' }).click();
     await page.locator('.title .badge.paused').waitFor();
+    await until(page, 'no speed of a paused job', () => [...document.querySelectorAll('[aria-labelledby=islands] tbody tr')].every((r) => r.cells[4].textContent === '–')
+      && [...document.querySelectorAll('.tile')].find((t) => t.querySelector('.label').textContent === 'tokens/s').querySelector('.value').textContent === '–');
     await page.getByRole('button', { name: 'Resume' }).click();
     await page.locator('.title .badge.running').waitFor();
     await page.getByRole('button', { name: 'Cancel' }).click();
     await page.locator('.title .badge.cancelled').waitFor();
     check(await page.getByRole('button', { name: 'Cancel' }).count() === 0, 'an ended job has no actions');
     await page.locator('.tile', { hasText: 'duration' }).waitFor();
+    const did = await page.locator('[aria-labelledby=islands] tbody tr').first().locator('td').allInnerTexts();
+    check(did.length === 9 && Number(did[2]) > 0 && Number(did[3]) > 0 && Number(did[4]) > 0 && did[8] !== '', `an island of an ended job: ${did.join(', ')}`);
     await page.screenshot({ path: join(out, 'job-ended.png'), fullPage: true });
   },
 };

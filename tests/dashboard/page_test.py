@@ -43,6 +43,21 @@ def built_assets_are_what_the_sources_give(story):
     check(not different, f"{different} differ: run npm ci && npm run build in dashboard/")
 
 
+def restarts_behind_a_page(story, command):
+    """The page says when the coordinator can be stopped, and when it has lost it."""
+    with subprocess.Popen(["node", *command], text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT) as page:
+        try:
+            check(page.stdout.readline() == "ready\n", "the page is not there")
+            story.daemons["coordinator"].kill()
+            check(page.stdout.readline() == "off\n", "the page does not say that the connection is lost")
+            story.daemons["coordinator"].start()
+            rest, _ = page.communicate(timeout=LIMIT_S)
+            check(page.returncode == 0, f"after a restart of the coordinator: {rest[-3000:]}")
+        finally:
+            page.kill()
+
+
 @case
 def pages_show_a_run_in_progress(story):
     """every page shows a run, a killed worker and an action, without an error on the console"""
@@ -71,6 +86,7 @@ def pages_show_a_run_in_progress(story):
     story.daemons[victim].kill()
     node(*look, "killed", url, job, out)
     story.daemons[victim].start()
+    restarts_behind_a_page(story, [*look, "restarted", url, job, out])
     node(*look, "actions", url, job, out)
 
 

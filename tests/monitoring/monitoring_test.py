@@ -137,6 +137,32 @@ def health_and_readiness_follow_the_daemon(story):
     check(monitored.get("ps1", "/healthz")[0] == 200, "ps1 is not healthy without a coordinator")
 
 
+@case
+def a_paused_job_has_no_speed(story):
+    """the speed of a paused job is zero in the metrics of the coordinator and of its workers"""
+    monitored = Monitored(story)
+    job = story.submits("held", schedule__train_tokens=ENDLESS_TOKENS)
+    story.reaches(job, 2)
+
+    def speeds():
+        """By daemon and metric."""
+        found = {}
+        for name in ("coordinator", "w1", "w2"):
+            text = monitored.get(name, "/metrics")[1]
+            for metric, value in re.findall(r"^(atoll_\w+_tokens_per_second)\{.*\} (\S+)$", text, re.M):
+                found[name, metric] = max(float(value), found.get((name, metric), 0))
+        return found
+
+    def all_are(wanted):
+        found = speeds()
+        return len(found) == 4 and all((value > 0) == wanted for value in found.values())
+    story.wait_until("a speed in every metric", lambda: all_are(True), LIMIT_S)
+    story.atoll("pause", job)
+    story.wait_until("no speed in any metric", lambda: all_are(False), LIMIT_S)
+    story.atoll("resume", job)
+    story.wait_until("a speed in every metric", lambda: all_are(True), LIMIT_S)
+
+
 class Collector:
     """An OpenTelemetry collector's HTTP port: keeps the spans that are posted to it."""
 
