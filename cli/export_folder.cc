@@ -1,11 +1,13 @@
 #include "cli/export_folder.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
 #include "common/status.h"
 #include "worker/export.h"
 
@@ -14,19 +16,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What Hugging Face's tokenizers keep in a model's folder.
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
-                                           "tokenizer_config.json",
-                                           "special_tokens_map.json",
-                                           "tokenizer.model",
-                                           "vocab.json",
-                                           "merges.txt",
-                                           "vocab.txt",
-                                           "added_tokens.json",
-                                           "chat_template.jinja",
-                                           "spiece.model"};
-
 constexpr char kGenerationConfig[] = "generation_config.json";
+constexpr char kTokenizerConfig[] = "tokenizer_config.json";
+
+// What Hugging Face's tokenizers keep in a model's folder.
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json",  kTokenizerConfig,    "special_tokens_map.json",
+    "tokenizer.model", "vocab.json",        "merges.txt",
+    "vocab.txt",       "added_tokens.json", "chat_template.jinja",
+    "spiece.model"};
+
+// What transformers looks for beside a tokenizer.json: whose code reads it, and that texts come
+// back as they were. A tokenizer.json that came alone says the rest by itself.
+absl::Status AddTokenizerConfig(const fs::path& folder) {
+  std::error_code error;
+  const fs::path config = folder / kTokenizerConfig;
+  if (!fs::exists(folder / "tokenizer.json", error) || fs::exists(config, error)) {
+    return absl::OkStatus();
+  }
+  const std::string text =
+      "{\n  \"clean_up_tokenization_spaces\": false,\n"
+      "  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n";
+  return WriteFileAtomically(RealFiles(), config.string(), std::array{AsBytes(text)});
+}
 
 bool IsExported(const std::string& name) {
   if (name == "config.json" || name == kGenerationConfig ||
@@ -93,6 +105,7 @@ absl::StatusOr<std::vector<std::string>> CopyTokenizer(const std::string& path,
   for (const auto& [source, name] : copies) {
     ATOLL_RETURN_IF_ERROR(CopyInto(source, fs::path(folder) / name));
   }
+  ATOLL_RETURN_IF_ERROR(AddTokenizerConfig(folder));
   return names;
 }
 

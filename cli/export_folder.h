@@ -17,7 +17,8 @@ namespace atl::cli {
 // names a file that is of something else.
 absl::Status CheckExportFolder(const std::string& folder);
 
-// Copies the files of the tokenizer at `path` (a file, or a folder) and returns their names.
+// Copies the files of the tokenizer at `path` (a file, or a folder) and returns their names. A
+// tokenizer.json without a tokenizer_config.json gets one, which transformers needs to load it.
 // NOT_FOUND: it is not on this machine.
 absl::StatusOr<std::vector<std::string>> CopyTokenizer(const std::string& path,
                                                        const std::string& folder);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "cli/model_folder.h"
 
@@ -60,6 +61,28 @@ TEST_CASE("a tokenizer's files are copied, under their usual names") {
         std::vector<std::string>{"tokenizer.model"});
   CHECK(fs::exists(folder.at("to/tokenizer.model")));
   CHECK(absl::IsNotFound(CopyTokenizer(folder.at("nowhere"), folder.at("to")).status()));
+}
+
+TEST_CASE("tokenizer_json_without_a_config_gets_one_and_a_config_that_is_there_stays") {
+  Folder folder;
+  fs::create_directory(folder.at("to"));
+  CHECK(CopyTokenizer(folder.Write("alone/words.json"), folder.at("to")).value() ==
+        std::vector<std::string>{"tokenizer.json"});
+  const auto read = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const nlohmann::json made =
+      nlohmann::json::parse(read(folder.at("to/tokenizer_config.json")), nullptr, false);
+  CHECK(made == nlohmann::json{{"clean_up_tokenization_spaces", false},
+                               {"tokenizer_class", "PreTrainedTokenizerFast"}});
+  folder.Write("both/tokenizer.json");
+  folder.Write("both/tokenizer_config.json");
+  CHECK(CopyTokenizer(folder.at("both"), folder.at("to")).ok());
+  CHECK(read(folder.at("to/tokenizer_config.json")) == "both/tokenizer_config.json");
+  fs::create_directory(folder.at("model"));
+  CHECK(CopyTokenizer(folder.Write("my/words.model"), folder.at("model")).ok());
+  CHECK_FALSE(fs::exists(folder.at("model/tokenizer_config.json")));
 }
 
 TEST_CASE("how text is generated comes from the folder of the model") {

@@ -46,14 +46,16 @@ void MaskRow(const ModelConfig& config, std::span<const int32_t> row, int64_t st
   Rng rng(SeedOfRow(row, step));
   std::vector<size_t> positions(inputs.size());
   std::iota(positions.begin(), positions.end(), size_t{0});
-  const auto special = std::stable_partition(positions.begin(), positions.end(), [&](size_t i) {
-    return !IsSpecial(config.special_tokens, inputs[i] & kTokenBits);
-  });
+  const auto before_padding = static_cast<size_t>(UnpaddedInputs(config, row));
+  const auto special = std::stable_partition(
+      positions.begin(), positions.begin() + static_cast<std::ptrdiff_t>(before_padding),
+      [&](size_t i) { return !IsSpecial(config.special_tokens, inputs[i] & kTokenBits); });
   const auto usual = static_cast<size_t>(special - positions.begin());
   const auto count = static_cast<size_t>(MaskedPerRow(std::ssize(inputs)));
   for (size_t i = 0; i < count; ++i) {
-    // The number of targets is fixed: special tokens make up for usual ones that a row lacks.
-    const size_t end = i < usual ? usual : positions.size();
+    // The number of targets is fixed: special tokens make up for usual ones that a row lacks, and
+    // padding for both.
+    const size_t end = i < usual ? usual : i < before_padding ? before_padding : positions.size();
     std::swap(positions[i], positions[i + rng.Below(end - i)]);
     int32_t& input = inputs[positions[i]];
     targets[positions[i]] = input & kTokenBits;
@@ -62,6 +64,21 @@ void MaskRow(const ModelConfig& config, std::span<const int32_t> row, int64_t st
 }
 
 }  // namespace
+
+bool HasPadding(const ModelConfig& config) {
+  return !config.special_tokens.pad.empty() && !config.architecture().causal;
+}
+
+int32_t UnpaddedInputs(const ModelConfig& config, std::span<const int32_t> row) {
+  size_t count = row.size() - 1;
+  if (!HasPadding(config)) return static_cast<int32_t>(count);
+  const std::vector<int64_t>& pad = config.special_tokens.pad;
+  const auto is_pad = [&](int32_t token) {
+    return std::find(pad.begin(), pad.end(), UnmaskToken(token) & kTokenBits) != pad.end();
+  };
+  while (count > 1 && is_pad(row[count - 1])) --count;
+  return static_cast<int32_t>(count);
+}
 
 void PlaceRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
               std::span<int32_t> inputs, std::span<int32_t> targets) {

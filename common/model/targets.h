@@ -13,7 +13,8 @@ namespace atl {
 // Writes the inputs and targets of a row, which is one token longer and may have masked tokens
 // (common/masked_tokens.h). Of next tokens, targets are the row one further. Of masked tokens
 // (Devlin et al. 2019), 15% of the positions, at least one, are targets, none of them [CLS], [SEP]
-// or [PAD] (config.special_tokens) where the row has enough others; the input of such a
+// or [PAD] (config.special_tokens) where the row has enough others, and none of the padding at its
+// end where it has enough tokens before that; the input of such a
 // position is the mask in 80% of cases, any token in 10% and itself in 10%. Which ones they are
 // depends on the row's tokens and `step` alone, the optimizer's step that is being made (0:
 // validation): a row is masked anew whenever it comes again, and alike in every layout. Of images,
@@ -21,6 +22,14 @@ namespace atl {
 // behind them: a row has ModelConfig::RowNumbers, an image one target.
 void PlaceRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
               std::span<int32_t> inputs, std::span<int32_t> targets);
+
+// Whether rows may end with padding, which nothing attends to: of encoders whose config.json names
+// a [PAD].
+bool HasPadding(const ModelConfig& config);
+
+// How many of the inputs of a row (see PlaceRow) come before the [PAD]s at its end: at least 1, and
+// all where the model has no padding.
+int32_t UnpaddedInputs(const ModelConfig& config, std::span<const int32_t> row);
 
 // How many targets PlaceRow makes of so many rows, of whose positions the data masks
 // `masked_tokens`.

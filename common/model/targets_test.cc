@@ -101,6 +101,40 @@ TEST_CASE("special_tokens_are_targets_only_where_a_row_has_too_few_others") {
   CHECK(std::count(targets.begin(), targets.end(), 102) == CountTargets(config, 1, kLength, 0));
 }
 
+TEST_CASE("padding_at_a_rows_end_is_no_target_while_other_tokens_are_left") {
+  ModelConfig config = Bert();
+  config.special_tokens = {.pad = {0}, .cls = {101}, .sep = {102}};
+  REQUIRE(HasPadding(config));
+  for (const int32_t length : {int32_t{1}, int32_t{6}, int32_t{7}, int32_t{25}, int32_t{kLength}}) {
+    CAPTURE(length);
+    std::vector<int32_t> row = Row(500);
+    row[0] = 101;
+    row[length - 1] = 102;
+    std::fill(row.begin() + length, row.end(), 1 << kTokenTypeShift);  // [PAD] of segment 1
+    REQUIRE(UnpaddedInputs(config, row) == length);
+    const auto wanted = static_cast<int32_t>(CountTargets(config, 1, kLength, 0));
+    std::vector<int32_t> inputs(kLength), targets(kLength);
+    for (int64_t step = 0; step < 50; ++step) {
+      PlaceRow(config, row, step, inputs, targets);
+      const auto of_padding =
+          kLength - length - std::count(targets.begin() + length, targets.end(), kIgnoredTarget);
+      REQUIRE(of_padding == std::max(0, wanted - length));
+    }
+  }
+}
+
+TEST_CASE("rows_without_tokens_are_one_token_long_and_decoders_have_no_padding") {
+  ModelConfig config = Bert();
+  const std::vector<int32_t> row(kLength + 1, 0);
+  CHECK_FALSE(HasPadding(config));  // no [PAD]
+  CHECK(UnpaddedInputs(config, row) == kLength);
+  config.special_tokens.pad = {0};
+  CHECK(UnpaddedInputs(config, row) == 1);
+  config.family = ModelFamily::kLlama;
+  CHECK_FALSE(HasPadding(config));
+  CHECK(UnpaddedInputs(config, row) == kLength);
+}
+
 TEST_CASE("a_short_row_has_one_target") {
   std::vector<int32_t> inputs(3), targets(3);
   PlaceRow(Bert(), std::vector<int32_t>{1, 2, 3, 4}, 5, inputs, targets);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "kernels/cpu/cpu.h"
@@ -11,74 +12,95 @@
 namespace atl {
 namespace {
 
+using simd::F8;
 using simd::kLanes;
 using simd::V16;
 
-// One query of one head: `keys` and `values` are rows of `width` floats, `scores` has room for
-// `count` floats.
+// Vectors of eight: sums of sixteen lanes do not stay in AVX2's registers in loops as long as
+// these.
+constexpr int64_t kHalf = kLanes / 2;
+
+int64_t RoundUp(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
+ATOLL_INLINE F8 LoadHalf(const float* p) {
+  F8 v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+// scores[p] = query . keys[p] * scale for kRows rows of `width` floats.
+template <int kRows>
+ATOLL_INLINE void Score(const float* query, const float* keys, int64_t width, float scale,
+                        float* scores) {
+  F8 sums[kRows][2] = {};
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const F8 low = LoadHalf(query + i), high = LoadHalf(query + i + kHalf);
+#pragma GCC unroll 4
+    for (int row = 0; row < kRows; ++row) {
+      sums[row][0] += low * LoadHalf(keys + row * width + i);
+      sums[row][1] += high * LoadHalf(keys + row * width + i + kHalf);
+    }
+  }
+#pragma GCC unroll 4
+  for (int row = 0; row < kRows; ++row) {
+    V16 sum;
+    std::memcpy(&sum, sums[row], sizeof(sum));
+    scores[row] = simd::Sum(sum) * scale;
+  }
+}
+
+// out = sum over p of weights[p] * values[p] for kVectors * 8 channels of rows of `width` floats.
+template <int kVectors>
+ATOLL_INLINE void Weigh(const float* weights, const float* values, int64_t count, int64_t width,
+                        float sum, float* out) {
+  F8 sums[kVectors] = {};
+  for (int64_t p = 0; p < count; ++p) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; ++i) {
+      sums[i] += weights[p] * LoadHalf(values + p * width + i * kHalf);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) {
+    sums[i] /= sum;
+    std::memcpy(out + i * kHalf, &sums[i], sizeof(sums[i]));
+  }
+}
+
+// One query of one head. Rows have `width` floats, a multiple of 16; `scores` has room for `count`
+// floats, rounded up to such a multiple.
 ATOLL_KERNEL(AttendOne,
              (const float* query, const float* keys, const float* values, int64_t count,
               int64_t width, float scale, float softcap, float* scores, float* out),
              (query, keys, values, count, width, scale, softcap, scores, out)) {
-  // Four positions at a time: their sums do not wait for each other.
-  for (int64_t p = 0; p < count; p += 4) {
-    const int64_t last = count - 1;
-    const float* a = keys + p * width;
-    const float* b = keys + std::min(p + 1, last) * width;
-    const float* c = keys + std::min(p + 2, last) * width;
-    const float* d = keys + std::min(p + 3, last) * width;
-    V16 dot_a{}, dot_b{}, dot_c{}, dot_d{};
-    for (int64_t i = 0; i < width; i += kLanes) {
-      const V16 part = simd::LoadUpTo(query + i, width - i);
-      dot_a += part * simd::LoadUpTo(a + i, width - i);
-      dot_b += part * simd::LoadUpTo(b + i, width - i);
-      dot_c += part * simd::LoadUpTo(c + i, width - i);
-      dot_d += part * simd::LoadUpTo(d + i, width - i);
-    }
-    scores[p] = simd::Sum(dot_a) * scale;
-    if (p + 1 < count) scores[p + 1] = simd::Sum(dot_b) * scale;
-    if (p + 2 < count) scores[p + 2] = simd::Sum(dot_c) * scale;
-    if (p + 3 < count) scores[p + 3] = simd::Sum(dot_d) * scale;
+  constexpr int kRows = 4;  // at a time: their sums do not wait for each other
+  int64_t p = 0;
+  for (; p + kRows <= count; p += kRows) {
+    Score<kRows>(query, keys + p * width, width, scale, scores + p);
   }
+  for (; p < count; ++p) Score<1>(query, keys + p * width, width, scale, scores + p);
   V16 highest = simd::Splat(-INFINITY);
-  for (int64_t p = 0; p < count; p += kLanes) {
-    V16 score = simd::LoadUpTo(scores + p, count - p);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    V16 score = simd::Load(scores + i);
     if (softcap > 0) score = softcap * simd::Tanh(score / softcap);
-    simd::StoreUpTo(scores + p, score, count - p);
-    highest = simd::Max(highest, simd::KeepFirst(score, count - p, -INFINITY));
+    simd::Store(scores + i, simd::KeepFirst(score, count - i, -INFINITY));
+    highest = simd::Max(highest, simd::Load(scores + i));
   }
   const float largest = simd::Largest(highest);
   V16 sums{};
-  for (int64_t p = 0; p < count; p += kLanes) {
-    const V16 weight = simd::Exp(simd::LoadUpTo(scores + p, count - p) - largest);
-    simd::StoreUpTo(scores + p, weight, count - p);
-    sums += simd::KeepFirst(weight, count - p, 0);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const V16 weight = simd::KeepFirst(simd::Exp(simd::Load(scores + i) - largest), count - i, 0);
+    simd::Store(scores + i, weight);
+    sums += weight;
   }
   const float sum = simd::Sum(sums);
   // So many channels at a time that their sums stay in registers.
-  constexpr int64_t kBlock = 4 * kLanes;
+  constexpr int kMost = 8;
   int64_t i = 0;
-  for (; i + kBlock <= width; i += kBlock) {
-    V16 out_a{}, out_b{}, out_c{}, out_d{};
-    for (int64_t p = 0; p < count; ++p) {
-      const float* value = values + p * width + i;
-      out_a += scores[p] * simd::Load(value);
-      out_b += scores[p] * simd::Load(value + kLanes);
-      out_c += scores[p] * simd::Load(value + 2 * kLanes);
-      out_d += scores[p] * simd::Load(value + 3 * kLanes);
-    }
-    simd::Store(out + i, out_a / sum);
-    simd::Store(out + i + kLanes, out_b / sum);
-    simd::Store(out + i + 2 * kLanes, out_c / sum);
-    simd::Store(out + i + 3 * kLanes, out_d / sum);
+  for (; i + kMost * kHalf <= width; i += kMost * kHalf) {
+    Weigh<kMost>(scores, values + i, count, width, sum, out + i);
   }
-  for (; i < width; i += kLanes) {
-    V16 part{};
-    for (int64_t p = 0; p < count; ++p) {
-      part += scores[p] * simd::LoadUpTo(values + p * width + i, width - i);
-    }
-    simd::StoreUpTo(out + i, part / sum, width - i);
-  }
+  for (; i < width; i += kLanes) Weigh<2>(scores, values + i, count, width, sum, out + i);
 }
 
 class CachedBackend final : public CpuBackend, public SequenceCache {
@@ -116,35 +138,43 @@ class CachedBackend final : public CpuBackend, public SequenceCache {
   }
 
  private:
-  // Of one layer, for each key head: rows of its channels, by position.
+  // Of one layer, for each key head: rows of its channels, by position, filled up with zeroes to
+  // whole vectors.
   struct Kept {
     std::vector<std::vector<float>> keys, values;
   };
 
   void Keep(const Tensor& rows, const AttentionShape& shape,
             std::vector<std::vector<float>>* kept) const {
+    const auto width = static_cast<size_t>(RoundUp(shape.head_dim));
     kept->resize(static_cast<size_t>(shape.kv_heads));
     for (int64_t head = 0; head < shape.kv_heads; ++head) {
       std::vector<float>& own = (*kept)[static_cast<size_t>(head)];
-      own.resize(static_cast<size_t>(position_ * shape.head_dim));
+      own.resize(static_cast<size_t>(position_) * width);
       for (int64_t row = 0; row < rows.rows; ++row) {
         const float* from = Pointer(rows, row, head * shape.head_dim);
         own.insert(own.end(), from, from + shape.head_dim);
+        own.resize(static_cast<size_t>(position_ + row + 1) * width);
       }
     }
   }
 
   void Attend(const AttentionForward& op, const Kept& kept, int64_t head) const {
     const AttentionShape& shape = op.shape;
-    const int64_t width = shape.head_dim;
+    const int64_t width = RoundUp(shape.head_dim);
     const auto kv_head = static_cast<size_t>(head / (shape.heads / shape.kv_heads));
-    std::vector<float> scores(static_cast<size_t>(position_ + shape.seq_len));
+    // A query and its result in whole vectors, and scores.
+    std::vector<float> scratch(static_cast<size_t>(2 * width + RoundUp(position_ + shape.seq_len)));
+    float* const query = scratch.data();
+    float* const result = query + width;
     for (int64_t row = 0; row < shape.seq_len; ++row) {
       const int64_t end = position_ + row + 1;
       const int64_t begin = shape.window > 0 ? std::max<int64_t>(0, end - shape.window) : 0;
-      AttendOne(Pointer(op.q, row, head * width), kept.keys[kv_head].data() + begin * width,
+      std::copy_n(Pointer(op.q, row, head * shape.head_dim), shape.head_dim, query);
+      AttendOne(query, kept.keys[kv_head].data() + begin * width,
                 kept.values[kv_head].data() + begin * width, end - begin, width, shape.scale,
-                shape.softcap, scores.data(), Pointer(op.out, row, head * width));
+                shape.softcap, result + width, result);
+      std::copy_n(result, shape.head_dim, Pointer(op.out, row, head * shape.head_dim));
     }
   }
 

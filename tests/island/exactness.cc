@@ -1,5 +1,6 @@
 #include "tests/island/exactness.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -7,10 +8,13 @@
 #include <utility>
 
 #include "common/masked_tokens.h"
+#include "common/model/targets.h"
 #include "common/rng.h"
 
 namespace atl::worker {
 namespace {
+
+constexpr int32_t kPad = 7;
 
 double Difference(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
@@ -35,6 +39,20 @@ void MaskSome(const EngineJob& job, uint64_t seed, std::vector<int32_t>* tokens)
   }
 }
 
+// Every third sequence is whole; of the others, micro-batches of one layout or another have whole
+// ones alone.
+void PadSome(const EngineJob& job, uint64_t seed, std::vector<int32_t>* tokens) {
+  Rng rng(seed);
+  const int64_t row = job.sequence_length + 1;
+  for (int64_t r = 0; r < std::ssize(*tokens) / row; ++r) {
+    const auto begin = tokens->begin() + r * row, end = begin + row;
+    std::replace(begin, end, kPad, kPad + 1);
+    if (r % 3 == 0) continue;
+    const auto length = 1 + rng.Below(static_cast<uint64_t>(job.sequence_length));
+    std::fill(begin + static_cast<std::ptrdiff_t>(length), end, kPad);
+  }
+}
+
 std::unique_ptr<IslandNetwork> NetworkOf(const Trial& trial) {
   return trial.network ? trial.network(trial.plan) : std::make_unique<LocalNetwork>();
 }
@@ -51,6 +69,10 @@ ModelFamily FamilyOf(Kind kind) {
     case Kind::kLlama:
     case Kind::kLlamaTied:
       return ModelFamily::kLlama;
+    case Kind::kMistral:
+      return ModelFamily::kMistral;
+    case Kind::kQwen2:
+      return ModelFamily::kQwen2;
     case Kind::kQwen3:
       return ModelFamily::kQwen3;
     case Kind::kOlmo2:
@@ -58,6 +80,7 @@ ModelFamily FamilyOf(Kind kind) {
     case Kind::kGemma2:
       return ModelFamily::kGemma2;
     case Kind::kBert:
+    case Kind::kBertPadded:
       return ModelFamily::kBert;
   }
   __builtin_unreachable();
@@ -67,7 +90,7 @@ ModelFamily FamilyOf(Kind kind) {
 
 EngineJob JobOf(Kind kind, int64_t blocks) {
   const ModelFamily family = FamilyOf(kind);
-  const bool gpt2 = family == ModelFamily::kGpt2 || family == ModelFamily::kBert;
+  const bool bert = family == ModelFamily::kBert, gpt2 = family == ModelFamily::kGpt2 || bert;
   EngineJob job;
   job.model.family = family;
   job.model.vocab = 31;
@@ -77,12 +100,14 @@ EngineJob JobOf(Kind kind, int64_t blocks) {
   job.model.kv_heads = gpt2 ? 8 : 4;
   job.model.ffn = gpt2 ? 52 : 44;
   job.model.max_positions = 8;
-  job.model.tied_head = kind == Kind::kGpt2 || kind == Kind::kLlamaTied || kind == Kind::kGemma2 ||
-                        kind == Kind::kBert;
-  if (kind == Kind::kBert) {
+  job.model.tied_head =
+      kind == Kind::kGpt2 || kind == Kind::kLlamaTied || kind == Kind::kGemma2 || bert;
+  if (bert) {
     job.model.token_types = 2;
     job.model.mask_token = 3;
   }
+  if (kind == Kind::kBertPadded) job.model.special_tokens.pad = {kPad};
+  if (kind == Kind::kMistral) job.model.window = {.tokens = 3};
   if (kind == Kind::kGemma2) {
     job.model.window = {.tokens = 5, .period = 2};
     job.model.attention_softcap = 2;
@@ -194,6 +219,7 @@ Reference::Reference(const EngineJob& job, int steps, bool masked)
     // Every fifth step is short, so that the last micro-batches are short or empty.
     const int64_t rows = s % 5 == 4 ? job.batch_sequences / 2 + 1 : job.batch_sequences;
     tokens.push_back(RandomTokens(job, rows, 100 + static_cast<uint64_t>(s)));
+    if (HasPadding(job.model)) PadSome(job, static_cast<uint64_t>(s), &tokens.back());
     if (masked) MaskSome(job, static_cast<uint64_t>(s), &tokens.back());
     params.push_back(device.Get(LayerPart::kParameters));
     losses.push_back(device.Step(tokens.back(), kLearningRate).mean());

@@ -17,11 +17,25 @@ inline constexpr int kSteps = 20;
 inline constexpr double kLearningRate = 3e-3;
 inline constexpr int64_t kBatch = 12;
 
-enum class Kind { kGpt2, kGpt2Untied, kLlama, kLlamaTied, kQwen3, kOlmo2, kGemma2, kBert };
+enum class Kind {
+  kGpt2,
+  kGpt2Untied,
+  kLlama,
+  kLlamaTied,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kOlmo2,
+  kGemma2,
+  kBert,
+  kBertPadded,  // on sequences of unlike length
+};
 // What every layout is tried with.
 inline constexpr Kind kFamilies[] = {Kind::kGpt2, Kind::kLlama};
 // Those whose blocks are made of other parts, with layouts that have everything.
-inline constexpr Kind kOtherFamilies[] = {Kind::kQwen3, Kind::kOlmo2, Kind::kGemma2, Kind::kBert};
+inline constexpr Kind kOtherFamilies[] = {Kind::kMistral,   Kind::kQwen2,  Kind::kQwen3,
+                                          Kind::kOlmo2,     Kind::kGemma2, Kind::kBert,
+                                          Kind::kBertPadded};
 
 // A tiny model of so many blocks, embedding and head, and steps of kBatch sequences.
 EngineJob JobOf(Kind kind, int64_t blocks = 4);

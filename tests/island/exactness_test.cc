@@ -88,20 +88,6 @@ TEST_CASE("where_the_loss_counts_some_targets_layouts_train_as_one_device_does")
   }
 }
 
-// Each by one layout with three unlike replicas and recomputation, and, where its heads can be cut,
-// one with tensor parallelism, two workers and messages in chunks. In double precision: norms of
-// small queries amplify rounding.
-TEST_CASE("the other families train as one device does") {
-  Variation variation{.compute = DType::kFloat64, .limits = {1e-10, 1e-8, 1e-8}};
-  for (const Kind kind : kOtherFamilies) {
-    variation.pieces = 1;
-    CheckExact(kind, Replicas().back(), variation);
-    if (JobOf(kind).model.architecture().qk_norm == QkNorm::kAllHeads) continue;
-    variation.pieces = 4;
-    CheckExact(kind, TensorParallel().back(), variation);
-  }
-}
-
 // Replicas that own all of the state, or share it; and tensor parallelism with either.
 TEST_CASE("layouts_with_every_optimizer_train_as_one_device_does") {
   // Muon and RMSprop amplify the rounding of what a gradient has little of.

@@ -17,14 +17,16 @@ class LayerBase : public Layer {
   absl::Status Forward(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
                        const Tensor& output, const Stash& stash) const final {
     Exec exec = Start(call);
-    DoForward(exec, {call.shape, memory, call.constants, stash, input, output, call.evaluates});
+    DoForward(exec, {call.shape, memory, call.constants, stash, input, output, call.lengths,
+                     call.evaluates});
     return exec.status();
   }
   absl::Status BackwardInput(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
                              const Tensor& grad_output, const Tensor& grad_input,
                              const Stash& stash) const final {
     Exec exec = Start(call);
-    DoBackwardInput(exec, {call.shape, memory, call.constants, stash, input, grad_output},
+    DoBackwardInput(exec,
+                    {call.shape, memory, call.constants, stash, input, grad_output, call.lengths},
                     grad_input);
     return exec.status();
   }
@@ -61,7 +63,8 @@ class LayerBase : public Layer {
     Tensor constants;
     Stash stash;
     Tensor input;
-    Tensor output;  // of BackwardInput and BackwardWeight: grad_output
+    Tensor output;        // of BackwardInput and BackwardWeight: grad_output
+    Tensor lengths = {};  // see LayerCall
     bool evaluates = false;
   };
 

@@ -71,6 +71,9 @@ struct LayerCall {
   Tensor constants;                      // from Model::InitConstants
   Communicator* communicator = nullptr;  // of the tensor-parallel group; null for a whole model
   bool evaluates = false;                // running statistics stand for those of the micro-batch
+  // int32 [1, shape.rows]: tokens of each sequence before its padding, which nothing attends to.
+  // Absent: all of them.
+  Tensor lengths = {};
 };
 
 // That the call has the communicator of the part's rank.

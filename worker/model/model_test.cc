@@ -399,16 +399,19 @@ TEST_CASE("a pass over new tokens alone gives the logits of a pass over all of t
     config.d_model = head_dim * config.heads;
     config.head_channels = 0;
   }
-  if (family == ModelFamily::kMistral || family == ModelFamily::kGemma2) config.window.tokens = 4;
+  if (family == ModelFamily::kMistral) config.window.tokens = 4;
+  if (family == ModelFamily::kGemma2) config.window.tokens = 20;
   if (family == ModelFamily::kGemma2) config.attention_softcap = 0.05;
+  config.max_positions = 40;
   CachedCpuBackend cached = NewCachedCpuBackend(2);
   SequenceCache* cache = cached.cache;
-  Subject with(config, std::move(cached.backend), {1, 12, false});
-  Subject without(config, NewCpuBackend(1), {1, 12, false});
-  const std::vector<int32_t> tokens = Tokens(12, 3);
+  Subject with(config, std::move(cached.backend), {1, 40, false});
+  Subject without(config, NewCpuBackend(1), {1, 40, false});
+  const std::vector<int32_t> tokens = Tokens(40, 3);
   std::vector<float> got(29), expected(29);
   size_t passed = 0;
-  for (const size_t length : {3, 4, 5, 8, 12}) {  // also several new tokens in one pass
+  // Also several new tokens in one pass.
+  for (const size_t length : {3, 4, 5, 8, 12, 16, 17, 30, 39, 40}) {
     cache->StartPass(static_cast<int64_t>(passed));
     REQUIRE(with.runner->Logits(std::span(tokens).subspan(passed, length - passed), got).ok());
     REQUIRE(without.runner->Logits(std::span(tokens).first(length), expected).ok());
@@ -416,7 +419,7 @@ TEST_CASE("a pass over new tokens alone gives the logits of a pass over all of t
     passed = length;
   }
   // A context that is full goes on with its newer half.
-  REQUIRE(Generate(*with.runner, cache, tokens, {.count = 30, .temperature = 0})->size() == 30);
+  REQUIRE(Generate(*with.runner, cache, tokens, {.count = 70, .temperature = 0})->size() == 70);
 }
 
 }  // namespace

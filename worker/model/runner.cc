@@ -46,6 +46,9 @@ absl::Status ModelRunner::Allocate() {
 
   const int64_t n = stage.shape.tokens();
   const auto carve = [&](Carver carver) {
+    if (HasPadding(model_.config())) {
+      lengths_ = carver.Take(DType::kInt32, 1, options_.micro_batch_rows);
+    }
     targets_ = carver.Take(DType::kInt32, 1, n);
     totals_ = carver.Take(StateType(model_.compute()), 1, kLossTotals);
     constants_ = model_.Constants(options_.seq_len, nullptr);
@@ -57,7 +60,8 @@ absl::Status ModelRunner::Allocate() {
   ATOLL_ASSIGN_OR_RETURN(memory_, backend_.Allocate(carve(Carver(nullptr))));
   carve(Carver(memory_.data()));
   const int64_t inputs = options_.micro_batch_rows * model_.config().InputNumbers(options_.seq_len);
-  ATOLL_ASSIGN_OR_RETURN(staging_, backend_.AllocateHost((inputs + n) * SizeOf(DType::kInt32)));
+  ATOLL_ASSIGN_OR_RETURN(staging_, backend_.AllocateHost((options_.micro_batch_rows + inputs + n) *
+                                                         SizeOf(DType::kInt32)));
   return model_.InitConstants(backend_, *stream_, constants_);
 }
 
@@ -86,6 +90,9 @@ ModelRunner::Batch ModelRunner::MakeBatch(std::span<const int32_t> tokens, int64
     PlaceRow(model_.config(), tokens.subspan(r * row, row), step,
              std::span(batch.inputs).subspan(r * length, length),
              std::span(batch.targets).subspan(r * each, each));
+    if (lengths_.present()) {
+      batch.lengths.push_back(UnpaddedInputs(model_.config(), tokens.subspan(r * row, row)));
+    }
   }
   return batch;
 }
@@ -93,7 +100,7 @@ ModelRunner::Batch ModelRunner::MakeBatch(std::span<const int32_t> tokens, int64
 void ModelRunner::StageTokens(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                               int slot) {
   const int64_t n = stage_->shape(slot).tokens();
-  auto* staged = static_cast<int32_t*>(staging_.data());
+  auto* staged = static_cast<int32_t*>(staging_.data()) + options_.micro_batch_rows;
   std::copy(inputs.begin(), inputs.end(), staged);
   backend_.CopyToDevice(*stream_, stage_->input(slot), staged);
   if (targets.empty()) return;
@@ -102,15 +109,27 @@ void ModelRunner::StageTokens(std::span<const int32_t> inputs, std::span<const i
   backend_.CopyToDevice(*stream_, targets_.Columns(0, n), targets_staged);
 }
 
+Tensor ModelRunner::StageLengths(std::span<const int32_t> lengths, int64_t seq_len) {
+  if (std::all_of(lengths.begin(), lengths.end(), [&](int32_t n) { return n == seq_len; })) {
+    return {};
+  }
+  ATOLL_CHECK(lengths_.present(), "this model has no padding");
+  auto* const staged = static_cast<int32_t*>(staging_.data());
+  std::copy(lengths.begin(), lengths.end(), staged);
+  const Tensor here = lengths_.Columns(0, std::ssize(lengths));
+  backend_.CopyToDevice(*stream_, here, staged);
+  return here;
+}
+
 absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool train,
-                                        HostReals& totals) {
+                                        const Tensor& lengths, HostReals& totals) {
   backend_.Zero(*stream_, totals_);
-  ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(!train), slot, 0, Tensor()));
+  ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(!train, lengths), slot, 0, Tensor()));
   ATOLL_RETURN_IF_ERROR(stage_->Loss(Call(), slot, 0, targets_, totals_,
                                      1.0f / static_cast<float>(batch_tokens), train));
   if (train) {
     stage_->StartBackward(slot);
-    ATOLL_RETURN_IF_ERROR(stage_->Backward(Call(), slot, 0, Tensor()));
+    ATOLL_RETURN_IF_ERROR(stage_->Backward(Call(false, lengths), slot, 0, Tensor()));
   }
   // Last, because a device may wait for a copy to memory that is not pinned.
   backend_.CopyToHost(*stream_, totals.data(), totals_);
@@ -135,9 +154,16 @@ absl::StatusOr<LossSum> ModelRunner::RunBatch(const Batch& batch, bool train) {
         std::span(batch.inputs)
             .subspan(static_cast<size_t>(first * inputs), static_cast<size_t>(shape.rows * inputs)),
         std::span(batch.targets).subspan(begin, n), slot);
+    Tensor lengths;
+    if (!batch.lengths.empty()) {
+      lengths =
+          StageLengths(std::span(batch.lengths)
+                           .subspan(static_cast<size_t>(first), static_cast<size_t>(shape.rows)),
+                       seq_len);
+    }
     HostReals totals(totals_.dtype, kLossTotals);
     const absl::Status status =
-        RunMicroBatch(slot, std::max<int64_t>(1, sum.tokens), train, totals);
+        RunMicroBatch(slot, std::max<int64_t>(1, sum.tokens), train, lengths, totals);
     stage_->Finish(slot);
     ATOLL_RETURN_IF_ERROR(status);
     sum.nats += totals[0];

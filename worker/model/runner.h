@@ -59,6 +59,8 @@ class ModelRunner {
   struct Batch {
     std::vector<int32_t> inputs, targets;
     int64_t rows = 0;
+    // Of each row, the inputs before its padding: see UnpaddedInputs. Empty: rows have none.
+    std::vector<int32_t> lengths = {};
   };
   // Of rows of T + 1 tokens: see PlaceRow.
   Batch MakeBatch(std::span<const int32_t> tokens, int64_t rows, int64_t step) const;
@@ -92,13 +94,16 @@ class ModelRunner {
       : backend_(backend), model_(model), options_(options) {}
 
   absl::Status Allocate();
-  StageCall Call(bool evaluates = false) {
-    return {backend_, *stream_, workspace_, constants_, options_.communicator, evaluates};
+  StageCall Call(bool evaluates = false, const Tensor& lengths = {}) {
+    return {backend_, *stream_, workspace_, constants_, options_.communicator, evaluates, lengths};
   }
   // `targets` may be empty.
   void StageTokens(std::span<const int32_t> inputs, std::span<const int32_t> targets, int slot);
   absl::StatusOr<LossSum> RunBatch(const Batch& batch, bool train);
-  absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, HostReals& totals);
+  // On the device; absent where all sequences are whole.
+  Tensor StageLengths(std::span<const int32_t> lengths, int64_t seq_len);
+  absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, const Tensor& lengths,
+                             HostReals& totals);
   absl::Status RunLogits(int slot, bool all, std::span<float> logits);
 
   Backend& backend_;
@@ -108,7 +113,8 @@ class ModelRunner {
   std::vector<LayerState> layers_;
   std::unique_ptr<Stage> stage_;
   Buffer memory_;   // everything below that lies in the backend
-  Buffer staging_;  // on the host: tokens and targets of a micro-batch
+  Buffer staging_;  // on the host: lengths, tokens and targets of a micro-batch
+  Tensor lengths_;  // absent where the model has no padding
   Tensor targets_, totals_, constants_;
   Workspace workspace_;
 };

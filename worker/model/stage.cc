@@ -278,14 +278,19 @@ LayerMemory Stage::Memory(int index) const {
   return memory;
 }
 
-LayerCall Stage::Call(const StageCall& call, const BatchShape& shape) const {
-  return {call.backend,   call.stream,       call.workspace, shape,
-          call.constants, call.communicator, call.evaluates};
+LayerCall Stage::Call(const StageCall& call, const ForwardSlot& slot, int piece) const {
+  Tensor lengths = call.lengths;
+  if (lengths.present()) {
+    const PieceRows rows = RowsOfPiece(slot.shape.rows, slot.pieces, piece);
+    lengths = lengths.Columns(rows.first, rows.rows);
+  }
+  return {call.backend,   call.stream,       call.workspace, PieceShape(slot, piece),
+          call.constants, call.communicator, call.evaluates, lengths};
 }
 
 absl::Status Stage::ForwardLayer(const StageCall& call, const ForwardSlot& slot, int piece,
                                  int index, const Tensor& output, void* stash) {
-  return layer(index).Forward(Call(call, PieceShape(slot, piece)), Memory(index),
+  return layer(index).Forward(Call(call, slot, piece), Memory(index),
                               LayerInput(slot, piece, index), Part(slot, piece, output),
                               {Part(slot, piece, index, stash, StashKind::kForward), nullptr});
 }
@@ -306,7 +311,8 @@ absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
                        slot.shape.seq_len,
                        address(boundary.data),
                        address(call.workspace.data),
-                       static_cast<int64_t>(call.evaluates)};
+                       static_cast<int64_t>(call.evaluates),
+                       address(call.lengths.data)};
   return call.backend.Repeat(call.stream, key, work);
 }
 
@@ -334,7 +340,9 @@ absl::Status Stage::ForwardLast(const StageCall& call, int s) {
   const Tensor input = LayerInput(slot, 0, head);
   for (int64_t r = 0; r < slot.shape.rows; ++r) {
     const int64_t last = (r + 1) * slot.shape.seq_len - 1;
-    ATOLL_RETURN_IF_ERROR(layer(head).Forward(Call(call, {1, 1}), Memory(head), input.Rows(last, 1),
+    LayerCall one = Call(call, slot, 0);
+    one.shape = {1, 1};
+    ATOLL_RETURN_IF_ERROR(layer(head).Forward(one, Memory(head), input.Rows(last, 1),
                                               slot.outputs[head].Rows(r, 1),
                                               {slot.stashes[head], nullptr}));
   }
@@ -354,7 +362,7 @@ absl::Status Stage::Loss(const StageCall& call, int s, int piece, const Tensor& 
                           .dlogits = train ? logits : Tensor(),
                           .totals = totals.Columns(0, 2),
                           .grad_scale = grad_scale};
-  return model_.Loss(Call(call, PieceShape(slot, piece)), loss);
+  return model_.Loss(Call(call, slot, piece), loss);
 }
 
 absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot& slot, int piece,
@@ -370,14 +378,14 @@ absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot&
     ATOLL_RETURN_IF_ERROR(
         ForwardLayer(call, slot, piece, index, output, backward.recomputed[index]));
   }
-  return layer(index).BackwardInput(Call(call, PieceShape(slot, piece)), Memory(index),
+  return layer(index).BackwardInput(Call(call, slot, piece), Memory(index),
                                     LayerInput(slot, piece, index), GradOutput(slot, piece, index),
                                     Part(slot, piece, own), StashOf(slot, piece, index));
 }
 
 void Stage::LayerBackwardWeight(const StageCall& call, const ForwardSlot& slot, int piece,
                                 int index) {
-  layer(index).BackwardWeight(Call(call, PieceShape(slot, piece)), Memory(index),
+  layer(index).BackwardWeight(Call(call, slot, piece), Memory(index),
                               LayerInput(slot, piece, index), GradOutput(slot, piece, index),
                               StashOf(slot, piece, index));
 }

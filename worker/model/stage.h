@@ -58,6 +58,7 @@ struct StageCall {
   Tensor constants;     // from Model::InitConstants
   Communicator* communicator = nullptr;
   bool evaluates = false;  // see LayerCall
+  Tensor lengths = {};     // likewise, of the whole micro-batch
 };
 
 inline constexpr int64_t kLossTotals = 3;
@@ -164,7 +165,7 @@ class Stage {
   Tensor LayerInput(const ForwardSlot& slot, int piece, int index) const;
   Tensor GradOutput(const ForwardSlot& slot, int piece, int index) const;
   Stash StashOf(const ForwardSlot& slot, int piece, int index) const;
-  LayerCall Call(const StageCall& call, const BatchShape& shape) const;
+  LayerCall Call(const StageCall& call, const ForwardSlot& slot, int piece) const;
   // Work that is repeated in every step; `which`: the chunk, or the layer. `boundary`: the
   // caller's.
   absl::Status Repeat(const StageCall& call, Work what, int slot, int which, const Tensor& boundary,

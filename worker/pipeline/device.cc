@@ -5,6 +5,7 @@
 #include "common/bytes_text.h"
 #include "common/check.h"
 #include "common/model/optimizer_state.h"
+#include "common/model/targets.h"
 #include "worker/model/exec.h"
 
 namespace atl::worker {
@@ -244,6 +245,10 @@ int64_t Device::CarveRun(const EngineJob& job, void* memory, int commit_slots) {
   if (sends > 0) run_.output = carver.Take(job.compute, n, sends);
   if (sends_back > 0) run_.grad_input = carver.Take(job.compute, n, sends_back);
   run_.targets = carver.Take(DType::kInt32, 1, n);
+  if (HasPadding(job.model)) {
+    run_.lengths =
+        carver.Take(DType::kInt32, 1, role_->micro_batches * role_->micro_batch_sequences);
+  }
   run_.totals = carver.Take(StateType(job.compute), role_->micro_batches, kLossTotals);
   const Tensor constants = model_->Constants(job.sequence_length, nullptr);
   run_.constants = model_->Constants(job.sequence_length,
@@ -330,8 +335,10 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
   CarveRun(job, run_memory_.data(), commit_slots);
   const int64_t rows = role.micro_batches * role.micro_batch_sequences;
   host_input_numbers_ = rows * job.model.InputNumbers(job.sequence_length);
-  const int64_t numbers = host_input_numbers_ + rows * job.sequence_length;
+  host_lengths_ = host_input_numbers_ + rows * job.sequence_length;
+  const int64_t numbers = host_lengths_ + rows;
   ATOLL_ASSIGN_OR_RETURN(host_tokens_, compute().AllocateHost(numbers * SizeOf(DType::kInt32)));
+  std::fill_n(host_lengths(), rows, static_cast<int32_t>(job.sequence_length));
   return model_->InitConstants(compute(), *stream_, run_.constants);
 }
 

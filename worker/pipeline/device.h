@@ -56,7 +56,9 @@ struct HeldState {
 struct RunMemory {
   Tensor output, grad_input;  // of a stage, on its way to another device: [N, the widest's columns]
   Tensor targets;             // of a micro-batch: int32 [1, N]
-  Tensor totals;              // loss by micro-batch: f32 [micro-batches, kLossTotals]
+  // Of all micro-batches, by sequence: see LayerCall. int32; absent where the model has no padding.
+  Tensor lengths;
+  Tensor totals;  // loss by micro-batch: f32 [micro-batches, kLossTotals]
   Tensor constants;
   Tensor commit;  // f64 [1, commit_slots]
   Workspace workspace;
@@ -89,6 +91,7 @@ class Device {
   const RunMemory& run() const { return run_; }
   int32_t* host_inputs() { return static_cast<int32_t*>(host_tokens_.data()); }
   int32_t* host_targets() { return host_inputs() + host_input_numbers_; }
+  int32_t* host_lengths() { return host_inputs() + host_lengths_; }
   Optimizer& optimizer() { return *optimizer_; }
 
   // In the plan: by layer, then the table's copy. The optimizer's layers, in its order.
@@ -166,7 +169,8 @@ class Device {
   std::unique_ptr<Optimizer> optimizer_;
   std::map<int32_t, std::unique_ptr<Stage>> stages_;
   Buffer run_memory_, host_tokens_;
-  int64_t host_input_numbers_ = 0;  // of these; targets lie behind
+  int64_t host_input_numbers_ = 0;  // of these; targets lie behind, and lengths from host_lengths_
+  int64_t host_lengths_ = 0;
   RunMemory run_;
 
   std::unique_ptr<LayerCopies> copies_;  // with staging_

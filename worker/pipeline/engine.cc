@@ -237,13 +237,16 @@ void Engine::Impl::PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, i
     PlaceRow(job_->model, tokens.subspan(r * row, row), step,
              {run.device.host_inputs() + r * (row - 1), row - 1},
              {run.device.host_targets() + r * targets, targets});
+    run.device.host_lengths()[r] = UnpaddedInputs(job_->model, tokens.subspan(r * row, row));
   }
 }
 
-// Devices with an embedding or a head need their replica's sequences, which lie side by side.
+// Devices with an embedding or a head need their replica's sequences, which lie side by side; so do
+// all others where sequences may have padding.
 absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const SequenceReader& read,
                                       bool train) {
   const auto dealt = DealSequences(plan_, request.sequences);
+  const bool padding = HasPadding(job_->model);
   const auto head = static_cast<int32_t>(job_->model.layers) + 1;
   for (size_t r = 0; r < dealt.size(); ++r) {
     int64_t rows = 0;
@@ -252,10 +255,8 @@ absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const Sequence
     for (const auto& run : runs_) {
       if (run->device.idle() || run->device.role().replica != static_cast<int32_t>(r)) continue;
       run->input.micro_batches = dealt[r];
-      if (rows == 0 ||
-          (!run->device.role().HoldsLayer(0) && !run->device.role().HoldsLayer(head))) {
-        continue;
-      }
+      const DeviceRole& role = run->device.role();
+      if (rows == 0 || (!role.HoldsLayer(0) && !role.HoldsLayer(head) && !padding)) continue;
       tokens_.resize(static_cast<size_t>(rows * job_->model.RowNumbers(job_->sequence_length)));
       if (!have) ATOLL_RETURN_IF_ERROR(read(dealt[r][0].first_row, tokens_));
       have = true;

@@ -86,14 +86,24 @@ Tensor Executor::Boundary(const Tensor& memory, int32_t layer, int64_t rows) con
   return {memory.data, memory.dtype, rows * job_.sequence_length, cols};
 }
 
-StageCall Executor::Call(const StageRun& run) {
+// Of a micro-batch, where one of its sequences has padding.
+Tensor Executor::Lengths(int32_t m) {
+  if (!device_.run().lengths.present()) return {};
+  const int64_t first = m * device_.role().micro_batch_sequences, rows = Shape(m).rows;
+  const int32_t* const host = device_.host_lengths() + first;
+  const bool whole =
+      std::all_of(host, host + rows, [&](int32_t n) { return n == job_.sequence_length; });
+  return whole ? Tensor() : device_.run().lengths.Columns(first, rows);
+}
+
+StageCall Executor::Call(const StageRun& run, int32_t m) {
   Communicator* group = run.group.get();
   if (group != nullptr && !result_->device.timed) {
     group = communicators_.at(run.role->tensor_group).get();
   }
   return {
       device_.compute(), device_.stream(), device_.run().workspace, device_.run().constants, group,
-      !input_->train};
+      !input_->train,    Lengths(m)};
 }
 
 Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers,
@@ -199,6 +209,9 @@ absl::Status Executor::Begin() {
   }
   waiting_number_ = 0;
   backend.Zero(device_.stream(), device_.run().totals);
+  if (device_.run().lengths.present()) {
+    backend.CopyToDevice(device_.stream(), device_.run().lengths, device_.host_lengths());
+  }
   if (!input_->train) return absl::OkStatus();
   if (gradients_dirty_) {
     for (HeldState* held : device_.planned()) backend.Zero(device_.stream(), held->state.grads());
@@ -300,10 +313,10 @@ absl::Status Executor::Forward(StageRun& run, int32_t m) {
 
 absl::Status Executor::ForwardPiece(StageRun& run, int32_t m, int piece, const Tensor& output) {
   const int slot = run.slot[m];
-  ATOLL_RETURN_IF_ERROR(run.stage->Forward(Call(run), slot, piece, output));
+  ATOLL_RETURN_IF_ERROR(run.stage->Forward(Call(run, m), slot, piece, output));
   if (!run.stage->has_head()) return absl::OkStatus();
   const auto tokens = static_cast<float>(std::max<int64_t>(1, input_->counted_tokens));
-  return run.stage->Loss(Call(run), slot, piece, device_.run().targets,
+  return run.stage->Loss(Call(run, m), slot, piece, device_.run().targets,
                          device_.run().totals.Rows(m, 1), 1.0f / tokens, input_->train);
 }
 
@@ -357,9 +370,9 @@ absl::Status Executor::Backward(StageRun& run, int32_t m) {
 absl::Status Executor::BackwardPiece(StageRun& run, int32_t m, int piece,
                                      const Tensor& grad_input) {
   if (!run.role->fused) {
-    return run.stage->BackwardInput(Call(run), run.slot[m], piece, grad_input);
+    return run.stage->BackwardInput(Call(run, m), run.slot[m], piece, grad_input);
   }
-  return run.stage->Backward(Call(run), run.slot[m], piece, grad_input);
+  return run.stage->Backward(Call(run, m), run.slot[m], piece, grad_input);
 }
 
 // ---- W ----
@@ -368,7 +381,7 @@ void Executor::WeightLayer(StageRun& run, int32_t m) {
   const int index = --run.weight_layers[m];
   const int32_t layer = run.role->plan.first_layer + index;
   const Instant start = SteadyNow();
-  if (computes()) run.stage->BackwardWeight(Call(run), run.slot[m], index);
+  if (computes()) run.stage->BackwardWeight(Call(run, m), run.slot[m], index);
   const Duration took =
       Done(start, Op(PlanOpKind::kWeightGradient, run.role->stage, m), layer, 1, Shape(m).rows);
   result_->device.spans.back().layer = layer;

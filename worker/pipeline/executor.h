@@ -219,7 +219,8 @@ class Executor {
   Tensor Boundary(const Tensor& memory, int32_t layer, int64_t rows) const;
   Tensor Rows(const Tensor& whole, int64_t first, int64_t rows) const;
   const Model& model() const { return device_.model(); }
-  StageCall Call(const StageRun& run);
+  Tensor Lengths(int32_t m);
+  StageCall Call(const StageRun& run, int32_t m);
   bool computes() const { return !options_.emulation.only; }
   // Ends an operation that began at `start`: waits for the rest of its emulated time. Returns how
   // long it took.

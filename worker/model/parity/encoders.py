@@ -11,6 +11,9 @@ BERT = {
     "max_position_embeddings": 20, "type_vocab_size": 2, "layer_norm_eps": 1e-12,
     "mask_token_id": 3,
 }
+# Of each sequence of a batch, the tokens before its padding.
+PADDED = {**BERT, "pad_token_id": 0}
+LENGTHS = (16, 11, 6)
 
 
 def shapes(c):
@@ -42,7 +45,7 @@ def shapes(c):
     yield "cls.predictions.bias", (c["vocab_size"],)
 
 
-def forward(c, p, ids, types):
+def forward(c, p, ids, types, lengths=None):
     heads = c["num_attention_heads"]
 
     def norm(x, name):
@@ -63,6 +66,9 @@ def forward(c, p, ids, types):
         q, k, v = (split(linear(x, h + f"attention.self.{name}"))
                    for name in ("query", "key", "value"))
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        if lengths is not None:
+            padding = torch.arange(ids.shape[1]) >= torch.tensor(lengths)[:, None]
+            scores = scores.masked_fill(padding[:, None, None, :], -math.inf)
         out = (scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
         x = norm(x + linear(out, h + "attention.output.dense"), h + "attention.output.LayerNorm")
         hidden = F.gelu(linear(x, h + "intermediate.dense"))

@@ -21,12 +21,13 @@ inline constexpr int64_t kRows = 3, kSeqLen = 16;
 // Folders of fixtures.
 inline const std::vector<std::string> kModels = {
     "bert",    "gpt2",  "llama", "llama_tied", "llama3", "llama_linear", "llama_yarn",
-    "mistral", "qwen2", "qwen3", "olmo2",      "gemma2", "phi3"};
+    "mistral", "qwen2", "qwen3", "olmo2",      "gemma2", "phi3",         "bert_padded"};
 // Of these, what GPUs are tested with, and what stands in for them: together every operation.
-inline const std::vector<std::string> kGpuModels = {
-    "bert", "gpt2", "llama", "llama_tied", "mistral", "qwen2", "qwen3", "olmo2", "gemma2", "phi3"};
-inline const std::vector<std::string> kEmulatedModels = {"bert", "gpt2", "llama_tied", "olmo2",
-                                                         "gemma2"};
+inline const std::vector<std::string> kGpuModels = {"bert",    "gpt2",  "llama",      "llama_tied",
+                                                    "mistral", "qwen2", "qwen3",      "olmo2",
+                                                    "gemma2",  "phi3",  "bert_padded"};
+inline const std::vector<std::string> kEmulatedModels = {"bert",  "gpt2",   "llama_tied",
+                                                         "olmo2", "gemma2", "bert_padded"};
 // Of a gradient in bf16, in units of a tensor's largest number: few channels average little out.
 inline double Bfloat16Tolerance(const ModelConfig& config) {
   return config.d_model < 32 ? 0.15 : 0.06;
@@ -97,9 +98,10 @@ class Fixture {
   const ModelRunner::Batch& Batch(int64_t index) const {
     return batches_[static_cast<size_t>(index) % batches_.size()];
   }
-  // Of batch 0, one sequence.
+  // Of batch 0, one sequence without its padding.
   std::span<const int32_t> Sequence(int64_t row) const {
-    return std::span(batches_[0].inputs).subspan(row * kSeqLen, kSeqLen);
+    const int64_t length = batches_[0].lengths.empty() ? kSeqLen : batches_[0].lengths[row];
+    return std::span(batches_[0].inputs).subspan(row * kSeqLen, length);
   }
 
   std::vector<float> Read(const Tensor& tensor) {
@@ -156,10 +158,12 @@ class Fixture {
     }
     const std::vector<int32_t> inputs = Integers("inputs"), targets = Integers("targets");
     const std::vector<int32_t> types = Integers("types");
+    std::vector<int32_t> lengths;
+    if (expected_.tensors().contains("lengths")) lengths = Integers("lengths");
     constexpr size_t kSize = kRows * kSeqLen;
     for (size_t at = 0; at < inputs.size(); at += kSize) {
       const auto begin = targets.begin() + static_cast<std::ptrdiff_t>(at);
-      ModelRunner::Batch batch{{}, {begin, begin + kSize}, kRows};
+      ModelRunner::Batch batch{{}, {begin, begin + kSize}, kRows, lengths};
       for (size_t i = at; i < at + kSize; ++i) {
         batch.inputs.push_back(inputs[i] | types[i % types.size()] << kTokenTypeShift);
       }

@@ -10,6 +10,7 @@ model, and expected.safetensors with
 
     tokens        [batches, rows, T + 1]; of an encoder instead inputs, targets and types,
                   [batches, rows, T] each
+    lengths       [rows], in all batches, where sequences have padding
     logits        [rows, T, vocab] of the first batch
     grad.<name>   gradient of the first batch's mean loss, for every parameter
     losses        [steps] mean losses of AdamW steps over the batches in turn, before each step
@@ -125,7 +126,12 @@ def make(folder, config, shapes, forward):
         inputs[:, :, 2::5] = config["mask_token_id"]
         types = (torch.arange(T) >= T // 2).long().expand_as(inputs)
         extra = {"inputs": inputs, "targets": targets, "types": types}
-        decoder, forward = forward, lambda c, p, ids: decoder(c, p, ids, types[0])
+        lengths = encoders.LENGTHS if "pad_token_id" in config else None
+        if lengths:
+            padding = (torch.arange(T) >= torch.tensor(lengths)[:, None]).expand_as(inputs)
+            inputs[padding], targets[padding] = config["pad_token_id"], -100
+            extra["lengths"] = torch.tensor(lengths)
+        decoder, forward = forward, lambda c, p, ids: decoder(c, p, ids, types[0], lengths)
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     write_safetensors(folder / "model.safetensors", params)
@@ -189,6 +195,7 @@ def main():
     for name, config in decoders.CONFIGS.items():
         make(here / name, config, decoders.shapes, decoders.forward)
     make(here / "bert", encoders.BERT, encoders.shapes, encoders.forward)
+    make(here / "bert_padded", encoders.PADDED, encoders.shapes, encoders.forward)
 
 
 if __name__ == "__main__":

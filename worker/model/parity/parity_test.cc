@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 
 #include "kernels/bfloat16.h"
@@ -36,12 +37,14 @@ TEST_CASE("logits are PyTorch's") {
   const std::vector<float> expected = fixture.Expected("logits");
   const int64_t row_size = static_cast<int64_t>(expected.size()) / kRows;
   for (int64_t row = 0; row < kRows; ++row) {
-    std::vector<float> logits(static_cast<size_t>(row_size));
-    Must(fixture.runner().Logits(fixture.Sequence(row), logits));
-    REQUIRE(Difference(logits, std::span(expected).subspan(row * row_size, row_size)) < kTolerance);
-    const size_t vocab = logits.size() / kSeqLen;
+    const std::span<const int32_t> sequence = fixture.Sequence(row);
+    const size_t vocab = static_cast<size_t>(row_size) / kSeqLen;
+    std::vector<float> logits(sequence.size() * vocab);
+    Must(fixture.runner().Logits(sequence, logits));
+    REQUIRE(Difference(logits, std::span(expected).subspan(row * row_size, logits.size())) <
+            kTolerance);
     std::vector<float> last(vocab);
-    Must(fixture.runner().Logits(fixture.Sequence(row), last));
+    Must(fixture.runner().Logits(sequence, last));
     REQUIRE(Difference(last, std::span(logits).last(vocab)) < 1e-6);
   }
 }
@@ -67,6 +70,36 @@ TEST_CASE("cached_passes_over_new_tokens_alone_give_pytorchs_logits_for_every_de
       passed = length;
     }
   }
+}
+
+// The fixtures' files have transformers' names and shapes, from make_fixtures.py.
+TEST_CASE("an_export_of_every_family_has_the_tensors_that_transformers_has") {
+  const std::string name = GENERATE(from_range(parity::kModels));
+  CAPTURE(name);
+  Fixture fixture(name, NewBackend("cpu"), 1);
+  const std::string folder = std::filesystem::temp_directory_path() / ("atoll_export_" + name);
+  std::filesystem::remove_all(folder);
+  std::vector<LayerLayout> layouts;
+  for (const auto& layer : fixture.runner().model().layers()) layouts.push_back(layer->layout());
+  std::vector<float> values;
+  Must(WriteModelFolder(folder, fixture.config(), layouts,
+                        [&](int layer) -> absl::StatusOr<std::span<const float>> {
+                          values = fixture.Read(fixture.runner().params(layer));
+                          return std::span<const float>(values);
+                        }));
+  const auto made = Must(SafetensorsReader::Open(folder + "/model.safetensors"));
+  const auto known = Must(SafetensorsReader::Open(Fixture::Folder(name) + "/model.safetensors"));
+  CHECK(made.tensors().size() == known.tensors().size());
+  for (const auto& [tensor, entry] : known.tensors()) {
+    CAPTURE(tensor);
+    REQUIRE(made.tensors().contains(tensor));
+    CHECK(made.tensors().at(tensor).shape == entry.shape);
+    std::vector<float> got(static_cast<size_t>(entry.size())), expected(got.size());
+    Must(made.Read(tensor, got));
+    Must(known.Read(tensor, expected));
+    CHECK(Difference(got, expected) < 1e-6);  // norms of Gemma lie in memory as 1 + w
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("every gradient tensor is PyTorch's, however the batch is cut") {
