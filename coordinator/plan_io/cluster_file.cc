@@ -167,6 +167,7 @@ absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec, const Measu
   for (const plan::Device& device : cluster.devices) sites.insert(device.site);
   ATOLL_RETURN_IF_ERROR(CheckSitesJoined(cluster, sites));
   ATOLL_RETURN_IF_ERROR(plan::Validate(cluster));
+  plan::SetRingLinks(cluster);
   return cluster;
 }
 

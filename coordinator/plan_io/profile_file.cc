@@ -282,6 +282,7 @@ absl::StatusOr<Profiled> ToProfiled(const v1::ClusterProfile& profile, plan::Mod
   ATOLL_RETURN_IF_ERROR(ReadTrunks(profile.cluster(), profiled.cluster));
   ATOLL_RETURN_IF_ERROR(ReadLinks(profile.cluster(), index, &profiled.cluster));
   ATOLL_RETURN_IF_ERROR(plan::Validate(profiled.cluster));
+  plan::SetRingLinks(profiled.cluster);
   SetSpeeds(profiled.table, &profiled.cluster);
   ATOLL_RETURN_IF_ERROR(ReadMemory(profile, model, options, &profiled.memory));
   return profiled;

@@ -181,6 +181,14 @@ std::vector<std::string> DeviceTypeNames() {
   return names;
 }
 
+double DeviceType::AllReduceSeconds(int devices, double bytes) const {
+  const auto described = ring_links.find(devices);
+  const RingLink ring =
+      described == ring_links.end() ? RingLink{0, link_bytes_per_s} : described->second;
+  return 2.0 * (devices - 1) * ring.latency_s +
+         2.0 * (devices - 1) / devices * bytes / ring.bytes_per_s;
+}
+
 absl::StatusOr<DeviceType> FindDeviceType(absl::string_view name) {
   const std::string lower = Lower(name);
   for (const DeviceType& type : Devices()) {
