@@ -119,6 +119,18 @@ TEST_CASE("names_that_are_empty_or_not_printable_doubled_links_and_self_links_ar
   CHECK(bad.message().find('\x1b') == absl::string_view::npos);
 }
 
+TEST_CASE("prices_that_are_no_numbers_folders_and_control_characters_are_named_with_their_place") {
+  CHECK_THAT(Refusal(kTwoSites, "memory_bytes = 50_000_000_000", "price_per_hour = nan"),
+             Catch::Contains("device \"b0\": price_per_hour = nan"));
+  CHECK_THAT(Refusal(kTwoSites, "trunk = \"sea\"", "price_per_gb = -inf"),
+             Catch::Contains("price_per_gb = -inf"));
+  CHECK_THAT(Refusal(kTwoSites, "latency_ns = 20_000_000", "latency_ns = -20"),
+             Catch::Contains("latency_ns = -20"));
+  CHECK_THAT(Refusal(kTwoSites, "\"h20\"", "\"h\\u001b20\""), Catch::Contains("\"h\\x1b20\""));
+  CHECK_THAT(std::string(LoadClusterSpec("/tmp").status().message()),
+             Catch::StartsWith("/tmp: is a folder"));
+}
+
 TEST_CASE("The example of a cluster file is one") {
   const auto cluster = LoadClusterFile("deploy/jobs/two_sites.toml");
   INFO(cluster.status().ToString());
