@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <set>
+#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
@@ -21,10 +21,9 @@
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/profile_file.h"
 #include "coordinator/plan_io/render.h"
-#include "coordinator/planner/islands.h"
+#include "coordinator/planning/island_scope.h"
 #include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"
-#include "coordinator/planning/planning.h"
 
 namespace atl::cli {
 namespace {
@@ -41,6 +40,7 @@ struct Task {
   plan::CostOptions costs;
   std::string model_digest;  // of a job's model; empty: not known
   plan::IslandOptions islands;
+  IslandExtent extent = IslandExtent::kAuto;
   int64_t tokens_per_sample = 1;
   PlanRequest request;      // the job's specification
   int64_t head_groups = 0;  // 0: not known, and tensor-parallel splits are even
@@ -71,8 +71,7 @@ absl::Status ReadJob(const PlanFlags& flags, Task* task) {
   task->costs.state_bytes_per_parameter = state_bytes;
   task->costs.efficiency = efficiency;
   task->request.spec = spec;
-  task->islands.steps_per_round = static_cast<int>(spec.outer.steps_per_round);
-  task->islands.overlap = spec.outer.overlap == Overlap::kCarry;
+  task->extent = spec.layout.island;
   return absl::OkStatus();
 }
 
@@ -80,7 +79,6 @@ absl::Status ReadModel(const PlanFlags& flags, Task* task) {
   task->tokens_per_sample = std::max<int64_t>(1, flags.sequence);
   task->request.spec.layout.recompute = Recompute::kNone;  // unknown of models of the catalogue
   task->job.global_batch = static_cast<int>(flags.batch);
-  task->islands.overlap = true;
   if (absl::EndsWith(flags.model, ".json")) {
     JobSpec spec;
     spec.name = flags.model;
@@ -136,6 +134,17 @@ absl::Status ReadProfile(const Global& global, const PlanFlags& flags, Task* tas
   return absl::OkStatus();
 }
 
+// As --islands names them.
+const std::map<std::string, IslandExtent> kExtents = {{"auto", IslandExtent::kAuto},
+                                                      {"one", IslandExtent::kAll},
+                                                      {"per-site", IslandExtent::kSite},
+                                                      {"per-worker", IslandExtent::kWorker}};
+
+bool HasOneSite(const plan::Cluster& cluster) {
+  return std::all_of(cluster.devices.begin(), cluster.devices.end(),
+                     [&](const plan::Device& d) { return d.site == cluster.devices[0].site; });
+}
+
 absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   Task task;
   task.costs.efficiency = flags.efficiency;
@@ -143,6 +152,7 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   ATOLL_RETURN_IF_ERROR(flags.job.empty() ? ReadModel(flags, &task) : ReadJob(flags, &task));
   if (!flags.micro_batches.empty()) task.job.micro_batches = flags.micro_batches;
   if (!flags.tensor_parallel.empty()) task.job.tensor_parallel = flags.tensor_parallel;
+  task.islands = IslandOptionsOf(task.request.spec);
   task.islands.cost_per_doubling = flags.island_cost;
   if (flags.steps_per_round > 0) {
     task.islands.steps_per_round = static_cast<int>(flags.steps_per_round);
@@ -157,6 +167,11 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   if (flags.objective == "time") task.request.spec.layout.objective = PlanObjective::kTime;
   if (!flags.objective.empty()) task.job.objective.cheapest = flags.objective == "cost";
   ATOLL_RETURN_IF_ERROR(CheckPrices(task.request.spec, task.cluster));
+  if (const auto extent = kExtents.find(flags.islands); extent != kExtents.end()) {
+    task.extent = extent->second;
+  } else if (flags.job.empty() && HasOneSite(task.cluster)) {
+    task.extent = IslandExtent::kAll;
+  }
   return task;
 }
 
@@ -170,60 +185,35 @@ absl::Status WritePictures(const PlanFlags& flags, const std::vector<PlanToDraw>
   return WriteFile(flags.svg, RenderSvg(plans));
 }
 
-// With --seconds the search goes on improving until then.
-plan::Options OptionsOf(const PlanFlags& flags, bool budget) {
-  plan::Options options;
-  options.seed = flags.seed;
-  if (budget && flags.seconds > 0) {
-    const auto end = Clock::now() + std::chrono::duration<double>(flags.seconds);
-    options.improvements = plan::Options::kUntilStopped;
-    options.stop = [end] { return Clock::now() >= end; };
-  }
-  return options;
+PlanningInput InputOf(const Task& task, const plan::Costs& costs) {
+  return {task.cluster, costs, task.job, task.table, task.head_groups, ""};
 }
 
-// As islands are planned: the search that PlanIsland makes, for what the flags describe.
-plan::PlanFunction PlannerOf(const Task& task, const plan::Costs& costs,
-                             const plan::Options& options) {
-  return [&task, &costs, options](const plan::Cluster& cluster,
-                                  const plan::Job& job) -> absl::StatusOr<plan::Plan> {
-    PlanRequest request = task.request;
-    request.seed = options.seed;
-    request.stop = options.stop;
-    request.improvements = options.improvements;
-    ATOLL_ASSIGN_OR_RETURN(FoundPlan found, FindPlan(request, {cluster, costs, job, task.table,
-                                                               task.head_groups, ""}));
-    return std::move(found.plan);
+// The job's request, and with --seconds when each of its plans is to be there.
+struct Search {
+  PlanRequest request;
+  StopOfPlan stop_of;
+};
+
+// With --seconds searches go on improving; plans share what is left of the time evenly.
+Search SearchOf(const PlanFlags& flags, const Task& task) {
+  Search search{task.request, nullptr};
+  search.request.seed = flags.seed;
+  if (flags.seconds <= 0) return search;
+  search.request.improvements = plan::Options::kUntilStopped;
+  const auto end = Clock::now() + std::chrono::duration<double>(flags.seconds);
+  search.stop_of = [end](size_t plans_left) {
+    const auto now = Clock::now();
+    const auto part = (end - now) / static_cast<double>(plans_left);
+    return [own_end = now + part] { return Clock::now() >= own_end; };
   };
+  return search;
 }
 
-// Both ways over all sites and per site, or one of them, as the user wants. A cluster of one site
-// has nothing to choose.
-absl::StatusOr<plan::IslandChoice> Choose(const PlanFlags& flags, const Task& task,
-                                          const plan::Costs& costs) {
-  std::set<std::string> sites;
-  for (const plan::Device& device : task.cluster.devices) sites.insert(device.site);
-  plan::IslandChoice choice;
-  if (flags.islands == "one" || (sites.size() < 2 && flags.islands == "auto")) {
-    choice.single = PlannerOf(task, costs, OptionsOf(flags, true))(task.cluster, task.job);
-    if (!choice.single.ok()) return choice.single.status();
-    choice.single_samples_per_s = task.job.global_batch / choice.single->outcome.step_s;
-    choice.single_price = choice.single->price / task.job.global_batch;
-    choice.reason = sites.size() < 2 ? "one site" : "one plan over all sites, as requested";
-    return choice;
-  }
-  ATOLL_ASSIGN_OR_RETURN(
-      choice, plan::ChooseIslands(task.cluster, costs, task.job,
-                                  PlannerOf(task, costs, OptionsOf(flags, false)), task.islands));
-  if (flags.islands == "per-site") {
-    if (choice.islands.empty()) {
-      return absl::ResourceExhaustedError(absl::StrCat("--islands per-site: ", choice.reason));
-    }
-    choice.use_islands = true;
-  } else if (!choice.use_islands && flags.seconds > 0) {
-    choice.single = PlannerOf(task, costs, OptionsOf(flags, true))(task.cluster, task.job);
-  }
-  return choice;
+absl::StatusOr<ScopePlans> PlanTask(const PlanFlags& flags, const Task& task,
+                                    const plan::Costs& costs, IslandExtent extent) {
+  const Search search = SearchOf(flags, task);
+  return PlanScope(search.request, InputOf(task, costs), extent, task.islands, search.stop_of);
 }
 
 constexpr int kPreviewSeconds = 60;
@@ -253,20 +243,27 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
   const plan::Costs costs = CostsOf(task);
   const auto start = Clock::now();
-  ATOLL_ASSIGN_OR_RETURN(plan::IslandChoice choice, Choose(flags, task, costs));
+  ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanTask(flags, task, costs, task.extent));
+  const plan::IslandChoice& choice = plans.choice;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const TrainingRate rate{1 / choice.samples_per_s(), choice.price_per_sample()};
   if (!flags.job.empty()) ATOLL_RETURN_IF_ERROR(CheckLimits(task.request.spec, rate));
+  std::vector<std::pair<std::string, plan::Cluster>> islands;
+  if (choice.use_islands) {
+    for (const auto& [site, plan] : choice.islands) {
+      islands.emplace_back(site, plan::OnlySite(plans.cluster, site));
+    }
+  }
   if (global.json) {
-    std::cout << ToJson(ToMessage(task.cluster, costs, choice, task.islands.steps_per_round,
+    std::cout << ToJson(ToMessage(plans.cluster, costs, choice, task.islands.steps_per_round,
                                   task.tokens_per_sample));
   } else if (choice.use_islands) {
-    for (const auto& [site, plan] : choice.islands) {
-      std::cout << "island at " << site << ": "
-                << RenderTable(plan::OnlySite(task.cluster, site), plan) << "\n";
+    for (const auto& [site, cluster] : islands) {
+      std::cout << "island at " << site << ": " << RenderTable(cluster, choice.islands.at(site))
+                << "\n";
     }
   } else {
-    std::cout << RenderTable(task.cluster, *choice.single);
+    std::cout << RenderTable(plans.cluster, *choice.single);
   }
   if (!global.json) {
     std::cout << "\n"
@@ -275,26 +272,19 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
     if (!flags.job.empty()) std::cout << TotalsText(task.request.spec, rate) << "\n";
     std::cerr << absl::StrFormat("planned in %.0f ms\n", 1e3 * seconds);
   }
-  if (!choice.use_islands) return WritePictures(flags, {{"", &task.cluster, &*choice.single}});
-  std::vector<plan::Cluster> clusters;
-  for (const auto& [site, plan] : choice.islands) {
-    clusters.push_back(plan::OnlySite(task.cluster, site));
+  if (!choice.use_islands) return WritePictures(flags, {{"", &plans.cluster, &*choice.single}});
+  std::vector<PlanToDraw> drawn;
+  for (const auto& [site, cluster] : islands) {
+    drawn.push_back({site, &cluster, &choice.islands.at(site)});
   }
-  std::vector<PlanToDraw> plans;
-  for (const auto& [site, plan] : choice.islands) {
-    plans.push_back({site, &clusters[plans.size()], &plan});
-  }
-  return WritePictures(flags, plans);
+  return WritePictures(flags, drawn);
 }
 
 absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task& task,
                        const plan::Costs& costs) {
-  ATOLL_ASSIGN_OR_RETURN(
-      const plan::IslandChoice choice,
-      plan::ChooseIslands(task.cluster, costs, task.job,
-                          PlannerOf(task, costs, OptionsOf(flags, false)), task.islands));
+  ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanTask(flags, task, costs, IslandExtent::kSite));
   ATOLL_ASSIGN_OR_RETURN(const std::string text,
-                         PlayRounds(task.cluster, costs, choice, task.islands,
+                         PlayRounds(plans.cluster, costs, plans.choice, task.islands,
                                     task.tokens_per_sample, flags.faults, global.json));
   std::cout << text;
   return absl::OkStatus();
@@ -306,9 +296,11 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   if (flags.faults.rounds) return RunRounds(global, flags, task, costs);
   plan::Plan plan;
   if (flags.layout.empty()) {
-    plan::Job job = task.job;
-    if (!flags.schedule.empty()) job.fixed.schedule = flags.schedule;
-    ATOLL_ASSIGN_OR_RETURN(plan, PlannerOf(task, costs, OptionsOf(flags, true))(task.cluster, job));
+    Task own = task;
+    if (!flags.schedule.empty()) own.job.fixed.schedule = flags.schedule;
+    own.request.spec.layout.workers_per_island = 0;  // one layout, of all devices
+    ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanTask(flags, own, costs, IslandExtent::kAll));
+    plan = *plans.choice.single;
   } else {
     ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.layout));
     ATOLL_ASSIGN_OR_RETURN(plan.layout, ParseLayoutJson(text, flags.layout, task.cluster, costs));
@@ -414,8 +406,8 @@ std::string BadFlag(const PlanFlags& flags, bool simulate) {
   if (!flags.objective.empty() && !OneOf({"time", "cost"}, flags.objective)) {
     return absl::StrCat("--objective ", flags.objective, ": there are time, cost");
   }
-  if (!OneOf({"auto", "one", "per-site"}, flags.islands)) {
-    return absl::StrCat("--islands ", flags.islands, ": there are auto, one, per-site");
+  if (!flags.islands.empty() && !kExtents.contains(flags.islands)) {
+    return absl::StrCat("--islands ", flags.islands, ": there are auto, one, per-site, per-worker");
   }
   if (!flags.schedule.empty() && !OneOf(sim::ScheduleNames(), flags.schedule)) {
     return absl::StrCat("--schedule ", flags.schedule, ": there are ",

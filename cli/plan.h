@@ -31,10 +31,10 @@ struct PlanFlags {
   double state_bytes = 18;  // per parameter
   std::string objective;    // time, cost; empty: the job's
   // plan
-  std::string islands = "auto";  // auto, one, per-site
-  double island_cost = 0.03;     // of a doubling of the islands
-  int64_t steps_per_round = 0;   // 0: the job's, or 64
-  bool overlap = true;           // islands train on during an exchange
+  std::string islands;          // auto, one, per-site, per-worker; empty: the job's, or auto
+  double island_cost = 0.03;    // of a doubling of the islands
+  int64_t steps_per_round = 0;  // 0: the job's, or 64
+  bool overlap = true;          // islands train on during an exchange
   // simulate
   std::string layout;    // file, as `plan --json` prints it; empty: what is planned
   std::string schedule;  // empty: the layout's own
@@ -124,9 +124,8 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
     return;
   }
   app.add_option("--islands", flags->islands,
-                 "one plan over all sites, an island per-site with outer rounds, or auto: the "
-                 "better one")
-      ->capture_default_str();
+                 "one plan over all sites, an island per-site or per-worker with outer rounds, or "
+                 "auto: the best of them; default: the job's layout.island, or auto");
   app.add_option("--island-cost", flags->island_cost,
                  "more samples for the same loss with each doubling of the islands, as a share")
       ->capture_default_str();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
 #include "common/status.h"
+#include "coordinator/planning/island_scope.h"
 
 namespace atl {
 namespace {
@@ -61,32 +62,13 @@ absl::Status CheckMeasured(const PlanRequest& request) {
   return absl::OkStatus();
 }
 
-// As workers are seated when a job begins (coordinator/core/roster.h), in the order of their names.
+// In the order of their names.
 std::vector<std::vector<size_t>> SeatsOf(const PlanRequest& all, IslandExtent extent) {
-  struct Island {
-    std::string group;
-    bool shared = false;
-    std::vector<size_t> members;
-  };
-  std::vector<Island> islands;
-  const auto most = static_cast<size_t>(all.spec.layout.workers_per_island);
-  for (size_t m = 0; m < all.members.size(); ++m) {
-    const PlanMember& member = all.members[m];
-    const bool shares = extent != IslandExtent::kWorker && !member.member.endpoint.empty();
-    const std::string group = extent == IslandExtent::kSite ? member.site : "";
-    const auto room = std::find_if(islands.begin(), islands.end(), [&](const Island& island) {
-      return shares && island.shared && island.group == group &&
-             (most == 0 || island.members.size() < most);
-    });
-    if (room != islands.end()) {
-      room->members.push_back(m);
-    } else if (static_cast<int64_t>(islands.size()) < all.spec.outer.max_islands) {
-      islands.push_back({group, shares, {m}});
-    }
+  std::vector<ScopeWorker> workers;
+  for (const PlanMember& member : all.members) {
+    workers.push_back({member.site, !member.member.endpoint.empty()});
   }
-  std::vector<std::vector<size_t>> seats;
-  for (Island& island : islands) seats.push_back(std::move(island.members));
-  return seats;
+  return SeatWorkers(workers, all.spec, extent);
 }
 
 }  // namespace
@@ -149,6 +131,9 @@ absl::StatusOr<Preview> Previews::Answer(Item& item, const std::function<bool()>
     for (const std::vector<size_t>& seats : SeatsOf(all, extent)) {
       const auto id = static_cast<IslandId>(item.islands.size());
       item.islands.push_back({id, Only(all, seats), std::nullopt});
+    }
+    for (Island& island : item.islands) {
+      island.request.islands = static_cast<int>(item.islands.size());
     }
   }
   for (Island& island : item.islands) {

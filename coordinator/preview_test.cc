@@ -2,8 +2,11 @@
 
 #include "coordinator/preview.h"
 
+#include <google/protobuf/util/json_util.h>
+
 #include <catch2/catch.hpp>
 #include <future>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
@@ -11,6 +14,8 @@
 #include "coordinator/core/testing/shared_story.h"
 #include "coordinator/core/testing/world.h"
 #include "coordinator/island_planner.h"
+#include "coordinator/plan_io/plan_message.h"
+#include "coordinator/planning/island_scope.h"
 #include "coordinator/wire.h"
 #include "proto/plan.pb.h"
 
@@ -42,6 +47,15 @@ MakePlan Generated(Rng& rng) {
   ask.spec.layout.island = IslandExtent::kAll;
   if (rng.Chance(0.3)) ask.spec.layout.replicas = 1;
   if (rng.Chance(0.2)) ask.spec.layout.schedule = "1f1b";
+  LayoutSpec& layout = ask.spec.layout;
+  if (rng.Chance(0.3)) layout.search = PlanSearch::kLocal;
+  if (rng.Chance(0.3)) layout.objective = PlanObjective::kCost;
+  if (rng.Chance(0.2)) layout.deadline_hours = 1;
+  if (rng.Chance(0.3)) layout.recompute = Recompute::kNone;
+  OuterSpec& outer = ask.spec.outer;
+  if (rng.Chance(0.5)) outer.push_encoding = Encoding::kInt4;
+  if (rng.Chance(0.5)) outer.pull_encoding = Encoding::kInt8;
+  if (rng.Chance(0.5)) outer.overlap = Overlap::kNone;
   ask.facts.model = ask.spec.model;
   ask.facts.train_sequences = ask.facts.validation_sequences = 100;
   ask.facts.layers.push_back({"embedding", 64 * 32 + 16 * 32});
@@ -55,6 +69,9 @@ MakePlan Generated(Rng& rng) {
     worker.site = rng.Chance(0.5) ? "near" : "far";
     worker.devices.resize(1 + rng.Below(2),
                           {"cpu", int64_t{1} << 30, static_cast<int32_t>(1 + rng.Below(2))});
+    for (DeviceInfo& device : worker.devices) {
+      device.price_per_hour = static_cast<double>(1 + rng.Below(5));
+    }
   }
   return ask;
 }
@@ -96,17 +113,71 @@ void Measure(Rng& rng, const MakePlan& ask, IslandPlanner& planner) {
   }
 }
 
-PreviewedPlan PreviewOf(const IslandPlanner& planner, const MakePlan& ask) {
+template <class Ask>
+Preview PreviewsOf(const IslandPlanner& planner, const Ask& ask) {
   Previews previews;
   std::promise<absl::StatusOr<Preview>> answer;
-  previews.Ask(SteadyNow(), planner.book(), std::vector{ask}, kLimit,
+  previews.Ask(SteadyNow(), planner.book(), ask, kLimit,
                [&](absl::StatusOr<Preview> preview) { answer.set_value(std::move(preview)); });
   auto future = answer.get_future();
   REQUIRE(future.wait_for(kWait) == std::future_status::ready);
   absl::StatusOr<Preview> preview = future.get();
   REQUIRE(preview.ok());
-  REQUIRE(preview->plans.size() == 1);
-  return preview->plans[0];
+  return *std::move(preview);
+}
+
+PreviewedPlan PreviewOf(const IslandPlanner& planner, const MakePlan& ask) {
+  Preview preview = PreviewsOf(planner, std::vector{ask});
+  REQUIRE(preview.plans.size() == 1);
+  return std::move(preview.plans[0]);
+}
+
+// An island's planner that knows what Measure draws by `seed`.
+class Live {
+ public:
+  Live(uint64_t seed, const MakePlan& measured)
+      : planner_([this](CoordinatorEvent event) { answer_->set_value(std::move(event)); }) {
+    Rng rng(seed);
+    Measure(rng, measured, planner_);
+  }
+
+  const IslandPlanner& planner() const { return planner_; }
+  PlanMade Plan(const MakePlan& ask) { return std::get<PlanMade>(Answer(ask)); }
+  WorkersGrouped Group(const GroupWorkers& ask) { return std::get<WorkersGrouped>(Answer(ask)); }
+
+ private:
+  template <class Ask>
+  CoordinatorEvent Answer(const Ask& ask) {
+    answer_ = std::make_unique<std::promise<CoordinatorEvent>>();
+    auto future = answer_->get_future();
+    planner_.Want(Instant{}, ask);
+    CHECK(planner_.Advance(Instant{}).send.empty());  // all has been measured
+    REQUIRE(future.wait_for(kWait) == std::future_status::ready);
+    return future.get();
+  }
+
+  std::unique_ptr<std::promise<CoordinatorEvent>> answer_;
+  IslandPlanner planner_;
+};
+
+// Whether there is a plan.
+bool CheckSame(const PlanMade& preview, const PlanMade& live) {
+  CHECK(preview.plan.status() == live.plan.status());
+  REQUIRE(preview.plan.ok() == live.plan.ok());
+  if (live.plan.ok()) CHECK(Bytes(*preview.plan) == Bytes(*live.plan));
+  return live.plan.ok();
+}
+
+// As `atoll plan --json` prints it.
+std::string Pinned(const IslandPlan& plan) {
+  v1::Plan message;
+  EncodePlan(plan, message.add_islands());
+  std::string json;
+  REQUIRE(google::protobuf::util::MessageToJsonString(message, &json).ok());
+  const auto pinned = PinnedJson(json, "plan.json");
+  INFO(pinned.status().ToString());
+  REQUIRE(pinned.ok());
+  return *pinned;
 }
 
 TEST_CASE("50 generated jobs and clusters: the preview is the plan that the island is given") {
@@ -114,28 +185,59 @@ TEST_CASE("50 generated jobs and clusters: the preview is the plan that the isla
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     INFO(seed);
     Rng rng(seed);
-    std::promise<PlanMade> answer;
-    IslandPlanner planner(
-        [&](CoordinatorEvent event) { answer.set_value(std::get<PlanMade>(std::move(event))); });
     MakePlan ask = Generated(rng);
-    Measure(rng, ask, planner);
-    const PreviewedPlan preview = PreviewOf(planner, ask);
-    planner.Want(Instant{}, ask);
-    CHECK(planner.Advance(Instant{}).send.empty());  // all has been measured
-    auto future = answer.get_future();
-    REQUIRE(future.wait_for(kWait) == std::future_status::ready);
-    const PlanMade live = future.get();
-    CHECK(preview.made.plan.status() == live.plan.status());
-    REQUIRE(preview.made.plan.ok() == live.plan.ok());
-    if (!live.plan.ok()) continue;
+    Live live(seed, ask);
+    PlanMade made = live.Plan(ask);
+    if (!CheckSame(PreviewOf(live.planner(), ask).made, made)) continue;
     ++plans;
-    CHECK(Bytes(*preview.made.plan) == Bytes(*live.plan));
-    if (seed % 10 != 0) continue;
-    // With a plan in force both say what it takes now.
-    ask.current = *live.plan;
-    CHECK(PreviewOf(planner, ask).made.current_step_ns > 0);
+    if (seed % 10 == 0) {
+      // With a plan in force both say what it takes now.
+      ask.current = *made.plan;
+      CHECK(PreviewOf(live.planner(), ask).made.current_step_ns > 0);
+    }
+    if (seed % 3 != 0) continue;
+    ask.spec.layout.plan = Pinned(*made.plan);
+    ask.spec.layout.replicas = 0;
+    CHECK(CheckSame(PreviewOf(live.planner(), ask).made, live.Plan(ask)));
   }
   CHECK(plans >= 40);
+}
+
+TEST_CASE("jobs_that_are_not_submitted_get_the_islands_and_plans_that_running_ones_get") {
+  int plans = 0, islands = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    INFO(seed);
+    Rng rng(seed);
+    const MakePlan all = Generated(rng);
+    Live live(seed, all);
+    GroupWorkers ask{"lm-1", 1, all.spec, all.facts, all.workers};
+    constexpr IslandExtent kExtents[] = {IslandExtent::kAuto, IslandExtent::kSite,
+                                         IslandExtent::kWorker, IslandExtent::kAll};
+    IslandExtent extent = ask.spec.layout.island = kExtents[seed % 4];
+    const Preview preview = PreviewsOf(live.planner(), ask);
+    if (extent == IslandExtent::kAuto) {
+      const WorkersGrouped grouped = live.Group(ask);
+      CHECK(preview.grouping == grouped.reason);
+      extent = grouped.extent;
+    }
+    std::vector<ScopeWorker> workers;
+    for (const PlanWorker& worker : all.workers) workers.push_back({worker.site});
+    const auto seats = SeatWorkers(workers, ask.spec, extent);
+    REQUIRE(seats.size() == preview.plans.size());
+    for (size_t i = 0; i < seats.size(); ++i) {
+      MakePlan island = all;
+      island.spec = ask.spec;
+      island.islands = static_cast<int>(seats.size());
+      island.workers.clear();
+      for (const size_t w : seats[i]) island.workers.push_back(all.workers[w]);
+      // Of its own planner: none is taken over from a like island.
+      Live own(seed, all);
+      ++islands;
+      plans += CheckSame(preview.plans[i].made, own.Plan(island)) ? 1 : 0;
+    }
+  }
+  CHECK(islands > 25);
+  CHECK(plans > 15);
 }
 
 TEST_CASE("the core requests a preview with the planner's request") {
@@ -171,16 +273,9 @@ TEST_CASE("a job that is not submitted gets islands of idle workers, as its layo
        {std::pair(IslandExtent::kAll, 1), std::pair(IslandExtent::kSite, 2),
         std::pair(IslandExtent::kWorker, 4)}) {
     ask.spec.layout.island = extent;
-    Previews previews;
-    std::promise<absl::StatusOr<Preview>> answer;
-    previews.Ask(SteadyNow(), planner.book(), ask, kLimit,
-                 [&](absl::StatusOr<Preview> preview) { answer.set_value(std::move(preview)); });
-    auto future = answer.get_future();
-    REQUIRE(future.wait_for(kWait) == std::future_status::ready);
-    const absl::StatusOr<Preview> preview = future.get();
-    REQUIRE(preview.ok());
-    CHECK(preview->plans.size() == static_cast<size_t>(islands));
-    for (const PreviewedPlan& island : preview->plans) CHECK(island.made.plan.ok());
+    const Preview preview = PreviewsOf(planner, ask);
+    CHECK(preview.plans.size() == static_cast<size_t>(islands));
+    for (const PreviewedPlan& island : preview.plans) CHECK(island.made.plan.ok());
   }
 }
 

@@ -1,6 +1,7 @@
 #include "coordinator/plan_io/cluster_file.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
@@ -59,6 +60,7 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const Measured& measured,
     const std::string node = device.node().empty() ? device.id() : device.node();
     ATOLL_RETURN_IF_ERROR(CheckName("a device's site", site));
     ATOLL_RETURN_IF_ERROR(CheckName("a device's node", node));
+    ATOLL_RETURN_IF_ERROR(CheckPrices(device));
     const auto bytes = measured_bytes.find(device.id());
     const auto type =
         TypeOf(device, bytes == measured_bytes.end() ? 0 : bytes->second, measured.times, cluster);
@@ -126,18 +128,6 @@ absl::Status AddMeasuredLinks(const v1::ClusterSpec& measured, const DeviceIndex
   return absl::OkStatus();
 }
 
-absl::Status CheckSitesJoined(const plan::Cluster& cluster, const std::set<std::string>& sites) {
-  for (const std::string& from : sites) {
-    for (const std::string& to : sites) {
-      if (from == to || cluster.site_to_site.count({from, to}) > 0) continue;
-      return absl::InvalidArgumentError(absl::StrCat("there is no link from site \"", from,
-                                                     "\" to site \"", to,
-                                                     "\"; add one under [[links]]"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<v1::ClusterSpec> ParseClusterToml(absl::string_view text, absl::string_view name) {
@@ -163,14 +153,18 @@ absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec, const Measu
       known->second = wire;
     }
   }
-  std::set<std::string> sites;
-  for (const plan::Device& device : cluster.devices) sites.insert(device.site);
-  ATOLL_RETURN_IF_ERROR(CheckSitesJoined(cluster, sites));
+  ATOLL_RETURN_IF_ERROR(CheckSitesJoined(cluster, "add one under [[links]]"));
   ATOLL_RETURN_IF_ERROR(plan::Validate(cluster));
+  plan::SetRingLinks(cluster);
   return cluster;
 }
 
 absl::StatusOr<v1::ClusterSpec> LoadClusterSpec(const std::string& path) {
+  std::error_code none;
+  if (std::filesystem::is_directory(path, none)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is a folder; give the cluster file in it"));
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
   std::string text;

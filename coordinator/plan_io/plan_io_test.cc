@@ -6,6 +6,7 @@
 #include "coordinator/plan_io/island_plan_of.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/render.h"
+#include "coordinator/planner/planner.h"
 
 namespace atl {
 namespace {
@@ -118,6 +119,18 @@ TEST_CASE("names_that_are_empty_or_not_printable_doubled_links_and_self_links_ar
   CHECK(bad.message().find('\x1b') == absl::string_view::npos);
 }
 
+TEST_CASE("prices_that_are_no_numbers_folders_and_control_characters_are_named_with_their_place") {
+  CHECK_THAT(Refusal(kTwoSites, "memory_bytes = 50_000_000_000", "price_per_hour = nan"),
+             Catch::Contains("device \"b0\": price_per_hour = nan"));
+  CHECK_THAT(Refusal(kTwoSites, "trunk = \"sea\"", "price_per_gb = -inf"),
+             Catch::Contains("price_per_gb = -inf"));
+  CHECK_THAT(Refusal(kTwoSites, "latency_ns = 20_000_000", "latency_ns = -20"),
+             Catch::Contains("latency_ns = -20"));
+  CHECK_THAT(Refusal(kTwoSites, "\"h20\"", "\"h\\u001b20\""), Catch::Contains("\"h\\x1b20\""));
+  CHECK_THAT(std::string(LoadClusterSpec("/tmp").status().message()),
+             Catch::StartsWith("/tmp: is a folder"));
+}
+
 TEST_CASE("The example of a cluster file is one") {
   const auto cluster = LoadClusterFile("deploy/jobs/two_sites.toml");
   INFO(cluster.status().ToString());
@@ -148,6 +161,64 @@ TEST_CASE("Edges, conflicts, trunks and changes of bandwidth reach the planner")
   CHECK(back.edges[1].changes[0].time_s == Approx(0.005));
   text.replace(text.find("factor = 0.5"), 12, "factor = -1 ");
   CHECK_THAT(std::string(Read(text).status().message()), Catch::Contains("oslo -> paris"));
+}
+
+// Two pairs in one node; the links between the pairs are slow.
+std::string TwoPairs(const std::string& within) {
+  std::string text;
+  for (int d = 0; d < 4; ++d) {
+    absl::StrAppend(&text, "[[devices]]\nid = \"g", d, "\"\ntype = \"a100-80\"\nnode = \"n\"\n");
+  }
+  for (int from = 0; from < 4; ++from) {
+    for (int to = 0; to < 4; ++to) {
+      if (from == to) continue;
+      absl::StrAppend(&text, "[[links]]\nfrom = \"g", from, "\"\nto = \"g", to,
+                      "\"\nedges = [{ latency_ns = 100_000, bandwidth_bytes_per_s = ",
+                      from / 2 == to / 2 ? within : "1e8", " }]\n");
+    }
+  }
+  return text;
+}
+
+TEST_CASE("all_reduces_of_tensor_parallel_devices_take_the_described_links_between_them") {
+  const auto pairs = Read(TwoPairs("3e11"));
+  REQUIRE(pairs.ok());
+  CHECK(pairs->types.size() == 1);
+  const plan::Model model = *plan::FindModel("gpt3-2.7b");
+  const plan::Costs costs(model, {}, {});
+  const auto seconds = [&](const plan::Cluster& cluster, const std::vector<int>& devices) {
+    const plan::StageCosts all = plan::GroupCosts(cluster, costs, 1, devices, {});
+    return all.TotalSeconds(0, all.layers());
+  };
+  // Two all-reduces in F and two in B of every block, each of the block's output both ways.
+  double wire_s = 0;
+  for (const plan::Layer& layer : model.layers) {
+    if (layer.forward_flops > 0)
+      wire_s += 4 * (2 * 1e-4 + static_cast<double>(layer.out_bytes) / 1e8);
+  }
+  CHECK(seconds(*pairs, {1, 2}) - seconds(*pairs, {0, 1}) == Approx(wire_s).epsilon(0.01));
+  CHECK(seconds(*pairs, {0, 1, 2, 3}) > wire_s);
+  // The search takes them, too.
+  const plan::Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {2}};
+  const auto fast = plan::PlanJob(*pairs, costs, job, {});
+  const auto slow = plan::PlanJob(*Read(TwoPairs("1e8")), costs, job, {});
+  REQUIRE((fast.ok() && slow.ok()));
+  CHECK(slow->outcome.step_s > fast->outcome.step_s + 4 * wire_s);
+}
+
+TEST_CASE("devices_with_other_links_to_their_neighbours_are_types_of_their_own") {
+  std::string text = TwoPairs("3e11");
+  const std::string fast =
+      "from = \"g2\"\nto = \"g3\"\nedges = [{ latency_ns = 100_000, "
+      "bandwidth_bytes_per_s = 3e11";
+  REQUIRE(text.find(fast) != std::string::npos);
+  text.replace(text.find(fast), fast.size(), fast.substr(0, fast.size() - 4) + "2e11");
+  const auto cluster = Read(text);
+  REQUIRE(cluster.ok());
+  REQUIRE(cluster->types.size() == 2);
+  CHECK(cluster->types[0].ring_links.at(2).bytes_per_s == 3e11);
+  CHECK(cluster->types[1].ring_links.at(2).bytes_per_s == 2e11);
+  CHECK(cluster->types[0].name == cluster->types[1].name);
 }
 
 TEST_CASE("A plan is shown as a table, a trace and a picture") {

@@ -34,6 +34,30 @@ void SetSpeeds(const plan::ProfileTable& table, plan::Cluster* cluster) {
 // No layer takes longer: what is read can be added up.
 constexpr int64_t kLayerNanosMax = int64_t{3600} * 1'000'000'000;
 
+absl::Status CheckTimes(const v1::LayerTime& time) {
+  const std::string where = absl::StrCat("times of layer ", time.layer(), " on \"",
+                                         absl::CHexEscape(time.type()), "\": ");
+  for (const auto& [name, size] :
+       {std::pair("tensor_parallel", time.tensor_parallel()),
+        std::pair("micro_batch_sequences", time.micro_batch_sequences())}) {
+    if (size >= 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, name, " = ", size, ": must be at least 1"));
+  }
+  // The first layer has no input to compute a gradient for; W may be part of B.
+  for (const auto& [name, ns, least] :
+       {std::tuple("forward_ns", time.forward_ns(), 1),
+        std::tuple("input_gradient_ns", time.input_gradient_ns(), time.layer() > 0 ? 1 : 0),
+        std::tuple("weight_gradient_ns", time.weight_gradient_ns(), 0),
+        std::tuple("optimizer_ns", time.optimizer_ns(), 0)}) {
+    if (ns >= least && ns <= kLayerNanosMax) continue;
+    return absl::InvalidArgumentError(absl::StrCat(where, name, " = ", ns, ": must be ", least,
+                                                   " to ", kLayerNanosMax,
+                                                   ", an hour: measure it again"));
+  }
+  return absl::OkStatus();
+}
+
 // All layers of one type, sharing and size are there, or the profile is damaged.
 absl::Status ReadTimes(const v1::ClusterProfile& profile, const plan::Model& model,
                        plan::ProfileTable* table) {
@@ -45,14 +69,7 @@ absl::Status ReadTimes(const v1::ClusterProfile& profile, const plan::Model& mod
                                                      time.layer(), ", the model has ", layers,
                                                      " layers: it is of another model"));
     }
-    const auto in_range = [](int64_t ns) { return ns >= 0 && ns <= kLayerNanosMax; };
-    if (time.tensor_parallel() < 1 || time.micro_batch_sequences() < 1 ||
-        !in_range(time.forward_ns()) || !in_range(time.input_gradient_ns()) ||
-        !in_range(time.weight_gradient_ns()) || !in_range(time.optimizer_ns())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("times of layer ", time.layer(), " on ", absl::CHexEscape(time.type()),
-                       ": sizes must be at least 1, times 0 to ", kLayerNanosMax, " ns, an hour"));
-    }
+    ATOLL_RETURN_IF_ERROR(CheckTimes(time));
     const std::tuple key(time.type(), time.tensor_parallel(), time.micro_batch_sequences());
     if (!seen[key].insert(time.layer()).second) {
       return absl::InvalidArgumentError(absl::StrCat("times of layer ", time.layer(), " on ",
@@ -69,17 +86,10 @@ absl::Status ReadTimes(const v1::ClusterProfile& profile, const plan::Model& mod
   }
   for (const auto& [key, times] : *table) {
     const size_t count = seen[key].size();
-    if (static_cast<int>(count) != layers) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the profile has ", count, " layers' times on ", absl::CHexEscape(std::get<0>(key)),
-          ", the model has ", layers, " layers: it is of another model"));
-    }
-    double seconds = 0;
-    for (const plan::LayerTimes& t : times) seconds += t.forward_s;
-    if (seconds > 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("the profile's times on ",
-                                                   absl::CHexEscape(std::get<0>(key)),
-                                                   " are all zero: measure them again"));
+    if (static_cast<int>(count) == layers) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the profile has ", count, " layers' times on ", absl::CHexEscape(std::get<0>(key)),
+        ", the model has ", layers, " layers: it is of another model"));
   }
   return absl::OkStatus();
 }
@@ -139,9 +149,15 @@ absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
   double parameters = 0;
   double bytes = 0;
   std::map<int, int64_t> rows_of_layer;
+  std::set<std::tuple<int, int, int>> seen;
   for (const v1::LayerMemory& memory : profile.memory()) {
     const int l = memory.layer();
     ATOLL_RETURN_IF_ERROR(CheckMemory(memory, static_cast<int>(model->layers.size())));
+    if (!seen.emplace(l, memory.tensor_parallel(), memory.micro_batch_sequences()).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "memory of layer ", l, " appears twice for tensor_parallel = ", memory.tensor_parallel(),
+          " and micro_batch_sequences = ", memory.micro_batch_sequences()));
+    }
     if (memory.tensor_parallel() != 1) continue;
     const int64_t rows = memory.micro_batch_sequences();
     int64_t& largest = rows_of_layer[l];  // fixed parts weigh least
@@ -203,10 +219,15 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const plan::ProfileTable& 
   for (const v1::Device& device : spec.devices()) {
     ATOLL_RETURN_IF_ERROR(CheckName("a device's id", device.id()));
     ATOLL_RETURN_IF_ERROR(CheckName("a device's node", device.node()));
-    if (device.memory_bytes() <= 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("device \"", device.id(), "\": memory_bytes must be above 0"));
+    if (!device.site().empty()) {
+      ATOLL_RETURN_IF_ERROR(CheckName("a device's site", device.site()));
     }
+    if (device.memory_bytes() <= 0) {
+      return absl::InvalidArgumentError(absl::StrCat("device \"", device.id(),
+                                                     "\": memory_bytes = ", device.memory_bytes(),
+                                                     ": must be above 0"));
+    }
+    ATOLL_RETURN_IF_ERROR(CheckPrices(device));
     ATOLL_ASSIGN_OR_RETURN(const int type, TypeOf(device, table, cluster));
     const int at = static_cast<int>(cluster->devices.size());
     if (!index->try_emplace(device.id(), at).second) {
@@ -253,7 +274,12 @@ absl::Status ReadLinks(const v1::ClusterSpec& spec, const std::map<std::string, 
     const auto [known, first] = cluster->site_to_site.try_emplace({a.site, b.site}, wire);
     if (!first && wire.bytes_per_s > known->second.bytes_per_s) known->second = wire;
   }
-  return absl::OkStatus();
+  // What was measured one way holds for both.
+  const auto measured = cluster->site_to_site;
+  for (const auto& [sites, wire] : measured) {
+    cluster->site_to_site.try_emplace({sites.second, sites.first}, wire);
+  }
+  return CheckSitesJoined(*cluster, "measure it, or describe it in a file for --cluster");
 }
 
 }  // namespace
@@ -282,6 +308,7 @@ absl::StatusOr<Profiled> ToProfiled(const v1::ClusterProfile& profile, plan::Mod
   ATOLL_RETURN_IF_ERROR(ReadTrunks(profile.cluster(), profiled.cluster));
   ATOLL_RETURN_IF_ERROR(ReadLinks(profile.cluster(), index, &profiled.cluster));
   ATOLL_RETURN_IF_ERROR(plan::Validate(profiled.cluster));
+  plan::SetRingLinks(profiled.cluster);
   SetSpeeds(profiled.table, &profiled.cluster);
   ATOLL_RETURN_IF_ERROR(ReadMemory(profile, model, options, &profiled.memory));
   return profiled;

@@ -81,6 +81,43 @@ TEST_CASE("a bad profile is refused with what is wrong") {
       Catch::Contains("\"tpu\\x07\", of which there are no times"));
 }
 
+TEST_CASE("what_a_profile_says_twice_leaves_out_or_cannot_mean_is_refused_by_field_and_value") {
+  const auto refused = [](const std::string& text, const char* says) {
+    const absl::Status status = Read(text);
+    CHECK(absl::IsInvalidArgument(status));
+    CHECK_THAT(std::string(status.message()), Catch::Contains(says));
+  };
+  refused(Changed("\"forward_ns\": \"10\"", "\"forward_ns\": \"0\""),
+          "layer 0 on \"cpu\": forward_ns = 0");
+  refused(Changed("\"input_gradient_ns\": \"1000\"", "\"input_gradient_ns\": \"0\""),
+          "layer 1 on \"cpu\": input_gradient_ns = 0");
+  refused(Changed("\"tensor_parallel\": 1", "\"tensor_parallel\": 0"), "tensor_parallel = 0");
+  refused(Changed("\"site\": \"s\"", "\"site\": \"s\\u001b\""), "a device's site is \"s\\x1b\"");
+  refused(Changed("\"memory_bytes\": \"950000000\"",
+                  "\"memory_bytes\": \"950000000\", \"price_per_hour\": \"NaN\""),
+          "device \"b/0\": price_per_hour = nan");
+  const char row[] = "{\"layer\": 1, \"tensor_parallel\": 2, \"micro_batch_sequences\": 4}";
+  refused(Changed("\"times\": [", absl::StrCat("\"memory\": [", row, ", ", row, "], \"times\": [")),
+          "memory of layer 1 appears twice for tensor_parallel = 2");
+}
+
+TEST_CASE(
+    "sites_without_a_link_between_them_are_refused_and_a_link_measured_one_way_holds_for_both") {
+  const std::string two =
+      Changed("\"node\": \"b\", \"site\": \"s\"", "\"node\": \"b\", \"site\": \"t\"");
+  const auto profile = ParseProfileJson(two, "p.json");
+  REQUIRE(profile.ok());
+  plan::Model model = TwoLayers();
+  plan::CostOptions options;
+  const auto profiled = ToProfiled(*profile, &model, &options);
+  REQUIRE(profiled.ok());
+  CHECK(profiled->cluster.WireBetween(1, 0).bytes_per_s == 1e8);
+  v1::ClusterProfile apart = *profile;
+  apart.mutable_cluster()->clear_links();
+  CHECK_THAT(std::string(ToProfiled(apart, &model, &options).status().message()),
+             Catch::Contains("no link from site \"s\" to site \"t\""));
+}
+
 TEST_CASE("one small device does not shrink the others of its type") {
   const auto profile = ParseProfileJson(Changed("\"950000000\"", "\"500000000\""), "p.json");
   REQUIRE(profile.ok());

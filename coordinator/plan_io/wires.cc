@@ -3,6 +3,7 @@
 #include <google/protobuf/repeated_field.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -27,7 +28,32 @@ std::vector<plan::BandwidthChange> ChangesOf(
   return result;
 }
 
+absl::Status CheckPrice(absl::string_view field, double price) {
+  if (price >= 0 && std::isfinite(price)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " = ", price, ": must be a number of at least 0"));
+}
+
 }  // namespace
+
+absl::Status CheckPrices(const v1::Device& device) {
+  absl::Status checked = CheckPrice("price_per_hour", device.price_per_hour());
+  checked.Update(CheckPrice("egress_price_per_gb", device.egress_price_per_gb()));
+  return checked.ok() ? checked : Annotate(checked, absl::StrCat("device \"", device.id(), "\""));
+}
+
+absl::Status CheckSitesJoined(const plan::Cluster& cluster, absl::string_view remedy) {
+  std::set<std::string> sites;
+  for (const plan::Device& device : cluster.devices) sites.insert(device.site);
+  for (const std::string& from : sites) {
+    for (const std::string& to : sites) {
+      if (from == to || cluster.site_to_site.count({from, to}) > 0) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no link from site \"", from, "\" to site \"", to, "\"; ", remedy));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status ReadTrunks(const v1::ClusterSpec& spec, plan::Cluster& cluster) {
   std::set<std::string> names;
@@ -44,8 +70,10 @@ absl::Status ReadTrunks(const v1::ClusterSpec& spec, plan::Cluster& cluster) {
 
 absl::StatusOr<plan::Wire> WireOf(const plan::Cluster& cluster, const v1::Link& link) {
   for (const v1::Edge& edge : link.edges()) {
-    if (edge.latency_ns() >= 0 && edge.price_per_gb() >= 0) continue;
-    return absl::InvalidArgumentError("latency_ns and price_per_gb must not be negative");
+    ATOLL_RETURN_IF_ERROR(CheckPrice("price_per_gb", edge.price_per_gb()));
+    if (edge.latency_ns() >= 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("latency_ns = ", edge.latency_ns(), ": must be at least 0"));
   }
   std::vector<plan::WireEdge> edges;
   std::map<std::string, int> conflicts;

@@ -19,6 +19,13 @@ absl::Status ReadTrunks(const v1::ClusterSpec& spec, plan::Cluster& cluster);
 // All edges of a link, over trunks of the cluster. Refuses links without edges.
 absl::StatusOr<plan::Wire> WireOf(const plan::Cluster& cluster, const v1::Link& link);
 
+// Refuses prices that are no number of at least 0, naming the device, the field and the value.
+absl::Status CheckPrices(const v1::Device& device);
+
+// Refuses a cluster with two sites of which no link leads from one to the other; `remedy` is what
+// to do.
+absl::Status CheckSitesJoined(const plan::Cluster& cluster, absl::string_view remedy);
+
 // Refuses what is empty, longer than 256 bytes or has control characters, naming it as `what`.
 absl::Status CheckName(absl::string_view what, absl::string_view name);
 

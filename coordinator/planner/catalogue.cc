@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "absl/strings/escaping.h"
 #include "common/status.h"
 
 namespace atl::plan {
@@ -181,14 +182,22 @@ std::vector<std::string> DeviceTypeNames() {
   return names;
 }
 
+double DeviceType::AllReduceSeconds(int devices, double bytes) const {
+  const auto described = ring_links.find(devices);
+  const RingLink ring =
+      described == ring_links.end() ? RingLink{0, link_bytes_per_s} : described->second;
+  return 2.0 * (devices - 1) * ring.latency_s +
+         2.0 * (devices - 1) / devices * bytes / ring.bytes_per_s;
+}
+
 absl::StatusOr<DeviceType> FindDeviceType(absl::string_view name) {
   const std::string lower = Lower(name);
   for (const DeviceType& type : Devices()) {
     if (type.name == lower) return type;
   }
-  return absl::NotFoundError(
-      absl::StrCat("device type \"", name, "\" is not in the catalogue (", Names(DeviceTypeNames()),
-                   "); use one of these, or a profile with times of this type"));
+  return absl::NotFoundError(absl::StrCat(
+      "device type \"", absl::CHexEscape(name), "\" is not in the catalogue (",
+      Names(DeviceTypeNames()), "); use one of these, or a profile with times of this type"));
 }
 
 int64_t Model::parameters() const {
@@ -266,8 +275,8 @@ absl::StatusOr<Model> FindModel(absl::string_view name, int64_t sequence) {
   if (lower == "resnet50") return ResNet(lower, {3, 4, 6, 3}, image);
   if (lower == "resnet101") return ResNet(lower, {3, 4, 23, 3}, image);
   if (lower == "efficientnet-b0") return EfficientNetB0(image);
-  return absl::NotFoundError(absl::StrCat("model \"", name, "\" is not in the catalogue (",
-                                          Names(ModelNames()),
+  return absl::NotFoundError(absl::StrCat("model \"", absl::CHexEscape(name),
+                                          "\" is not in the catalogue (", Names(ModelNames()),
                                           "); give a config.json of the model"));
 }
 

@@ -18,7 +18,9 @@
 #ifndef ATOLL_COORDINATOR_PLANNER_CATALOGUE_H_
 #define ATOLL_COORDINATOR_PLANNER_CATALOGUE_H_
 
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,14 @@
 
 namespace atl::plan {
 
+// The slowest link around a group of devices.
+struct RingLink {
+  double latency_s = 0;
+  double bytes_per_s = 0;
+
+  auto operator<=>(const RingLink&) const = default;
+};
+
 struct DeviceType {
   std::string name;
   double flops_per_s = 0;
@@ -34,6 +44,12 @@ struct DeviceType {
   int64_t memory_bytes = 0;
   double link_bytes_per_s = 0;  // one direction, to a neighbour in the node
   double price_per_hour = 0;    // of one device, in the operator's currency
+  // Of tensor-parallel groups by their size, where links between their devices are described; other
+  // sizes have link_bytes_per_s.
+  std::map<int, RingLink> ring_links = {};
+
+  // The all-reduce of `bytes` over so many of these devices.
+  double AllReduceSeconds(int devices, double bytes) const;
 };
 
 // By name, without regard to case: p100, v100, p4, a10, a100-40, a100-80, h100, h800, h200, h20,

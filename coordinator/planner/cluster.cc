@@ -99,6 +99,7 @@ std::vector<std::vector<int>> Agglomerate(std::vector<std::vector<double>> dista
 }
 
 constexpr int64_t kPayloadBytes = 8'000'000;
+constexpr int kMostRing = 64;
 
 }  // namespace
 
@@ -244,6 +245,55 @@ absl::Status Validate(const Cluster& cluster) {
         absl::StrCat(cluster.devices[pair.first].id, " -> ", cluster.devices[pair.second].id)));
   }
   return absl::OkStatus();
+}
+
+std::optional<RingLink> RingLinkOf(const Cluster& cluster, const std::vector<int>& devices) {
+  if (cluster.measured.empty() || devices.size() < 2) return std::nullopt;
+  bool described = false;
+  RingLink slowest{0, INFINITY};
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    const int from = devices[rank], to = devices[(rank + 1) % devices.size()];
+    const auto link = cluster.measured.find({from, to});
+    if (link == cluster.measured.end()) {
+      slowest.bytes_per_s =
+          std::min(slowest.bytes_per_s, cluster.types[cluster.devices[from].type].link_bytes_per_s);
+      continue;
+    }
+    described = true;
+    slowest.latency_s = std::max(slowest.latency_s, link->second.latency_s);
+    slowest.bytes_per_s = std::min(slowest.bytes_per_s, link->second.bytes_per_s);
+  }
+  return described ? std::optional(slowest) : std::nullopt;
+}
+
+void SetRingLinks(Cluster& cluster) {
+  if (cluster.measured.empty()) return;
+  using Links = std::map<int, RingLink>;  // by size of the group
+  std::vector<Links> links(cluster.devices.size());
+  for (const std::vector<int>& node : cluster.DevicesByNode()) {
+    const int count = static_cast<int>(node.size());
+    for (int size = 2; size <= std::min(count, kMostRing); size *= 2) {
+      std::optional<RingLink> ring;
+      for (int i = 0; i < count; ++i) {  // those that are left over are as the last group
+        if (i % size == 0 && i + size <= count) {
+          ring = RingLinkOf(cluster, {node.begin() + i, node.begin() + i + size});
+        }
+        if (ring) links[node[i]][size] = *ring;
+      }
+    }
+  }
+  std::map<std::pair<int, Links>, int> types;
+  std::vector<DeviceType> made;
+  for (size_t d = 0; d < cluster.devices.size(); ++d) {
+    int& type = cluster.devices[d].type;
+    const auto [known, added] = types.try_emplace({type, links[d]}, static_cast<int>(types.size()));
+    if (added) {
+      made.push_back(cluster.types[type]);
+      made.back().ring_links = links[d];
+    }
+    type = known->second;
+  }
+  cluster.types = std::move(made);
 }
 
 Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options) {

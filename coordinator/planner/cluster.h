@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +93,15 @@ struct Cluster {
 
 // No devices, an unknown type, a duplicate id, a link that is not positive: named with the device.
 absl::Status Validate(const Cluster& cluster);
+
+// The slowest link around these devices in this order, as `measured` has it, else as their types
+// have; nothing where `measured` has none of these links.
+std::optional<RingLink> RingLinkOf(const Cluster& cluster, const std::vector<int>& devices);
+
+// Gives types the links of the tensor-parallel groups of 2, 4, ... that nodes' devices make in
+// order. Devices of one type whose groups have other links become types of their own, of the same
+// name.
+void SetRingLinks(Cluster& cluster);
 
 // Two-level grouping. Level 1 (sites) by average linkage on the distance d(i, j), the larger of
 // both directions' times for `payload_bytes`: two groups merge when their distance is at most

@@ -16,6 +16,18 @@ LayerTimes Mix(const LayerTimes& a, double weight_a, const LayerTimes& b, double
           weight_a > 0 ? a.optimizer_s : b.optimizer_s};
 }
 
+// None: {}.
+RingLink RingOf(const DeviceType& type, int tensor_parallel) {
+  const auto ring = type.ring_links.find(tensor_parallel);
+  return ring == type.ring_links.end() ? RingLink{} : ring->second;
+}
+
+// Of the activation that a layer hands on, in F and in B each.
+double AllReducesSeconds(const DeviceType& type, const Layer& layer, int tp, int micro_batch) {
+  if (tp == 1 || layer.forward_flops == 0) return 0;
+  return 2 * type.AllReduceSeconds(tp, static_cast<double>(layer.out_bytes) * micro_batch);
+}
+
 }  // namespace
 
 Saving StageCosts::Effective(const Saving& saving, int first, int last) const {
@@ -147,9 +159,9 @@ StageCosts Costs::Sums(std::vector<LayerTimes> times, int tensor_parallel, int m
 }
 
 StageCosts Costs::For(const DeviceType& type, int tensor_parallel, int micro_batch) const {
-  const auto [known, added] =
-      known_.try_emplace(Asked(type.name, type.flops_per_s, type.memory_bytes_per_s,
-                               type.link_bytes_per_s, tensor_parallel, micro_batch));
+  const auto [known, added] = known_.try_emplace(
+      Asked(type.name, type.flops_per_s, type.memory_bytes_per_s, type.link_bytes_per_s,
+            RingOf(type, tensor_parallel), tensor_parallel, micro_batch));
   if (!added) return known->second;
   Source source;
   std::vector<LayerTimes> times = Times(type, tensor_parallel, micro_batch, &source);
@@ -280,7 +292,11 @@ std::vector<LayerTimes> Costs::Times(const DeviceType& type, int tp, int micro_b
           static_cast<double>(micro_batch - below_size) / (above_size - below_size);
       t = Mix((*below)[l], 1 - share, (*above)[l], share);
     }
-    times[l] = {t.forward_s * scale, t.backward_s * scale, t.weight_s * scale,
+    // Times of one device alone have no all-reduce in them.
+    const double reduce = measured_tp == 1 && type.ring_links.count(tp) > 0
+                              ? AllReducesSeconds(type, model_.layers[l], tp, micro_batch)
+                              : 0;
+    times[l] = {t.forward_s * scale + reduce, t.backward_s * scale + reduce, t.weight_s * scale,
                 t.optimizer_s * scale};
   }
   return times;
@@ -294,10 +310,7 @@ std::vector<LayerTimes> Costs::Roofline(const DeviceType& type, int tp, int micr
                            2.0 * static_cast<double>(layer.stash_bytes) * micro_batch / tp;
     const double pass =
         std::max(flops / type.flops_per_s, touched / type.memory_bytes_per_s) / options_.efficiency;
-    const double reduce = tp == 1 || layer.forward_flops == 0
-                              ? 0
-                              : 2 * 2.0 * (tp - 1) / tp * static_cast<double>(layer.out_bytes) *
-                                    micro_batch / type.link_bytes_per_s;
+    const double reduce = AllReducesSeconds(type, layer, tp, micro_batch);
     // Weights, gradients and state are read and written once.
     const double state =
         static_cast<double>(layer.parameters) / tp * (options_.state_bytes_per_parameter + 14);

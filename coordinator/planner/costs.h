@@ -158,7 +158,8 @@ class Costs {
   // The same measurements with other options.
   Costs With(const CostOptions& options) const { return {model_, profile_, options, memory_}; }
 
-  // Tensor parallelism adds two all-reduces of the activation to F and to B, over the type's link.
+  // Tensor parallelism adds two all-reduces of the activation to F and to B, over the slowest link
+  // of the group where such links are described (DeviceType::ring_links), else over the type's.
   // Interpolation: linear in the micro-batch between the two nearest measured ones (beyond the
   // largest, in proportion); over TP sizes, work scaled by the ratio of sizes.
   StageCosts For(const DeviceType& type, int tensor_parallel, int micro_batch) const;
@@ -193,7 +194,7 @@ class Costs {
   CostOptions options_;
   MemoryTable memory_;
   // By what counts of a type, degree, micro-batch.
-  using Asked = std::tuple<std::string, double, double, double, int, int>;
+  using Asked = std::tuple<std::string, double, double, double, RingLink, int, int>;
   mutable std::map<Asked, StageCosts> known_;
 };
 

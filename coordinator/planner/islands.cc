@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "absl/strings/str_format.h"
 #include "common/status.h"
@@ -17,49 +18,33 @@ double ExchangeSeconds(const Cluster& cluster, const std::string& from, const st
          cluster.WireBetweenSites(to, from).Seconds(bytes);
 }
 
-// Samples of the batch for each site, in proportion to its devices' speed, at least one.
-std::map<std::string, int> BatchOfSites(const Cluster& cluster, const Costs& costs,
-                                        const Job& job) {
-  std::map<std::string, double> power;
-  double total = 0;
-  for (const Device& device : cluster.devices) {
-    const StageCosts all = costs.For(cluster.types[device.type], 1, 1);
-    const double speed = 1 / all.TotalSeconds(0, all.layers());
-    power[device.site] += speed;
-    total += speed;
+absl::Status Check(const IslandOptions& islands) {
+  if (islands.steps_per_round >= 1 && islands.bytes_per_parameter > 0 &&
+      islands.cost_per_doubling >= 0) {
+    return absl::OkStatus();
   }
-  std::map<std::string, int> batch;
-  for (const auto& [site, p] : power) {
-    batch[site] = std::max(1, static_cast<int>(std::lround(job.global_batch * p / total)));
-  }
-  return batch;
+  return absl::InvalidArgumentError(
+      "islands need steps_per_round of at least 1, a positive bytes_per_parameter and a "
+      "cost_per_doubling of at least 0");
 }
 
-// Islands share a step's samples and its budget; or each takes steps of the whole batch, and all
-// together make as many of them in a deadline.
-Objective ObjectiveOfSite(const Job& job, int samples, size_t sites, bool whole_batch) {
-  Objective own = job.objective;
-  if (whole_batch) own.step_s_max *= static_cast<double>(sites);
-  if (!whole_batch) own.price_max *= samples / static_cast<double>(job.global_batch);
-  return own;
-}
-
-std::string Reason(const IslandChoice& choice, const IslandOptions& options) {
+std::string IslandsText(const IslandChoice& choice, const IslandOptions& options) {
   if (choice.islands.empty()) {
-    return absl::StrCat("no site alone holds the model; one plan over all sites trains ",
-                        absl::StrFormat("%.4g samples/s", choice.single_samples_per_s));
+    return absl::StrCat("no site has a plan of its own: ", choice.why_not_all.message());
   }
-  std::string text = absl::StrFormat(
+  return absl::StrFormat(
       "%d islands train %.4g samples/s and need %.3g times the samples (%.3g more per doubling of "
-      "the islands: a model, override it), rounds of %d steps, server at %s; ",
+      "the islands: a model, override it), rounds of %d steps, server at %s",
       choice.islands.size(), choice.islands_samples_per_s, choice.islands_factor,
       options.cost_per_doubling, options.steps_per_round, choice.server_site);
+}
+
+std::string SingleText(const IslandChoice& choice) {
   if (!choice.single.ok()) {
-    return absl::StrCat(text, "one plan over all sites does not fit: ",
-                        std::string(choice.single.status().message()));
+    return absl::StrCat("one plan over all sites: ", choice.single.status().message());
   }
-  return absl::StrCat(text, absl::StrFormat("one plan over all sites trains %.4g samples/s",
-                                            choice.single_samples_per_s));
+  return absl::StrFormat("one plan over all sites trains %.4g samples/s",
+                         choice.single_samples_per_s);
 }
 
 }  // namespace
@@ -93,40 +78,36 @@ std::string PlaceServer(const Cluster& cluster, const std::map<std::string, doub
   return best;
 }
 
-absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& costs,
-                                           const Job& job, const PlanFunction& make,
-                                           const IslandOptions& islands) {
-  if (islands.steps_per_round < 1 || !(islands.bytes_per_parameter > 0) ||
-      !(islands.cost_per_doubling >= 0)) {
-    return absl::InvalidArgumentError(
-        "islands need steps_per_round of at least 1, a positive bytes_per_parameter and a "
-        "cost_per_doubling of at least 0");
-  }
+absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Job& job,
+                                        const PlanFunction& make) {
   IslandChoice choice;
   choice.single = make(cluster, job);
-  if (choice.single.ok()) {
-    choice.single_samples_per_s = job.global_batch / choice.single->outcome.step_s;
-    choice.single_price = choice.single->price / job.global_batch;
-  }
-  absl::Status why_not = choice.single.status();
-  std::map<std::string, int> batch = BatchOfSites(cluster, costs, job);
-  if (islands.whole_batch) {
-    for (auto& [site, samples] : batch) samples = job.global_batch;
-  }
+  if (!choice.single.ok()) return choice.single.status();
+  choice.single_samples_per_s = job.global_batch / choice.single->outcome.step_s;
+  choice.single_price = choice.single->price / job.global_batch;
+  choice.reason = SingleText(choice);
+  return choice;
+}
+
+absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& costs, const Job& job,
+                                         const PlanFunction& make, const IslandOptions& islands) {
+  ATOLL_RETURN_IF_ERROR(Check(islands));
+  IslandChoice choice;
+  std::set<std::string> sites;
+  for (const Device& device : cluster.devices) sites.insert(device.site);
+  Job own = job;
+  own.objective.step_s_max *= static_cast<double>(sites.size());
   std::map<std::string, double> rounds_per_s;
-  for (const auto& [site, samples] : batch) {
-    Job own = job;
-    own.global_batch = samples;
-    own.objective = ObjectiveOfSite(job, samples, batch.size(), islands.whole_batch);
+  for (const std::string& site : sites) {
     auto plan = make(OnlySite(cluster, site), own);
     if (!plan.ok()) {
-      if (why_not.ok()) why_not = Annotate(plan.status(), absl::StrCat("site \"", site, "\""));
+      choice.why_not_all.Update(Annotate(plan.status(), absl::StrCat("site \"", site, "\"")));
       continue;
     }
     rounds_per_s[site] = 1 / (plan->outcome.step_s * islands.steps_per_round);
     choice.islands.emplace(site, *std::move(plan));
   }
-  if (!choice.single.ok() && choice.islands.empty()) return why_not;
+  if (choice.islands.empty()) return choice.why_not_all;
   const double bytes =
       static_cast<double>(costs.model().parameters()) * islands.bytes_per_parameter;
   choice.server_site = PlaceServer(cluster, rounds_per_s, bytes);
@@ -136,19 +117,36 @@ absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& 
     const double exchange_s = ExchangeSeconds(cluster, site, choice.server_site, bytes);
     // With overlap an exchange that is shorter than a round costs nothing.
     const double round_s = islands.overlap ? std::max(train_s, exchange_s) : train_s + exchange_s;
-    choice.islands_samples_per_s += batch.at(site) * islands.steps_per_round / round_s;
+    choice.islands_samples_per_s += job.global_batch * islands.steps_per_round / round_s;
     // While its devices wait for an exchange they are paid for.
     price_per_s += plan.price / plan.outcome.step_s;
   }
-  if (!choice.islands.empty()) {
-    choice.islands_factor =
-        1 + islands.cost_per_doubling * std::log2(static_cast<double>(choice.islands.size()));
+  choice.islands_factor =
+      1 + islands.cost_per_doubling * std::log2(static_cast<double>(choice.islands.size()));
+  choice.islands_price = price_per_s / choice.islands_samples_per_s;
+  choice.use_islands = true;
+  choice.reason = IslandsText(choice, islands);
+  return choice;
+}
+
+absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& costs,
+                                           const Job& job, const PlanFunction& make,
+                                           const IslandOptions& islands) {
+  ATOLL_RETURN_IF_ERROR(Check(islands));
+  absl::StatusOr<IslandChoice> single = PlanSingle(cluster, job, make);
+  absl::StatusOr<IslandChoice> by_site = PlanIslands(cluster, costs, job, make, islands);
+  if (!single.ok() && !by_site.ok()) return single.status();
+  IslandChoice choice = by_site.ok() ? *std::move(by_site) : IslandChoice();
+  if (choice.islands.empty()) choice.why_not_all = by_site.status();
+  choice.single = single.ok() ? std::move(single->single) : single.status();
+  if (single.ok()) {
+    choice.single_samples_per_s = single->single_samples_per_s;
+    choice.single_price = single->single_price;
   }
-  if (!choice.islands.empty()) choice.islands_price = price_per_s / choice.islands_samples_per_s;
   choice.use_islands =
       RankOfSample(job, choice.islands_samples_per_s, choice.islands_price, choice.islands_factor) <
       RankOfSample(job, choice.single_samples_per_s, choice.single_price, 1);
-  choice.reason = Reason(choice, islands);
+  choice.reason = absl::StrCat(IslandsText(choice, islands), "; ", SingleText(choice));
   return choice;
 }
 

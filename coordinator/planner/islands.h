@@ -23,7 +23,6 @@ struct IslandOptions {
   double bytes_per_parameter = 2;   // mean of a push and a pull
   bool overlap = false;             // islands train on during an exchange
   double cost_per_doubling = 0.03;  // more samples for each doubling of the islands
-  bool whole_batch = false;         // each island takes steps of the whole batch, not of its share
 };
 
 struct IslandChoice {
@@ -35,7 +34,8 @@ struct IslandChoice {
   double islands_price = 0;          // of a sample, before the factor
   std::string server_site;           // where the parameter server belongs
   absl::StatusOr<Plan> single = absl::UnknownError("not planned");
-  std::map<std::string, Plan> islands;  // by site; a site that cannot hold the model takes no part
+  std::map<std::string, Plan> islands;  // by site; a site without a plan takes no part
+  absl::Status why_not_all;             // why the first of these has none
   std::string reason;
 
   double samples_per_s() const {
@@ -47,9 +47,17 @@ struct IslandChoice {
 // How a cluster is planned for a job: PlanJob, or more.
 using PlanFunction = std::function<absl::StatusOr<Plan>(const Cluster&, const Job&)>;
 
-// Plans both ways; the job's batch is divided among the sites by their speed, or not. The error
-// says why neither fits. A cluster of one site has one island. The job's objective is that of one
-// plan for the whole cluster: its limits are shared out among islands.
+// An island for each site; each takes steps of the whole batch, and all together make as many of
+// them in a deadline. The error says why no site has a plan.
+absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& costs, const Job& job,
+                                         const PlanFunction& plan, const IslandOptions& islands);
+
+// One plan for the whole cluster, without islands.
+absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Job& job,
+                                        const PlanFunction& plan);
+
+// Plans both ways. The error says why neither fits. A cluster of one site has one island. The job's
+// objective is that of one plan for the whole cluster.
 absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& costs,
                                            const Job& job, const PlanFunction& plan,
                                            const IslandOptions& islands);

@@ -297,10 +297,14 @@ const ReplicaOutcome& SlowestKind(const Outcome& outcome) {
 
 StageCosts GroupCosts(const Cluster& cluster, const Costs& costs, int micro_batch,
                       const std::vector<int>& devices, const std::vector<int>& tensor_shares) {
-  const auto type_of = [&](int d) { return cluster.types[cluster.devices[d].type]; };
-  if (tensor_shares.empty()) {
-    return costs.For(type_of(devices[0]), static_cast<int>(devices.size()), micro_batch);
-  }
+  const int size = static_cast<int>(devices.size());
+  const std::optional<RingLink> ring = RingLinkOf(cluster, devices);
+  const auto type_of = [&](int d) {
+    DeviceType type = cluster.types[cluster.devices[d].type];
+    if (ring) type.ring_links[size] = *ring;
+    return type;
+  };
+  if (tensor_shares.empty()) return costs.For(type_of(devices[0]), size, micro_batch);
   std::vector<DeviceType> types;
   for (const int d : devices) types.push_back(type_of(d));
   return costs.ForShares(types, tensor_shares, micro_batch);

@@ -565,16 +565,22 @@ Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Devic
   rest.node_latency_s = cluster.node_latency_s;
   rest.site_wire = cluster.site_wire;
   rest.wan_wire = cluster.wan_wire;
-  rest.site_to_site = cluster.site_to_site;
   std::vector<int> index(cluster.devices.size(), -1);
-  std::set<std::string> nodes;
+  std::set<std::string> nodes, sites;
   for (size_t d = 0; d < cluster.devices.size(); ++d) {
     if (!keep(cluster.devices[d])) continue;
+    sites.insert(cluster.devices[d].site);
     index[d] = static_cast<int>(rest.devices.size());
     rest.devices.push_back(cluster.devices[d]);
     nodes.insert(cluster.devices[d].node);
   }
   if (nodes.count(cluster.leader) > 0) rest.leader = cluster.leader;
+  for (const std::string& from : sites) {
+    for (const std::string& to : sites) {
+      const auto wire = cluster.site_to_site.find({from, to});
+      if (wire != cluster.site_to_site.end()) rest.site_to_site.insert(*wire);
+    }
+  }
   for (const auto& [pair, wire] : cluster.node_to_node) {
     if (nodes.count(pair.first) > 0 && nodes.count(pair.second) > 0) {
       rest.node_to_node.emplace_hint(rest.node_to_node.end(), pair, wire);

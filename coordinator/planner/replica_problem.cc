@@ -218,6 +218,9 @@ std::string KindOf(const Cluster& cluster, const Layout& layout, const WireShari
     AppendRaw(kind, places[s], cluster.devices[stage.devices[0]].type, stage.devices.size(),
               stage.first_layer, stage.last_layer,
               stage.saving.any() ? stage.saving.recomputed : -1);
+    if (const std::optional<RingLink> ring = RingLinkOf(cluster, stage.devices); ring) {
+      AppendRaw(kind, ring->latency_s, ring->bytes_per_s);
+    }
     for (size_t rank = 0; rank < layout.tensor_shares.size(); ++rank) {
       AppendRaw(kind, layout.tensor_shares[rank], cluster.devices[stage.devices[rank]].type);
     }

@@ -1,5 +1,7 @@
 #include "coordinator/planning/island_scope.h"
 
+#include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -12,14 +14,65 @@
 namespace atl {
 namespace {
 
-// Every worker as a site of its own; what joins two of them is what was measured.
-plan::Cluster ByWorker(const plan::Cluster& cluster) {
-  plan::Cluster own = cluster;
-  for (plan::Device& device : own.devices) device.site = device.node;
-  own.wan_wire = cluster.site_wire;
-  own.site_to_site.clear();
-  own.site_to_site.insert(own.node_to_node.begin(), own.node_to_node.end());
+// A node by its name and site: sites may have nodes of one name.
+using Place = std::pair<NodeId, std::string>;
+
+Place PlaceOf(const plan::Device& device) { return {device.node, device.site}; }
+
+// Nodes as sites of the names that they have in `site_of`, others left out. What joins two such
+// sites is what joins their first devices; what joins the nodes of one is what did before.
+plan::Cluster Regrouped(const plan::Cluster& cluster, const std::map<Place, std::string>& site_of) {
+  plan::Cluster made = plan::WithDevices(
+      cluster, [&](const plan::Device& device) { return site_of.contains(PlaceOf(device)); });
+  const plan::Cluster before = made;
+  std::map<std::string, int> first;
+  for (size_t d = 0; d < made.devices.size(); ++d) {
+    plan::Device& device = made.devices[d];
+    device.site = site_of.at(PlaceOf(device));
+    first.try_emplace(device.site, static_cast<int>(d));
+  }
+  made.site_to_site.clear();
+  for (const auto& [from, a] : first) {
+    for (const auto& [to, b] : first) {
+      const std::string& site = before.devices[a].site;
+      made.site_to_site[{from, to}] =
+          from == to ? before.WireBetweenSites(site, site) : before.WireBetween(a, b);
+    }
+  }
+  return made;
+}
+
+// Every worker as a site of its own.
+std::map<Place, std::string> SitesByWorker(const plan::Cluster& cluster) {
+  std::map<NodeId, std::set<std::string>> sites;
+  for (const plan::Device& device : cluster.devices) sites[device.node].insert(device.site);
+  std::map<Place, std::string> own;
+  for (const plan::Device& device : cluster.devices) {
+    const bool unique = sites.at(device.node).size() == 1;
+    own[PlaceOf(device)] = unique ? device.node : absl::StrCat(device.site, "/", device.node);
+  }
   return own;
+}
+
+// For so many plans.
+plan::PlanFunction PlannerOf(const PlanRequest& request, const PlanningInput& input, size_t plans,
+                             const StopOfPlan& stop_of) {
+  return [&, left = plans](const plan::Cluster& cluster,
+                           const plan::Job& job) mutable -> absl::StatusOr<plan::Plan> {
+    PlanningInput part = input;
+    part.cluster = cluster;
+    part.job = job;
+    PlanRequest own = request;
+    if (stop_of) own.stop = stop_of(left > 1 ? left-- : 1);
+    ATOLL_ASSIGN_OR_RETURN(FoundPlan found, FindPlan(own, part));
+    return std::move(found.plan);
+  };
+}
+
+std::set<std::string> SitesOf(const plan::Cluster& cluster) {
+  std::set<std::string> sites;
+  for (const plan::Device& device : cluster.devices) sites.insert(device.site);
+  return sites;
 }
 
 struct Option {
@@ -29,6 +82,7 @@ struct Option {
   double samples_per_s = 0;  // 0: none fits
   double price = 0;          // of a sample
   double factor = 1;
+  std::string why_not;  // there are no plans
 
   double value() const { return samples_per_s / factor; }
 };
@@ -42,18 +96,18 @@ const Option* BestOf(const std::vector<Option>& choices, const OuterSpec& outer,
     const auto count = static_cast<int64_t>(option.islands);
     const bool allowed = count >= outer.min_islands && count <= outer.max_islands;
     absl::StrAppend(compared, compared->empty() ? "" : "; ", option.name, ": ");
+    if (!allowed) {
+      absl::StrAppend(compared, option.islands, " islands, but outer allows ", outer.min_islands,
+                      " to ", outer.max_islands);
+      continue;
+    }
     if (option.samples_per_s <= 0) {
-      *compared += "does not fit";
+      *compared += option.why_not;
       continue;
     }
     absl::StrAppendFormat(compared, "%.4g samples/s", option.samples_per_s);
     if (option.islands > 1) {
       absl::StrAppendFormat(compared, " by %d islands, %.4g worth", option.islands, option.value());
-    }
-    if (!allowed) {
-      absl::StrAppend(compared, ", but outer allows ", outer.min_islands, " to ", outer.max_islands,
-                      " islands");
-      continue;
     }
     if (option.price > 0) absl::StrAppendFormat(compared, ", %.4g a sample", option.price);
     const double rank = plan::RankOfSample(job, option.samples_per_s, option.price, option.factor);
@@ -64,60 +118,163 @@ const Option* BestOf(const std::vector<Option>& choices, const OuterSpec& outer,
   return best;
 }
 
-}  // namespace
+Option OptionOf(IslandExtent extent, const char* name, size_t islands,
+                const absl::StatusOr<plan::IslandChoice>& made) {
+  Option option{extent, name, islands};
+  if (!made.ok()) {
+    option.why_not = std::string(made.status().message());
+  } else if (extent == IslandExtent::kAll) {
+    option.samples_per_s = made->single_samples_per_s;
+    option.price = made->single_price;
+  } else {
+    option.islands = made->islands.size();
+    option.samples_per_s = made->islands_samples_per_s;
+    option.price = made->islands_price;
+    option.factor = made->islands_factor;
+  }
+  return option;
+}
 
-absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request) {
-  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
-  const OuterSpec& outer = request.spec.outer;
-  plan::IslandOptions islands;
-  islands.steps_per_round = static_cast<int>(outer.steps_per_round);
-  constexpr int64_t kMany = 1 << 20;
-  islands.bytes_per_parameter = static_cast<double>(EncodedBytes(outer.push_encoding, kMany) +
-                                                    EncodedBytes(outer.pull_encoding, kMany)) /
-                                (2 * kMany);
-  islands.overlap = outer.overlap == Overlap::kCarry;
-  islands.whole_batch = true;
-  const plan::PlanFunction make = [&](const plan::Cluster& cluster,
-                                      const plan::Job& job) -> absl::StatusOr<plan::Plan> {
-    PlanningInput part = input;
-    part.cluster = cluster;
-    part.job = job;
-    ATOLL_ASSIGN_OR_RETURN(FoundPlan found, FindPlan(request, part));
-    return std::move(found.plan);
-  };
-  std::set<std::string> sites, workers;
-  for (const plan::Device& device : input.cluster.devices) {
-    sites.insert(device.site);
-    workers.insert(device.node);
-  }
-  std::vector<Option> choices;
-  ATOLL_ASSIGN_OR_RETURN(const plan::IslandChoice by_site,
-                         plan::ChooseIslands(input.cluster, input.costs, input.job, make, islands));
-  choices.push_back(
-      {IslandExtent::kAll, "one of all", 1, by_site.single_samples_per_s, by_site.single_price, 1});
-  if (sites.size() > 1) {
-    choices.push_back({IslandExtent::kSite, "one for each site", by_site.islands.size(),
-                       by_site.islands_samples_per_s, by_site.islands_price,
-                       by_site.islands_factor});
-  }
-  if (workers.size() > sites.size()) {
-    const auto by_worker =
-        plan::ChooseIslands(ByWorker(input.cluster), input.costs, input.job, make, islands);
-    if (by_worker.ok()) {
-      choices.push_back({IslandExtent::kWorker, "one for each worker", by_worker->islands.size(),
-                         by_worker->islands_samples_per_s, by_worker->islands_price,
-                         by_worker->islands_factor});
+// All extents that differ, compared.
+absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInput& input,
+                                   const plan::IslandOptions& islands, const StopOfPlan& stop_of) {
+  const plan::Cluster& cluster = input.cluster;
+  const std::set<std::string> sites = SitesOf(cluster);
+  const std::map<Place, std::string> workers = SitesByWorker(cluster);
+  const bool may_be_alone = std::ssize(workers) <= request.spec.outer.max_islands;
+  const plan::PlanFunction make =
+      PlannerOf(request, input, 1 + sites.size() + (may_be_alone ? workers.size() : 0), stop_of);
+  std::vector<Option> options;
+  std::vector<std::pair<plan::Cluster, absl::StatusOr<plan::IslandChoice>>> made;
+  const auto add = [&](IslandExtent extent, const char* name, size_t count,
+                       const plan::Cluster& grouped) {
+    // More than are allowed are not planned for.
+    absl::StatusOr<plan::IslandChoice> choice = absl::UnknownError("");
+    if (extent == IslandExtent::kAll) {
+      choice = plan::PlanSingle(grouped, input.job, make);
+    } else if (static_cast<int64_t>(count) <= request.spec.outer.max_islands) {
+      choice = plan::PlanIslands(grouped, input.costs, input.job, make, islands);
     }
+    options.push_back(OptionOf(extent, name, count, choice));
+    made.emplace_back(grouped, std::move(choice));
+  };
+  add(IslandExtent::kAll, "one of all", 1, cluster);
+  if (sites.size() > 1) add(IslandExtent::kSite, "one for each site", sites.size(), cluster);
+  if (workers.size() > sites.size()) {
+    add(IslandExtent::kWorker, "one for each worker", workers.size(),
+        may_be_alone ? Regrouped(cluster, workers) : cluster);
   }
   std::string compared;
-  const Option* best = BestOf(choices, outer, input.job, &compared);
+  const Option* best = BestOf(options, request.spec.outer, input.job, &compared);
   if (best == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("no number of islands will do: ", compared));
   }
   absl::StrAppendFormat(&compared, " (a model: %.3g more samples for each doubling of the islands)",
                         islands.cost_per_doubling);
-  if (!input.assumptions.empty()) absl::StrAppend(&compared, "; ", input.assumptions);
-  return ExtentChoice{best->extent, std::move(compared)};
+  auto& [of_best, choice] = made[static_cast<size_t>(best - options.data())];
+  choice->reason = std::move(compared);
+  return ScopePlans{best->extent, std::move(of_best), *std::move(choice)};
+}
+
+}  // namespace
+
+plan::IslandOptions IslandOptionsOf(const JobSpec& spec) {
+  const OuterSpec& outer = spec.outer;
+  constexpr int64_t kMany = 1 << 20;
+  plan::IslandOptions islands;
+  islands.steps_per_round = static_cast<int>(outer.steps_per_round);
+  islands.bytes_per_parameter = static_cast<double>(EncodedBytes(outer.push_encoding, kMany) +
+                                                    EncodedBytes(outer.pull_encoding, kMany)) /
+                                (2 * kMany);
+  islands.overlap = outer.overlap == Overlap::kCarry;
+  return islands;
+}
+
+std::vector<std::vector<size_t>> SeatWorkers(const std::vector<ScopeWorker>& workers,
+                                             const JobSpec& spec, IslandExtent extent) {
+  struct Island {
+    std::string group;
+    bool shared = false;
+    std::vector<size_t> members;
+  };
+  std::vector<Island> islands;
+  const auto most = static_cast<size_t>(spec.layout.workers_per_island);
+  for (size_t w = 0; w < workers.size(); ++w) {
+    const bool shares = extent != IslandExtent::kWorker && workers[w].reachable;
+    const std::string group = extent == IslandExtent::kSite ? workers[w].site : "";
+    const auto room = std::find_if(islands.begin(), islands.end(), [&](const Island& island) {
+      return shares && island.shared && island.group == group &&
+             (most == 0 || island.members.size() < most);
+    });
+    if (room != islands.end()) {
+      room->members.push_back(w);
+    } else if (std::ssize(islands) < spec.outer.max_islands) {
+      islands.push_back({group, shares, {w}});
+    }
+  }
+  std::vector<std::vector<size_t>> seats;
+  for (Island& island : islands) seats.push_back(std::move(island.members));
+  return seats;
+}
+
+namespace {
+
+// The devices that take part; the sites are the islands. Workers in the order of their names, as
+// live.
+plan::Cluster Seated(const plan::Cluster& cluster, const JobSpec& spec, IslandExtent extent) {
+  const std::map<Place, std::string> own = SitesByWorker(cluster);
+  std::vector<Place> places;
+  std::vector<ScopeWorker> workers;
+  for (const auto& [place, name] : own) {
+    places.push_back(place);
+    workers.push_back({place.second});
+  }
+  std::map<Place, std::string> seated;
+  std::map<std::string, int> islands_of;  // of a site
+  for (const std::vector<size_t>& island : SeatWorkers(workers, spec, extent)) {
+    const std::string& site = workers[island[0]].site;
+    const int number = ++islands_of[site];
+    std::string name = number == 1 ? site : absl::StrCat(site, " #", number);
+    if (extent == IslandExtent::kWorker) name = own.at(places[island[0]]);
+    for (const size_t w : island) seated[places[w]] = name;
+  }
+  return Regrouped(cluster, seated);
+}
+
+}  // namespace
+
+absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningInput& input,
+                                     IslandExtent extent, const plan::IslandOptions& islands,
+                                     const StopOfPlan& stop_of) {
+  if (extent == IslandExtent::kAuto) return Compare(request, input, islands, stop_of);
+  const JobSpec& spec = request.spec;
+  if (extent == IslandExtent::kAll) {
+    if (spec.layout.workers_per_island > 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "layout.workers_per_island = ", spec.layout.workers_per_island, " with layout.island = ",
+          "\"all\": which workers share an island is known of those that run; use --live, or ",
+          "layout.island = \"site\""));
+    }
+    ATOLL_ASSIGN_OR_RETURN(
+        plan::IslandChoice choice,
+        plan::PlanSingle(input.cluster, input.job, PlannerOf(request, input, 1, stop_of)));
+    return ScopePlans{extent, input.cluster, std::move(choice)};
+  }
+  plan::Cluster cluster = Seated(input.cluster, spec, extent);
+  ATOLL_ASSIGN_OR_RETURN(
+      plan::IslandChoice choice,
+      plan::PlanIslands(cluster, input.costs, input.job,
+                        PlannerOf(request, input, SitesOf(cluster).size(), stop_of), islands));
+  return ScopePlans{extent, std::move(cluster), std::move(choice)};
+}
+
+absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request) {
+  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
+  ATOLL_ASSIGN_OR_RETURN(ScopePlans plans, PlanScope(request, input, IslandExtent::kAuto,
+                                                     IslandOptionsOf(request.spec)));
+  std::string& reason = plans.choice.reason;
+  if (!input.assumptions.empty()) absl::StrAppend(&reason, "; ", input.assumptions);
+  return ExtentChoice{plans.extent, std::move(reason)};
 }
 
 }  // namespace atl

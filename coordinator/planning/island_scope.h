@@ -1,13 +1,16 @@
-// Who shares an island where the job leaves it to the planner (layout.island = "auto"): all workers
-// one island, those of each site one, or each worker one by itself. What is compared is
-// planner/islands.h: samples a second, divided by how many more samples islands need.
+// Who shares an island: what the job says (layout.island), or, with "auto", what the planner finds
+// best: all workers one island, those of each site one, or each worker one by itself. What is
+// compared is planner/islands.h: samples a second, divided by how many more samples islands need.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_ISLAND_SCOPE_H_
 #define ATOLL_COORDINATOR_PLANNING_ISLAND_SCOPE_H_
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/planner/islands.h"
 #include "coordinator/planning/request.h"
 
 namespace atl {
@@ -20,6 +23,37 @@ struct ExtentChoice {
 // Each island takes steps of the job's whole batch. Numbers of islands outside outer.min_islands
 // and max_islands are no choice. The error says what does not fit. Pure and deterministic.
 absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request);
+
+// Rounds and encodings as the job has them.
+plan::IslandOptions IslandOptionsOf(const JobSpec& spec);
+
+// A worker as far as its place goes.
+struct ScopeWorker {
+  std::string site;
+  bool reachable = true;  // by other workers: otherwise it is an island by itself
+};
+// Which of the workers make up each island when a job begins (coordinator/core/roster.h), in this
+// order; those beyond outer.max_islands are in none. REQUIRES: extent is not kAuto.
+std::vector<std::vector<size_t>> SeatWorkers(const std::vector<ScopeWorker>& workers,
+                                             const JobSpec& spec, IslandExtent extent);
+
+// Plans of all islands.
+struct ScopePlans {
+  IslandExtent extent = IslandExtent::kAll;
+  plan::Cluster cluster;  // what takes part; its sites are the islands where choice.use_islands
+  plan::IslandChoice choice;
+};
+
+// When the next plan's search is to end, where so many plans are still to be made with it; null:
+// PlanRequest::stop says it for all.
+using StopOfPlan = std::function<std::function<bool()>(size_t plans_left)>;
+
+// The extent that the job gets, and the plans of its islands: with `extent` kAuto what ChooseExtent
+// chooses, by the same comparison; otherwise that one. For devices that are not there (`input` of
+// files). The error says what does not fit, or names a key that such devices cannot satisfy.
+absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningInput& input,
+                                     IslandExtent extent, const plan::IslandOptions& islands,
+                                     const StopOfPlan& stop_of = nullptr);
 
 }  // namespace atl
 

@@ -1,5 +1,6 @@
 #include "coordinator/planning/objective.h"
 
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,9 @@
 
 namespace atl {
 namespace {
+
+// No step takes less and no limit is smaller: how often a layout misses one is a number.
+constexpr double kLeastLimit = 1e-30;
 
 double SamplesOf(const JobSpec& spec) {
   return static_cast<double>(spec.schedule.train_tokens) /
@@ -47,9 +51,9 @@ plan::Objective ObjectiveOf(const JobSpec& spec, int islands) {
   plan::Objective objective{.cheapest = layout.objective == PlanObjective::kCost};
   const double steps = SamplesOf(spec) / static_cast<double>(spec.inner.batch_sequences);
   if (layout.deadline_hours > 0) {
-    objective.step_s_max = 3600 * layout.deadline_hours * islands / steps;
+    objective.step_s_max = std::max(kLeastLimit, 3600 * layout.deadline_hours * islands / steps);
   }
-  if (layout.budget > 0) objective.price_max = layout.budget / steps;
+  if (layout.budget > 0) objective.price_max = std::max(kLeastLimit, layout.budget / steps);
   return objective;
 }
 

@@ -64,6 +64,19 @@ TEST_CASE("a deadline and a budget are of all the job's tokens") {
   CHECK(absl::IsFailedPrecondition(PlanIsland(request).status()));
 }
 
+TEST_CASE("limits_below_all_that_can_be_name_what_the_best_plan_needs") {
+  for (const double least : {1e-300, 5e-324}) {
+    PlanRequest request = Priced();
+    request.spec.layout.deadline_hours = least;
+    CHECK_THAT(std::string(PlanIsland(request).status().message()),
+               Catch::Contains("layout.deadline_hours = ") && Catch::Contains("needs "));
+    request.spec.layout.deadline_hours = 0;
+    request.spec.layout.budget = least;
+    CHECK_THAT(std::string(PlanIsland(request).status().message()),
+               Catch::Contains("layout.budget = ") && Catch::Contains("costs "));
+  }
+}
+
 TEST_CASE("of a plan in force and another one the cheaper ranks better, however slow") {
   PlanRequest request = Priced();
   const IslandPlan fastest = Planned(request);

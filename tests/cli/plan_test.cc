@@ -85,14 +85,12 @@ TEST_CASE("a plan is shown with its reason, the alternatives, and the choice of 
   INFO(plan.errors);
   REQUIRE(plan.code == 0);
   CHECK_THAT(plan.out, Catch::Contains("alternatives:") && Catch::Contains("schedule: ") &&
-                           Catch::Contains("more per doubling of the islands: a model"));
+                           Catch::Contains("more samples for each doubling of the islands"));
   CHECK(nlohmann::json::parse(desk.Read("t.json"))["traceEvents"].size() > 10);
   CHECK_THAT(desk.Read("s.svg"), Catch::EndsWith("</svg>\n"));
 }
 
-TEST_CASE("a plan satisfies what a job's [layout] fixes, as its islands do") {
-  const Desk desk;
-  const std::string job = R"(name = "tiny"
+const std::string kJob = R"(name = "tiny"
 [model]
 hidden = 64
 layers = 4
@@ -102,6 +100,34 @@ path = "text.txt"
 [schedule]
 train_tokens = 1000
 )";
+
+TEST_CASE("a_job_has_the_islands_rounds_and_encodings_that_its_file_says") {
+  const Desk desk;
+  std::string cluster = kTwoSites;
+  for (size_t at = 0; (at = cluster.find("1.25e9", at)) != std::string::npos;) {
+    cluster.replace(at, 6, "1.25e4");  // an exchange takes longer than its steps
+  }
+  const auto plan = [&](const std::string& more, const std::vector<std::string>& flags = {}) {
+    Command command(With({"cli/atoll", "--json", "plan", "--cluster", desk.Write("c.toml", cluster),
+                          desk.Write("job.toml", kJob + more)},
+                         flags),
+                    desk.Path(""));
+    REQUIRE(command.Wait() == 0);
+    return nlohmann::json::parse(command.rest());
+  };
+  const std::string site = "[layout]\nisland = \"site\"\n";
+  const auto full = plan(site);
+  REQUIRE(full["islands"].size() == 2);
+  CHECK(full["islands"][0]["steps_per_round"] == "64");
+  CHECK(plan("[layout]\nisland = \"all\"\n")["islands"].size() == 1);
+  CHECK(plan(site, {"--islands", "one"})["islands"].size() == 1);
+  const auto small = plan(site + "[outer]\npush_encoding = \"int4\"\npull_encoding = \"int4\"\n");
+  CHECK(small["tokens_per_s"].get<double>() > 3 * full["tokens_per_s"].get<double>());
+}
+
+TEST_CASE("a plan satisfies what a job's [layout] fixes, as its islands do") {
+  const Desk desk;
+  const std::string& job = kJob;
   const Outcome free = desk.Run("plan", {desk.Write("free.toml", job)});
   INFO(free.errors);
   CHECK(free.code == 0);

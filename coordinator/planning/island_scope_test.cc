@@ -1,0 +1,123 @@
+#include "coordinator/planning/island_scope.h"
+
+#include <catch2/catch.hpp>
+
+namespace atl {
+namespace {
+
+// Two sites of two nodes with two devices each, far apart.
+plan::Cluster FourNodes() {
+  plan::Cluster cluster;
+  cluster.types = {*plan::FindDeviceType("a100-80")};
+  for (int d = 0; d < 8; ++d) {
+    const std::string node = std::string("n") + std::to_string(d / 2);
+    cluster.devices.push_back({node + "/" + std::to_string(d % 2), node, d < 4 ? "a" : "b", 0});
+  }
+  cluster.wan_wire = {20e-3, 1.25e6, {}};
+  return cluster;
+}
+
+JobSpec Job() {
+  JobSpec spec;
+  spec.inner.batch_sequences = 16;
+  spec.data.sequence_length = 1024;
+  spec.layout.recompute = Recompute::kNone;
+  spec.outer.overlap = Overlap::kNone;
+  return spec;
+}
+
+PlanningInput InputOf(const JobSpec& spec) {
+  const plan::Costs costs(*plan::FindModel("gpt2"), {}, CostOptionsOf(spec, false));
+  const plan::Job job{.global_batch = static_cast<int>(spec.inner.batch_sequences),
+                      .micro_batches = {1, 2},
+                      .tensor_parallel = {1, 2}};
+  return {FourNodes(), costs, job, {}, 0, ""};
+}
+
+ScopePlans Plans(const JobSpec& spec, IslandExtent extent) {
+  PlanRequest request;
+  request.spec = spec;
+  request.improvements = 0;
+  auto plans = PlanScope(request, InputOf(spec), extent, IslandOptionsOf(spec));
+  INFO(plans.status().ToString());
+  REQUIRE(plans.ok());
+  return *std::move(plans);
+}
+
+TEST_CASE("islands_are_those_that_the_job_gets_and_take_steps_of_its_whole_batch") {
+  const JobSpec spec = Job();
+  CHECK_FALSE(Plans(spec, IslandExtent::kAll).choice.use_islands);
+  const ScopePlans sites = Plans(spec, IslandExtent::kSite);
+  CHECK(sites.choice.use_islands);
+  CHECK(sites.choice.islands.size() == 2);
+  const ScopePlans workers = Plans(spec, IslandExtent::kWorker);
+  CHECK(workers.choice.islands.size() == 4);
+  for (const ScopePlans* plans : {&sites, &workers}) {
+    for (const auto& [site, plan] : plans->choice.islands) {
+      int samples = 0;
+      for (const plan::Replica& replica : plan.layout.replicas) {
+        samples += replica.micro_batches * plan.layout.micro_batch;
+      }
+      CHECK(samples == spec.inner.batch_sequences);
+    }
+  }
+}
+
+TEST_CASE("limits_of_workers_and_of_islands_hold_for_devices_that_are_described") {
+  JobSpec spec = Job();
+  spec.layout.workers_per_island = 1;
+  const ScopePlans alone = Plans(spec, IslandExtent::kSite);
+  REQUIRE(alone.choice.islands.size() == 4);
+  CHECK(alone.choice.islands.contains("a"));
+  CHECK(alone.choice.islands.contains("a #2"));
+  // Both of a site reach each other as before, and the other site over its slow link.
+  CHECK(alone.cluster.WireBetweenSites("a", "a #2").bytes_per_s == 50e9);
+  CHECK(alone.cluster.WireBetweenSites("a", "b #2").bytes_per_s == 1.25e6);
+  spec.outer.max_islands = 3;
+  CHECK(Plans(spec, IslandExtent::kSite).choice.islands.size() == 3);
+}
+
+TEST_CASE("encodings_and_rounds_of_the_job_decide_what_islands_are_worth") {
+  JobSpec spec = Job();
+  const double full = Plans(spec, IslandExtent::kSite).choice.islands_samples_per_s;
+  spec.outer.push_encoding = spec.outer.pull_encoding = Encoding::kInt4;
+  const double small = Plans(spec, IslandExtent::kSite).choice.islands_samples_per_s;
+  CHECK(small > 2 * full);
+  spec.outer.steps_per_round *= 16;
+  CHECK(Plans(spec, IslandExtent::kSite).choice.islands_samples_per_s > small);
+}
+
+TEST_CASE("auto_is_the_best_of_what_each_extent_gives") {
+  JobSpec spec = Job();
+  spec.outer.steps_per_round = 4096;
+  const ScopePlans chosen = Plans(spec, IslandExtent::kAuto);
+  REQUIRE(chosen.choice.use_islands);
+  const ScopePlans same = Plans(spec, chosen.extent);
+  CHECK(same.choice.islands_samples_per_s == chosen.choice.islands_samples_per_s);
+  for (const IslandExtent extent : {IslandExtent::kSite, IslandExtent::kWorker}) {
+    const plan::IslandChoice other = Plans(spec, extent).choice;
+    CHECK(chosen.choice.islands_samples_per_s / chosen.choice.islands_factor >=
+          other.islands_samples_per_s / other.islands_factor);
+  }
+  spec.outer.max_islands = 1;
+  CHECK(Plans(spec, IslandExtent::kAuto).extent == IslandExtent::kAll);
+}
+
+TEST_CASE("every_plan_gets_its_part_of_the_time") {
+  const JobSpec spec = Job();
+  PlanRequest request;
+  request.spec = spec;
+  request.improvements = plan::Options::kUntilStopped;
+  std::vector<size_t> left;
+  const StopOfPlan stop_of = [&](size_t plans_left) {
+    left.push_back(plans_left);
+    return [] { return true; };
+  };
+  const auto plans =
+      PlanScope(request, InputOf(spec), IslandExtent::kAuto, IslandOptionsOf(spec), stop_of);
+  REQUIRE(plans.ok());
+  CHECK(left == std::vector<size_t>{7, 6, 5, 4, 3, 2, 1});  // all, two sites, four workers
+}
+
+}  // namespace
+}  // namespace atl
