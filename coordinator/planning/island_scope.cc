@@ -15,20 +15,21 @@ namespace atl {
 namespace {
 
 // A node by its name and site: sites may have nodes of one name.
-using Place = std::pair<NodeId, std::string>;
+using SiteNode = std::pair<NodeId, std::string>;
 
-Place PlaceOf(const plan::Device& device) { return {device.node, device.site}; }
+SiteNode SiteNodeOf(const plan::Device& device) { return {device.node, device.site}; }
 
 // Nodes as sites of the names that they have in `site_of`, others left out. What joins two such
 // sites is what joins their first devices; what joins the nodes of one is what did before.
-plan::Cluster Regrouped(const plan::Cluster& cluster, const std::map<Place, std::string>& site_of) {
+plan::Cluster Regrouped(const plan::Cluster& cluster,
+                        const std::map<SiteNode, std::string>& site_of) {
   plan::Cluster made = plan::WithDevices(
-      cluster, [&](const plan::Device& device) { return site_of.contains(PlaceOf(device)); });
+      cluster, [&](const plan::Device& device) { return site_of.contains(SiteNodeOf(device)); });
   const plan::Cluster before = made;
   std::map<std::string, int> first;
   for (size_t d = 0; d < made.devices.size(); ++d) {
     plan::Device& device = made.devices[d];
-    device.site = site_of.at(PlaceOf(device));
+    device.site = site_of.at(SiteNodeOf(device));
     first.try_emplace(device.site, static_cast<int>(d));
   }
   made.site_to_site.clear();
@@ -43,13 +44,13 @@ plan::Cluster Regrouped(const plan::Cluster& cluster, const std::map<Place, std:
 }
 
 // Every worker as a site of its own.
-std::map<Place, std::string> SitesByWorker(const plan::Cluster& cluster) {
+std::map<SiteNode, std::string> SitesByWorker(const plan::Cluster& cluster) {
   std::map<NodeId, std::set<std::string>> sites;
   for (const plan::Device& device : cluster.devices) sites[device.node].insert(device.site);
-  std::map<Place, std::string> own;
+  std::map<SiteNode, std::string> own;
   for (const plan::Device& device : cluster.devices) {
     const bool unique = sites.at(device.node).size() == 1;
-    own[PlaceOf(device)] = unique ? device.node : absl::StrCat(device.site, "/", device.node);
+    own[SiteNodeOf(device)] = unique ? device.node : absl::StrCat(device.site, "/", device.node);
   }
   return own;
 }
@@ -140,7 +141,7 @@ absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInp
                                    const plan::IslandOptions& islands, const StopOfPlan& stop_of) {
   const plan::Cluster& cluster = input.cluster;
   const std::set<std::string> sites = SitesOf(cluster);
-  const std::map<Place, std::string> workers = SitesByWorker(cluster);
+  const std::map<SiteNode, std::string> workers = SitesByWorker(cluster);
   const bool may_be_alone = std::ssize(workers) <= request.spec.outer.max_islands;
   const plan::PlanFunction make =
       PlannerOf(request, input, 1 + sites.size() + (may_be_alone ? workers.size() : 0), stop_of);
@@ -222,14 +223,14 @@ namespace {
 // The devices that take part; the sites are the islands. Workers in the order of their names, as
 // live.
 plan::Cluster Seated(const plan::Cluster& cluster, const JobSpec& spec, IslandExtent extent) {
-  const std::map<Place, std::string> own = SitesByWorker(cluster);
-  std::vector<Place> places;
+  const std::map<SiteNode, std::string> own = SitesByWorker(cluster);
+  std::vector<SiteNode> places;
   std::vector<ScopeWorker> workers;
   for (const auto& [place, name] : own) {
     places.push_back(place);
     workers.push_back({place.second});
   }
-  std::map<Place, std::string> seated;
+  std::map<SiteNode, std::string> seated;
   std::map<std::string, int> islands_of;  // of a site
   for (const std::vector<size_t>& island : SeatWorkers(workers, spec, extent)) {
     const std::string& site = workers[island[0]].site;
