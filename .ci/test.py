@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs `bazel test` on the given targets (default //...) and closes with 'N passed, N failed'.
 
-Without targets, those tagged "slow" are left out unless `--all` is given. The ten slowest targets are listed before
+Without targets, those tagged "slow" are left out unless `--all` is given, and so is what only benchmarks,
+fuzzing and slow tests need. The ten slowest targets are listed before
 the count. Every Catch2 case counts as one test, any other target as one. A target that did not pass counts
 as at least one failure, whatever went wrong: it did not build, crashed, or ran out of time. A
 case counts as skipped when its log says so (see tests/README.md). Cached results are not used.
@@ -79,7 +80,7 @@ def main():
     with_slow = True
     if all(argument.startswith("-") for argument in arguments):
         with_slow = "--all" in sys.argv[1:]
-        arguments += ["//..."] if with_slow else ["--test_tag_filters=-slow", "//..."]
+        arguments += ["//..."] if with_slow else ["--test_tag_filters=-slow", "--build_tests_only", "//..."]
     code, events = run_bazel(arguments)
     outcome = Outcome(with_slow)
     for event in events:

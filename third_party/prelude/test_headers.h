@@ -3,6 +3,9 @@
 #ifndef ATOLL_THIRD_PARTY_PRELUDE_TEST_HEADERS_H_
 #define ATOLL_THIRD_PARTY_PRELUDE_TEST_HEADERS_H_
 
+// An exception ends its test case, not one assertion: a tenth less to compile.
+#define CATCH_CONFIG_FAST_COMPILE
+
 #include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
