@@ -66,7 +66,6 @@ EXCEPTIONS = [
     ("common/tokenizer/", "piece"),  # SentencePiece's term
     ("tests/tokenizer/", "piece"),
     ("tests/tokenizer/lines.py", "people"),  # text to tokenize
-    ("tests/fuzz/wire_decoders.cc", "inheritance {"),  # a field
     ("tests/net/shaped.py", "Wire"),  # its class and arguments
     ("coordinator/core/", "worker a wishes"),  # a command of the World
     ("", "promise N"),  # N1 to N10

@@ -103,7 +103,7 @@ class Screen {
   int lines_ = 0;
 };
 
-bool CoordinatorIsAway(const absl::Status& status) {
+bool IsCoordinatorUnavailable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsCancelled(status) ||
          absl::IsDeadlineExceeded(status);
 }
@@ -114,22 +114,22 @@ bool CoordinatorIsAway(const absl::Status& status) {
 using OnAnswer = std::function<void()>;
 absl::Status Follow(const Global& global, bool answered,
                     const std::function<absl::Status(Client&, const OnAnswer&)>& follow) {
-  std::optional<Instant> away_since;
+  std::optional<Instant> unavailable_since;
   const OnAnswer on_answer = [&] {
     answered = true;
-    if (away_since) std::cerr << "atoll: connected again\n";
-    away_since.reset();
+    if (unavailable_since) std::cerr << "atoll: connected again\n";
+    unavailable_since.reset();
   };
   for (;;) {
     ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
     const absl::Status status = follow(*client, on_answer);
-    if (!CoordinatorIsAway(status) || !answered) return status;
+    if (!IsCoordinatorUnavailable(status) || !answered) return status;
     const Instant now = SteadyNow();
-    if (!away_since) {
-      away_since = now;
+    if (!unavailable_since) {
+      unavailable_since = now;
       std::cerr << "atoll: " << status.message() << "; retrying for "
                 << Seconds(atl::Seconds(global.reconnect_for)) << "\n";
-    } else if (now - *away_since > global.reconnect_for) {
+    } else if (now - *unavailable_since > global.reconnect_for) {
       return status;
     }
     std::this_thread::sleep_for(kReconnectInterval);

@@ -40,7 +40,7 @@ struct Task {
   plan::CostOptions costs;
   std::string model_digest;  // of a job's model; empty: not known
   plan::IslandOptions islands;
-  IslandExtent extent = IslandExtent::kAuto;
+  IslandScope extent = IslandScope::kAuto;
   int64_t tokens_per_sample = 1;
   PlanRequest request;      // the job's specification
   int64_t head_groups = 0;  // 0: not known, and tensor-parallel splits are even
@@ -135,10 +135,10 @@ absl::Status ReadProfile(const Global& global, const PlanFlags& flags, Task* tas
 }
 
 // As --islands names them.
-const std::map<std::string, IslandExtent> kExtents = {{"auto", IslandExtent::kAuto},
-                                                      {"one", IslandExtent::kAll},
-                                                      {"per-site", IslandExtent::kSite},
-                                                      {"per-worker", IslandExtent::kWorker}};
+const std::map<std::string, IslandScope> kExtents = {{"auto", IslandScope::kAuto},
+                                                     {"one", IslandScope::kAll},
+                                                     {"per-site", IslandScope::kSite},
+                                                     {"per-worker", IslandScope::kWorker}};
 
 bool HasOneSite(const plan::Cluster& cluster) {
   return std::all_of(cluster.devices.begin(), cluster.devices.end(),
@@ -170,7 +170,7 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   if (const auto extent = kExtents.find(flags.islands); extent != kExtents.end()) {
     task.extent = extent->second;
   } else if (flags.job.empty() && HasOneSite(task.cluster)) {
-    task.extent = IslandExtent::kAll;
+    task.extent = IslandScope::kAll;
   }
   return task;
 }
@@ -211,7 +211,7 @@ Search SearchOf(const PlanFlags& flags, const Task& task) {
 }
 
 absl::StatusOr<ScopePlans> PlanTask(const PlanFlags& flags, const Task& task,
-                                    const plan::Costs& costs, IslandExtent extent) {
+                                    const plan::Costs& costs, IslandScope extent) {
   const Search search = SearchOf(flags, task);
   return PlanScope(search.request, InputOf(task, costs), extent, task.islands, search.stop_of);
 }
@@ -282,7 +282,7 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
 
 absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task& task,
                        const plan::Costs& costs) {
-  ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanTask(flags, task, costs, IslandExtent::kSite));
+  ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanTask(flags, task, costs, IslandScope::kSite));
   ATOLL_ASSIGN_OR_RETURN(const std::string text,
                          PlayRounds(plans.cluster, costs, plans.choice, task.islands,
                                     task.tokens_per_sample, flags.faults, global.json));
@@ -299,7 +299,7 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
     Task own = task;
     if (!flags.schedule.empty()) own.job.fixed.schedule = flags.schedule;
     own.request.spec.layout.workers_per_island = 0;  // one layout, of all devices
-    ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanTask(flags, own, costs, IslandExtent::kAll));
+    ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanTask(flags, own, costs, IslandScope::kAll));
     plan = *plans.choice.single;
   } else {
     ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.layout));

@@ -77,7 +77,7 @@ absl::Status AddWords(const std::string& name, const toml::node& value,
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> FlagsBeside(
+absl::StatusOr<std::vector<std::string>> FlagsFromElsewhere(
     const CLI::App& app, const std::vector<std::string>& given,
     const std::function<const char*(const char*)>& environment, const std::string& path,
     const std::string& toml_text) {
@@ -143,7 +143,7 @@ void ParseFlags(CLI::App& app, int argc, const char* const* argv,
       option->envname(EnvironmentName(absl::StrCat(command->get_name(), "-", names[0])));
     }
   }
-  const auto words = FlagsBeside(
+  const auto words = FlagsFromElsewhere(
       app, given, [](const char* name) { return std::getenv(name); }, path, text);
   if (!words.ok()) throw CLI::ValidationError(std::string(words.status().message()));
   std::vector<std::string> all = *words;

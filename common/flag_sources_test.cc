@@ -26,7 +26,7 @@ struct Program {
   }
 
   absl::Status Parse(std::vector<std::string> given) {
-    auto words = FlagsBeside(
+    auto words = FlagsFromElsewhere(
         app, given,
         [&](const char* variable) {
           const auto found = environment.find(variable);

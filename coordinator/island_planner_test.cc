@@ -94,14 +94,14 @@ TEST_CASE("Who shares an island comes back with what was compared") {
   });
   const MakePlan plan = Ask(1, 1);
   GroupWorkers ask{"lm-1", 7, plan.spec, plan.facts, plan.workers};
-  ask.spec.layout.island = IslandExtent::kAuto;
+  ask.spec.layout.island = IslandScope::kAuto;
   planner.Want(Instant{}, ask);
   planner.Advance(Instant{});
   std::future<WorkersGrouped> future = answer.get_future();
   REQUIRE(future.wait_for(std::chrono::seconds(60)) == std::future_status::ready);
   const WorkersGrouped grouped = future.get();
   CHECK(grouped.request == 7);
-  CHECK(grouped.extent == IslandExtent::kAll);
+  CHECK(grouped.extent == IslandScope::kAll);
   CHECK(grouped.reason.find("one of all: ") == 0);
 }
 

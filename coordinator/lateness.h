@@ -13,17 +13,17 @@ namespace atl {
 class Lateness {
  public:
   // At the beginning of a turn that was due at `due` (kNever: no turn was), with a task that has
-  // been in the queue since `posted_at`. True: members are to be spared (HeldUp). Of a queue that
+  // been in the queue since `posted_at`. True: members are to be spared (Stalled). Of a queue that
   // stays long that is said once in kQueuedTooLong, since it looks at all members.
   bool IsLate(Instant now, Instant due, std::optional<Instant> posted_at) {
-    if (due != kNever && now - due > kHeldUp) return true;  // a turn that is as late as no other
+    if (due != kNever && now - due > kStall) return true;  // a turn that is as late as no other
     if (!posted_at || now - *posted_at < kQueuedTooLong || now < again_at_) return false;
     again_at_ = now + kQueuedTooLong;
     return true;
   }
 
  private:
-  static constexpr Duration kHeldUp = std::chrono::milliseconds(100);
+  static constexpr Duration kStall = std::chrono::milliseconds(100);
   static constexpr Duration kQueuedTooLong = std::chrono::seconds(1);
 
   Instant again_at_{};

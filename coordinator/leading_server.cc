@@ -18,11 +18,11 @@
 #include "common/wall_clock.h"
 #include "coordinator/authorization.h"
 #include "coordinator/backup_service.h"
+#include "coordinator/client_service.h"
 #include "coordinator/http/gateway.h"
 #include "coordinator/loop.h"
 #include "coordinator/member_service.h"
 #include "coordinator/monitoring/cluster_metrics.h"
-#include "coordinator/people_service.h"
 #include "coordinator/trust/authorizer.h"
 #include "coordinator/trust/trust_service.h"
 
@@ -44,7 +44,7 @@ class LeadingServer::Impl {
       : access_(access),
         loop_(std::move(loop)),
         members_(loop_.get(), access_),
-        people_(loop_.get(), access_),
+        client_service_(loop_.get(), access_),
         trust_(access_),
         backups_(&loop_->store(), state_dir + "/coordinator.db.backup") {
     access_->on_revoked = [this] {
@@ -63,7 +63,7 @@ class LeadingServer::Impl {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(options.listen, credentials, &port_);
     for (grpc::Service* service : members_.services()) builder.RegisterService(service);
-    for (grpc::Service* service : people_.services()) builder.RegisterService(service);
+    for (grpc::Service* service : client_service_.services()) builder.RegisterService(service);
     builder.RegisterService(backups_.service());
     builder.RegisterService(trust_.service());
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -217,7 +217,7 @@ class LeadingServer::Impl {
   AccessControl* const access_;
   const std::unique_ptr<CoordinatorLoop> loop_;
   MemberService members_;
-  PeopleService people_;
+  ClientService client_service_;
   TrustService trust_;
   BackupService backups_;
   int port_ = 0;

@@ -162,7 +162,7 @@ absl::Status CoordinatorLoop::Run() {
 
 Instant CoordinatorLoop::Turn(Instant now, std::optional<Queued> task) {
   const auto posted_at = task ? std::optional(task->posted_at) : std::nullopt;
-  if (lateness_.IsLate(now, wake_, posted_at)) Step(now, HeldUp{});
+  if (lateness_.IsLate(now, wake_, posted_at)) Step(now, Stalled{});
   if (task) {
     ++run_;
     ++gathered_;

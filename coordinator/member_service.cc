@@ -77,8 +77,8 @@ class Registry {
   AccessControl* access() const { return access_; }
 
   void EndRevoked() {
-    for (const auto& [name, lives] : streams_) {
-      for (const auto& [incarnation, stream] : lives) {
+    for (const auto& [name, runs] : streams_) {
+      for (const auto& [incarnation, stream] : runs) {
         const Verdict verdict = stream->StillAllowed();
         if (verdict.ok()) continue;
         stream->Send(
@@ -102,23 +102,23 @@ class Registry {
   }
 
   void Remove(Instant now, const Stream<Kind>& stream) {
-    auto lives = streams_.find(stream.name());
-    if (lives == streams_.end()) return;
-    const auto life = lives->second.find(stream.incarnation());
-    if (life == lives->second.end() || life->second.get() != &stream) return;
-    lives->second.erase(life);
-    if (lives->second.empty()) streams_.erase(lives);
+    auto runs = streams_.find(stream.name());
+    if (runs == streams_.end()) return;
+    const auto stream_of_run = runs->second.find(stream.incarnation());
+    if (stream_of_run == runs->second.end() || stream_of_run->second.get() != &stream) return;
+    runs->second.erase(stream_of_run);
+    if (runs->second.empty()) streams_.erase(runs);
     loop_->Step(now, typename Kind::Lost{stream.name(), stream.incarnation()});  // if it counts
   }
 
   void Send(const typename Kind::Down& message) {
-    const auto lives = streams_.find(Kind::Name(message));
-    if (lives == streams_.end()) return;
-    const auto life = lives->second.find(message.incarnation);
-    if (life == lives->second.end()) return;
-    if (!life->second->Send(Bytes(message), kMaxQueued)) {
-      life->second->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
-                                     "the member does not read what it is sent"));
+    const auto runs = streams_.find(Kind::Name(message));
+    if (runs == streams_.end()) return;
+    const auto stream_of_run = runs->second.find(message.incarnation);
+    if (stream_of_run == runs->second.end()) return;
+    if (!stream_of_run->second->Send(Bytes(message), kMaxQueued)) {
+      stream_of_run->second->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                              "the member does not read what it is sent"));
     }
   }
 

@@ -73,10 +73,10 @@ PlanMade AnswerPlan(PlanRequest& request, const std::optional<IslandPlan>& curre
 }
 
 WorkersGrouped AnswerGrouping(const PlanRequest& request) {
-  WorkersGrouped grouped{{}, 0, IslandExtent::kSite, "by measured links"};
-  if (request.spec.layout.island == IslandExtent::kAuto) {
-    const absl::StatusOr<ExtentChoice> choice = ChooseExtent(request);
-    grouped.extent = choice.ok() ? choice->extent : IslandExtent::kAll;
+  WorkersGrouped grouped{{}, 0, IslandScope::kSite, "by measured links"};
+  if (request.spec.layout.island == IslandScope::kAuto) {
+    const absl::StatusOr<IslandScopeChoice> choice = ChooseIslandScope(request);
+    grouped.extent = choice.ok() ? choice->extent : IslandScope::kAll;
     grouped.reason = choice.ok() ? choice->reason : std::string(choice.status().message());
   }
   return grouped;

@@ -63,7 +63,7 @@ absl::Status CheckMeasured(const PlanRequest& request) {
 }
 
 // In the order of their names.
-std::vector<std::vector<size_t>> SeatsOf(const PlanRequest& all, IslandExtent extent) {
+std::vector<std::vector<size_t>> SeatsOf(const PlanRequest& all, IslandScope extent) {
   std::vector<ScopeWorker> workers;
   for (const PlanMember& member : all.members) {
     workers.push_back({member.site, !member.member.endpoint.empty()});
@@ -121,8 +121,8 @@ absl::StatusOr<Preview> Previews::Answer(Item& item, const std::function<bool()>
   if (!item.grouped) {
     PlanRequest all = std::exchange(item.islands, {})[0].request;
     ATOLL_RETURN_IF_ERROR(CheckMeasured(all));
-    IslandExtent extent = all.spec.layout.island;
-    if (extent == IslandExtent::kAuto) {
+    IslandScope extent = all.spec.layout.island;
+    if (extent == IslandScope::kAuto) {
       all.stop = stop;
       const WorkersGrouped grouped = AnswerGrouping(all);
       extent = grouped.extent;

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
 #include "common/rng.h"
-#include "coordinator/core/testing/shared_story.h"
+#include "coordinator/core/testing/shared_fixture.h"
 #include "coordinator/core/testing/world.h"
 #include "coordinator/island_planner.h"
 #include "coordinator/plan_io/plan_message.h"
@@ -44,7 +44,7 @@ MakePlan Generated(Rng& rng) {
   ask.spec.data.sequence_length = 16;
   ask.spec.inner.batch_sequences = static_cast<int64_t>(4 + 4 * rng.Below(4));
   ask.spec.schedule.train_tokens = 1000;
-  ask.spec.layout.island = IslandExtent::kAll;
+  ask.spec.layout.island = IslandScope::kAll;
   if (rng.Chance(0.3)) ask.spec.layout.replicas = 1;
   if (rng.Chance(0.2)) ask.spec.layout.schedule = "1f1b";
   LayoutSpec& layout = ask.spec.layout;
@@ -211,11 +211,11 @@ TEST_CASE("jobs_that_are_not_submitted_get_the_islands_and_plans_that_running_on
     const MakePlan all = Generated(rng);
     Live live(seed, all);
     GroupWorkers ask{"lm-1", 1, all.spec, all.facts, all.workers};
-    constexpr IslandExtent kExtents[] = {IslandExtent::kAuto, IslandExtent::kSite,
-                                         IslandExtent::kWorker, IslandExtent::kAll};
-    IslandExtent extent = ask.spec.layout.island = kExtents[seed % 4];
+    constexpr IslandScope kExtents[] = {IslandScope::kAuto, IslandScope::kSite,
+                                        IslandScope::kWorker, IslandScope::kAll};
+    IslandScope extent = ask.spec.layout.island = kExtents[seed % 4];
     const Preview preview = PreviewsOf(live.planner(), ask);
-    if (extent == IslandExtent::kAuto) {
+    if (extent == IslandScope::kAuto) {
       const WorkersGrouped grouped = live.Group(ask);
       CHECK(preview.grouping == grouped.reason);
       extent = grouped.extent;
@@ -270,8 +270,8 @@ TEST_CASE("a job that is not submitted gets islands of idle workers, as its layo
   ask.spec.layout = {};
   ask.spec.outer.max_islands = 8;
   for (const auto& [extent, islands] :
-       {std::pair(IslandExtent::kAll, 1), std::pair(IslandExtent::kSite, 2),
-        std::pair(IslandExtent::kWorker, 4)}) {
+       {std::pair(IslandScope::kAll, 1), std::pair(IslandScope::kSite, 2),
+        std::pair(IslandScope::kWorker, 4)}) {
     ask.spec.layout.island = extent;
     const Preview preview = PreviewsOf(planner, ask);
     CHECK(preview.plans.size() == static_cast<size_t>(islands));

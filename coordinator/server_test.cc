@@ -332,10 +332,10 @@ TEST_CASE("a log of many pages comes whole and in order") {
 
 TEST_CASE("a worker attaches, is listed, and a newer incarnation replaces it") {
   Coordinator coordinator(FreshFolder());
-  Worker old_life(coordinator, 1);
-  REQUIRE(old_life.Await<Welcome>().incarnation == 1);
-  Worker new_life(coordinator, 2);
-  REQUIRE(new_life.Await<Welcome>().incarnation == 2);
+  Worker old_run(coordinator, 1);
+  REQUIRE(old_run.Await<Welcome>().incarnation == 1);
+  Worker new_run(coordinator, 2);
+  REQUIRE(new_run.Await<Welcome>().incarnation == 2);
 
   v1::ClusterStatus status;
   Context context;

@@ -1,5 +1,5 @@
 // Views of a job or of the cluster, made and encoded once for all streams that watch it. For
-// people_service.cc only.
+// client_service.cc only.
 
 #ifndef ATOLL_COORDINATOR_SHARED_VIEW_H_
 #define ATOLL_COORDINATOR_SHARED_VIEW_H_

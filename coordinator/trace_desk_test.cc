@@ -10,9 +10,9 @@ namespace {
 using namespace std::chrono_literals;
 
 // A job with one island, and users who request a step of it.
-class Story {
+class Fixture {
  public:
-  Story() {
+  Fixture() {
     job.summary.job = "sea-1";
     job.summary.state = JobState::kRunning;
     IslandView& island = job.islands.emplace_back();
@@ -64,123 +64,123 @@ class Story {
 };
 
 TEST_CASE("A request goes to the leader, and its answer to every requester") {
-  Story story;
-  story.Turn();
-  CHECK(story.deadline == kNever);
-  story.Asks();
-  REQUIRE(story.sent.size() == 1);
-  CHECK(story.sent[0].worker == "w1");
-  CHECK(story.sent[0].incarnation == 5);
-  CHECK(story.sent[0].message.generation == 3);
-  CHECK(story.sent[0].message.request > int64_t{2} << 32);
-  CHECK(story.deadline == story.now + kTraceLook);
-  story.Asks(0);  // shares the answer
-  CHECK(story.sent.size() == 1);
-  story.Answers("", "w2");  // another worker
-  CHECK(story.steps.empty());
-  story.Answers();
-  REQUIRE(story.steps.size() == 2);
-  CHECK(story.steps[1].measured.step == 8);
-  CHECK(story.steps[1].leader == "w1");
-  CHECK(story.deadline == kNever);
-  story.Answers();  // once more changes nothing
-  CHECK(story.steps.size() == 2);
+  Fixture fixture;
+  fixture.Turn();
+  CHECK(fixture.deadline == kNever);
+  fixture.Asks();
+  REQUIRE(fixture.sent.size() == 1);
+  CHECK(fixture.sent[0].worker == "w1");
+  CHECK(fixture.sent[0].incarnation == 5);
+  CHECK(fixture.sent[0].message.generation == 3);
+  CHECK(fixture.sent[0].message.request > int64_t{2} << 32);
+  CHECK(fixture.deadline == fixture.now + kTraceLook);
+  fixture.Asks(0);  // shares the answer
+  CHECK(fixture.sent.size() == 1);
+  fixture.Answers("", "w2");  // another worker
+  CHECK(fixture.steps.empty());
+  fixture.Answers();
+  REQUIRE(fixture.steps.size() == 2);
+  CHECK(fixture.steps[1].measured.step == 8);
+  CHECK(fixture.steps[1].leader == "w1");
+  CHECK(fixture.deadline == kNever);
+  fixture.Answers();  // once more changes nothing
+  CHECK(fixture.steps.size() == 2);
 }
 
 TEST_CASE("A job that does not run, or is not there, is said at once") {
-  Story story;
+  Fixture fixture;
   SECTION("no such job") {
-    story.Asks({}, "see-1");
-    CHECK(story.Error() == "there is no job see-1: see atoll ls");
+    fixture.Asks({}, "see-1");
+    CHECK(fixture.Error() == "there is no job see-1: see atoll ls");
   }
   SECTION("paused") {
-    story.job.summary.state = JobState::kPaused;
-    story.job.summary.reason = "paused by the user";
-    story.Asks();
-    CHECK(story.Error() ==
+    fixture.job.summary.state = JobState::kPaused;
+    fixture.job.summary.reason = "paused by the user";
+    fixture.Asks();
+    CHECK(fixture.Error() ==
           "sea-1 is paused: paused by the user: no step is coming; atoll resume sea-1");
   }
   SECTION("done meanwhile") {
-    story.Asks();
-    story.job.summary.state = JobState::kDone;
-    story.Turn();
-    CHECK(story.Error() == "sea-1 is done: no step is coming");
+    fixture.Asks();
+    fixture.job.summary.state = JobState::kDone;
+    fixture.Turn();
+    CHECK(fixture.Error() == "sea-1 is done: no step is coming");
   }
   SECTION("no such island") {
-    story.Asks(7);
-    CHECK(story.Error() == "sea-1 has no island 7; it has 0");
+    fixture.Asks(7);
+    CHECK(fixture.Error() == "sea-1 has no island 7; it has 0");
   }
-  CHECK(story.steps.empty());
+  CHECK(fixture.steps.empty());
 }
 
 TEST_CASE("An island between plans is waited for, and the deadline says what it is doing") {
-  Story story;
-  story.job.islands[0].progress->generation = 2;  // it has not got its order yet
-  story.job.islands[0].planning = "making a plan: the island begins";
-  story.Asks();
-  CHECK(story.sent.empty());
+  Fixture fixture;
+  fixture.job.islands[0].progress->generation = 2;  // it has not got its order yet
+  fixture.job.islands[0].planning = "making a plan: the island begins";
+  fixture.Asks();
+  CHECK(fixture.sent.empty());
   SECTION("until it leads") {
-    story.job.islands[0].progress->generation = 3;
-    story.Turn();
-    CHECK(story.sent.size() == 1);
-    story.Answers();
-    CHECK(story.steps.size() == 1);
+    fixture.job.islands[0].progress->generation = 3;
+    fixture.Turn();
+    CHECK(fixture.sent.size() == 1);
+    fixture.Answers();
+    CHECK(fixture.steps.size() == 1);
   }
   SECTION("or the deadline") {
-    story.now += 30s;
-    story.Turn();
-    CHECK(story.Error() ==
+    fixture.now += 30s;
+    fixture.Turn();
+    CHECK(fixture.Error() ==
           "island 0 of sea-1 has not made a step within 30 s: it is making a plan: the island "
           "begins");
   }
 }
 
 TEST_CASE("A leader or a step that is lost ends the request") {
-  Story story;
-  story.Asks();
+  Fixture fixture;
+  fixture.Asks();
   SECTION("the leader") {
-    story.job.islands[0].record.incarnation = 0;
-    story.job.islands[0].record.reason = "evicted: its connection is lost";
-    story.Turn();
-    CHECK_THAT(story.Error(), Catch::Contains("w1, which led island 0, is unavailable: evicted"));
+    fixture.job.islands[0].record.incarnation = 0;
+    fixture.job.islands[0].record.reason = "evicted: its connection is lost";
+    fixture.Turn();
+    CHECK_THAT(fixture.Error(), Catch::Contains("w1, which led island 0, is unavailable: evicted"));
   }
   SECTION("the step") {
-    story.Answers("the island abandoned a step: w2 is lost");
-    CHECK(story.Error() == "the island abandoned a step: w2 is lost");
+    fixture.Answers("the island abandoned a step: w2 is lost");
+    CHECK(fixture.Error() == "the island abandoned a step: w2 is lost");
   }
   SECTION("the coordinator") {
-    story.desk.Close("the coordinator is ending");
-    CHECK(story.Error() == "the coordinator is ending");
+    fixture.desk.Close("the coordinator is ending");
+    CHECK(fixture.Error() == "the coordinator is ending");
   }
-  story.Turn();
-  CHECK(story.errors.size() == 1);
+  fixture.Turn();
+  CHECK(fixture.errors.size() == 1);
 }
 
 TEST_CASE("Jobs are not looked at more often than needed") {
-  Story story;
+  Fixture fixture;
   int views = 0;
   const auto advance = [&] {
-    (void)story.desk.Advance(story.now, [&](const JobId&) {
+    (void)fixture.desk.Advance(fixture.now, [&](const JobId&) {
       ++views;
-      return std::optional(story.job);
+      return std::optional(fixture.job);
     });
   };
   advance();
   CHECK(views == 0);  // no request waits
-  story.Asks();
-  story.Asks();
+  fixture.Asks();
+  fixture.Asks();
   for (int i = 0; i < 10; ++i) advance();
   CHECK(views == 0);
-  story.now += kTraceLook;
+  fixture.now += kTraceLook;
   advance();
   CHECK(views == 1);  // both requests are of one job
 }
 
 TEST_CASE("Requests are bounded") {
-  Story story;
-  for (size_t i = 0; i <= kTraceRequestsMax; ++i) story.Asks();
-  CHECK(story.Error() == "too many requests for traces");
-  CHECK(story.sent.size() == 1);
+  Fixture fixture;
+  for (size_t i = 0; i <= kTraceRequestsMax; ++i) fixture.Asks();
+  CHECK(fixture.Error() == "too many requests for traces");
+  CHECK(fixture.sent.size() == 1);
 }
 
 }  // namespace

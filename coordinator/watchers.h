@@ -1,5 +1,5 @@
 // Streams to clients: each is polled from time to time, on the loop's thread, for something new to
-// send. For people_service.cc and trust_service.cc only.
+// send. For client_service.cc and trust_service.cc only.
 
 #ifndef ATOLL_COORDINATOR_WATCHERS_H_
 #define ATOLL_COORDINATOR_WATCHERS_H_

@@ -61,7 +61,7 @@ void Fields(V& v, Plain<V, JobRecord>& s, v1::stored::Job& m) {
   ATOLL_WIRE_MAYBE(facts);
   ATOLL_WIRE_MESSAGES(shards, kMaxListLength);
   ATOLL_WIRE_COPY(removed);
-  ATOLL_WIRE_OPTIONAL_ENUM(extent, IslandExtent);
+  ATOLL_WIRE_OPTIONAL_ENUM(extent, IslandScope);
   ATOLL_WIRE_COPY(grouping);
   ATOLL_WIRE_COUNT(placement);
   ATOLL_WIRE_MESSAGES(moves, kMaxListLength);

@@ -40,7 +40,7 @@ class Tape final : public Graphs {
 
 constexpr WorkKey kForward = {1}, kBackward = {2};
 
-struct Story {
+struct Fixture {
   // The work enqueues 7 and then 8; returns whether it was called.
   int Repeats(const WorkKey& key, const absl::Status& status = absl::OkStatus()) {
     int calls = 0;
@@ -62,63 +62,63 @@ struct Story {
 using Done = std::vector<int>;
 
 TEST_CASE("work is enqueued, then recorded, then launched without another call of the work") {
-  Story story;
-  REQUIRE(story.Repeats(kForward) == 1);
-  REQUIRE(story.recorder.counts().recorded == 0);
-  REQUIRE(story.Repeats(kForward) == 1);
-  REQUIRE(story.recorder.counts().recorded == 1);
-  REQUIRE(story.Repeats(kBackward) == 1);
-  REQUIRE(story.Repeats(kForward) == 0);
-  REQUIRE(story.Repeats(kForward) == 0);
-  REQUIRE(story.recorder.counts().replayed == 2);
-  REQUIRE(story.recorder.counts().trouble.empty());
-  REQUIRE(story.tape.done == Done{7, 8, 7, 8, 7, 8, 7, 8, 7, 8});  // each time once
+  Fixture fixture;
+  REQUIRE(fixture.Repeats(kForward) == 1);
+  REQUIRE(fixture.recorder.counts().recorded == 0);
+  REQUIRE(fixture.Repeats(kForward) == 1);
+  REQUIRE(fixture.recorder.counts().recorded == 1);
+  REQUIRE(fixture.Repeats(kBackward) == 1);
+  REQUIRE(fixture.Repeats(kForward) == 0);
+  REQUIRE(fixture.Repeats(kForward) == 0);
+  REQUIRE(fixture.recorder.counts().replayed == 2);
+  REQUIRE(fixture.recorder.counts().trouble.empty());
+  REQUIRE(fixture.tape.done == Done{7, 8, 7, 8, 7, 8, 7, 8, 7, 8});  // each time once
 }
 
 TEST_CASE("what is forgotten is recorded anew") {
-  Story story;
-  for (int i = 0; i < 3; ++i) story.Repeats(kForward);
-  story.recorder.Forget();
-  REQUIRE(story.Repeats(kForward) == 1);
-  REQUIRE(story.Repeats(kForward) == 1);
-  REQUIRE(story.Repeats(kForward) == 0);
-  REQUIRE(story.recorder.counts().recorded == 2);
+  Fixture fixture;
+  for (int i = 0; i < 3; ++i) fixture.Repeats(kForward);
+  fixture.recorder.Forget();
+  REQUIRE(fixture.Repeats(kForward) == 1);
+  REQUIRE(fixture.Repeats(kForward) == 1);
+  REQUIRE(fixture.Repeats(kForward) == 0);
+  REQUIRE(fixture.recorder.counts().recorded == 2);
 }
 
 TEST_CASE("what cannot be recorded is enqueued as usual, and the reason is reported") {
-  Story story;
-  SECTION("from the start") { story.tape.refuses_to_begin = true; }
-  SECTION("half way") { story.tape.refuses_to_end = true; }
-  story.Repeats(kForward);
-  story.Repeats(kForward);
-  story.tape.refuses_to_begin = story.tape.refuses_to_end = false;
-  REQUIRE(story.Repeats(kForward) == 1);
-  REQUIRE(story.tape.done == Done{7, 8, 7, 8, 7, 8});
-  REQUIRE(story.recorder.counts().recorded == 0);
-  REQUIRE_FALSE(story.recorder.counts().trouble.empty());
-  story.Repeats(kBackward);
-  story.Repeats(kBackward);
-  REQUIRE(story.recorder.counts().recorded == 1);
+  Fixture fixture;
+  SECTION("from the start") { fixture.tape.refuses_to_begin = true; }
+  SECTION("half way") { fixture.tape.refuses_to_end = true; }
+  fixture.Repeats(kForward);
+  fixture.Repeats(kForward);
+  fixture.tape.refuses_to_begin = fixture.tape.refuses_to_end = false;
+  REQUIRE(fixture.Repeats(kForward) == 1);
+  REQUIRE(fixture.tape.done == Done{7, 8, 7, 8, 7, 8});
+  REQUIRE(fixture.recorder.counts().recorded == 0);
+  REQUIRE_FALSE(fixture.recorder.counts().trouble.empty());
+  fixture.Repeats(kBackward);
+  fixture.Repeats(kBackward);
+  REQUIRE(fixture.recorder.counts().recorded == 1);
 }
 
 TEST_CASE("work that fails while it is recorded leaves no record") {
-  Story story;
-  story.Repeats(kForward);
-  story.Repeats(kForward, absl::AbortedError("a peer has failed"));
-  REQUIRE(story.tape.done == Done{7, 8});
-  REQUIRE(story.recorder.counts().recorded == 0);
-  story.Repeats(kForward);
-  REQUIRE(story.recorder.counts().recorded == 1);
+  Fixture fixture;
+  fixture.Repeats(kForward);
+  fixture.Repeats(kForward, absl::AbortedError("a peer has failed"));
+  REQUIRE(fixture.tape.done == Done{7, 8});
+  REQUIRE(fixture.recorder.counts().recorded == 0);
+  fixture.Repeats(kForward);
+  REQUIRE(fixture.recorder.counts().recorded == 1);
 }
 
 TEST_CASE("records are bounded") {
-  Story story;
+  Fixture fixture;
   for (int64_t key = 0; key < 6; ++key) {
-    for (int i = 0; i < 3; ++i) story.Repeats({key});
+    for (int i = 0; i < 3; ++i) fixture.Repeats({key});
   }
-  REQUIRE(story.recorder.counts().recorded == 4);
-  REQUIRE(story.recorder.counts().trouble == "there are more than 4 units of work");
-  REQUIRE(story.tape.done.size() == 2 * 18);
+  REQUIRE(fixture.recorder.counts().recorded == 4);
+  REQUIRE(fixture.recorder.counts().trouble == "there are more than 4 units of work");
+  REQUIRE(fixture.tape.done.size() == 2 * 18);
 }
 
 }  // namespace

@@ -184,7 +184,7 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   group.check_job = [roots = options.roots](const JobSpec& spec) {
     return CheckJobPaths(spec, roots);
   };
-  group.on_lent = [loop] { loop->TryPost(Lent{}); };
+  group.on_transfer_due = [loop] { loop->TryPost(TransferDue{}); };
   auto member = GroupMember::Create(std::move(group));
   if (!member.ok()) return Annotate(member.status(), "--peer-endpoint");
   return member;

@@ -74,67 +74,67 @@ class Export {
 };
 
 TEST_CASE("A model of many shards is fetched a few at a time, and written whole") {
-  Export story;
-  REQUIRE(story.request.shards.size() > 5 * kShardsAtOnce);
-  const absl::Status exported = story.Run();
+  Export fixture;
+  REQUIRE(fixture.request.shards.size() > 5 * kShardsAtOnce);
+  const absl::Status exported = fixture.Run();
   INFO(exported.message());
   REQUIRE(exported.ok());
-  CHECK(std::is_sorted(story.told.begin(), story.told.end()));
-  CHECK(story.told.back() == 1);
+  CHECK(std::is_sorted(fixture.told.begin(), fixture.told.end()));
+  CHECK(fixture.told.back() == 1);
   std::vector<std::vector<float>> read;
   std::vector<std::span<float>> places;
-  for (const LayerLayout& layout : story.layouts) read.emplace_back(layout.size);
+  for (const LayerLayout& layout : fixture.layouts) read.emplace_back(layout.size);
   for (std::vector<float>& layer : read) places.emplace_back(layer);
-  REQUIRE(ReadWeights(story.request.folder, story.layouts, places).ok());
-  CHECK(read == story.theta);
+  REQUIRE(ReadWeights(fixture.request.folder, fixture.layouts, places).ok());
+  CHECK(read == fixture.theta);
 }
 
 TEST_CASE("weights_are_written_in_the_type_that_is_requested") {
-  Export story;
-  story.request.weight_type = WeightType::kBf16;
-  REQUIRE(story.Run().ok());
-  const auto reader = SafetensorsReader::Open(story.request.folder + "/model.safetensors");
+  Export fixture;
+  fixture.request.weight_type = WeightType::kBf16;
+  REQUIRE(fixture.Run().ok());
+  const auto reader = SafetensorsReader::Open(fixture.request.folder + "/model.safetensors");
   REQUIRE(reader.ok());
   for (const auto& [name, entry] : reader->tensors()) CHECK(entry.dtype == "BF16");
-  std::ifstream config(fs::path(story.request.folder) / "config.json");
+  std::ifstream config(fs::path(fixture.request.folder) / "config.json");
   const std::string text{std::istreambuf_iterator<char>(config), {}};
   CHECK_THAT(text, Contains("\"torch_dtype\": \"bfloat16\""));
 }
 
 TEST_CASE("folder_with_another_model_is_refused_and_stays_as_it_is") {
-  Export story;
-  fs::create_directories(story.request.folder);
-  std::ofstream(fs::path(story.request.folder) / "config.json") << "{}";
-  CHECK(absl::IsAlreadyExists(story.Run()));
-  CHECK(fs::file_size(fs::path(story.request.folder) / "config.json") == 2);
-  CHECK_FALSE(fs::exists(fs::path(story.request.folder) / "model.safetensors"));
-  fs::remove(fs::path(story.request.folder) / "config.json");
-  REQUIRE(story.Run().ok());
-  CHECK(story.Run().ok());  // the same job's own
-  const JobId own = std::exchange(story.request.job, "another-1");
-  const absl::Status other = story.Run();
+  Export fixture;
+  fs::create_directories(fixture.request.folder);
+  std::ofstream(fs::path(fixture.request.folder) / "config.json") << "{}";
+  CHECK(absl::IsAlreadyExists(fixture.Run()));
+  CHECK(fs::file_size(fs::path(fixture.request.folder) / "config.json") == 2);
+  CHECK_FALSE(fs::exists(fs::path(fixture.request.folder) / "model.safetensors"));
+  fs::remove(fs::path(fixture.request.folder) / "config.json");
+  REQUIRE(fixture.Run().ok());
+  CHECK(fixture.Run().ok());  // the same job's own
+  const JobId own = std::exchange(fixture.request.job, "another-1");
+  const absl::Status other = fixture.Run();
   CHECK(absl::IsAlreadyExists(other));
   CHECK_THAT(std::string(other.message()), Contains(own));
 }
 
 TEST_CASE("A server that has advanced is reported with its version, and ends the export") {
-  Export story;
-  story.request.version = 6;
-  const absl::Status refused = story.Run();
+  Export fixture;
+  fixture.request.version = 6;
+  const absl::Status refused = fixture.Run();
   CHECK(absl::IsFailedPrecondition(refused));
   CHECK_THAT(std::string(refused.message()), Contains("from ps1 at tcp://"));
-  CHECK(story.link.client->counters().transfers_failed <= kShardsAtOnce);
-  CHECK_FALSE(fs::exists(story.request.folder));
+  CHECK(fixture.link.client->counters().transfers_failed <= kShardsAtOnce);
+  CHECK_FALSE(fs::exists(fixture.request.folder));
 }
 
 TEST_CASE("One shard that cannot be had ends the export, and is named") {
-  Export story;
+  Export fixture;
   const ShardId missing = 9999;
-  story.request.shards.back().shard = missing;
-  const absl::Status failed = story.Run();
+  fixture.request.shards.back().shard = missing;
+  const absl::Status failed = fixture.Run();
   CHECK_THAT(std::string(failed.message()), Contains("shard 9999 from ps1"));
-  CHECK(story.told.back() < 1);
-  CHECK_FALSE(fs::exists(story.request.folder));
+  CHECK(fixture.told.back() < 1);
+  CHECK_FALSE(fs::exists(fixture.request.folder));
 }
 
 }  // namespace

@@ -29,12 +29,12 @@ namespace {
 struct Case {
   std::string name;
   IslandPlan plan;
-  double promised_s = 0;
-  double promised_bubble = 0;
+  double predicted_s = 0;
+  double predicted_bubble = 0;
   double measured_s = 0;
   double measured_bubble = 0;
 
-  double error() const { return measured_s / promised_s - 1; }
+  double error() const { return measured_s / predicted_s - 1; }
 };
 
 Case PlanCase(const Setting& setting, const Task& task, const LayoutSpec& layout,
@@ -46,9 +46,10 @@ Case PlanCase(const Setting& setting, const Task& task, const LayoutSpec& layout
   Case made;
   made.name = name;
   made.plan = *std::move(plan);
-  made.promised_s = static_cast<double>(made.plan.step_ns) * 1e-9;
-  made.promised_bubble = 1 - WorkSeconds(setting, task, made.plan) /
-                                 (static_cast<double>(made.plan.programs.size()) * made.promised_s);
+  made.predicted_s = static_cast<double>(made.plan.step_ns) * 1e-9;
+  made.predicted_bubble =
+      1 - WorkSeconds(setting, task, made.plan) /
+              (static_cast<double>(made.plan.programs.size()) * made.predicted_s);
   return made;
 }
 
@@ -86,8 +87,8 @@ void Print(const Setting& setting, const std::vector<Case>& cases) {
               "real ms", "error", "bubble", "real");
   for (const Case& each : cases) {
     std::printf("%-34s %9.1f %9.1f %+6.1f%% %7.1f%% %7.1f%%\n", each.name.c_str(),
-                1e3 * each.promised_s, 1e3 * each.measured_s, 100 * each.error(),
-                100 * each.promised_bubble, 100 * each.measured_bubble);
+                1e3 * each.predicted_s, 1e3 * each.measured_s, 100 * each.error(),
+                100 * each.predicted_bubble, 100 * each.measured_bubble);
   }
 }
 
@@ -123,9 +124,9 @@ void Schedules(int rounds, Found& found) {
       Print(setting, cases);
       for (const size_t ours : {3, 4}) {
         for (const size_t theirs : {0, 1}) {
-          const double promised = cases[theirs].promised_s / cases[ours].promised_s;
+          const double predicted = cases[theirs].predicted_s / cases[ours].predicted_s;
           const double real = cases[theirs].measured_s / cases[ours].measured_s;
-          found.kept = std::min(found.kept, real / promised);
+          found.kept = std::min(found.kept, real / predicted);
         }
       }
       if (mbit == 100 && ms == 20) found.speedup = cases[1].measured_s / cases[4].measured_s;
@@ -169,9 +170,10 @@ Case Uniform(const Setting& setting, const Task& task) {
   made.plan = ToIslandPlan(input->cluster, plan);
   made.plan.number = 1;
   for (const PlanMember& member : request.members) made.plan.members.push_back(member.member);
-  made.promised_s = plan.outcome.step_s;
-  made.promised_bubble = 1 - WorkSeconds(setting, task, made.plan) /
-                                 (static_cast<double>(made.plan.programs.size()) * made.promised_s);
+  made.predicted_s = plan.outcome.step_s;
+  made.predicted_bubble =
+      1 - WorkSeconds(setting, task, made.plan) /
+              (static_cast<double>(made.plan.programs.size()) * made.predicted_s);
   return made;
 }
 
@@ -245,20 +247,20 @@ void SharedLine(int rounds, Found& found) {
     }
     ATOLL_CHECK(cases[0].plan.link_orders.size() == 2);
     cases[0].name = absl::StrCat(replicas, " replicas over one line, in turn");
-    cases[0].promised_s = plan.outcome.step_s;
+    cases[0].predicted_s = plan.outcome.step_s;
     cases[1].name = absl::StrCat(replicas, " replicas over one line, all at once");
     cases[1].plan.link_orders.clear();
-    cases[1].promised_s = SecondsAllAtOnce(*input, plan);
+    cases[1].predicted_s = SecondsAllAtOnce(*input, plan);
     for (Case& each : cases) {
-      each.promised_bubble =
+      each.predicted_bubble =
           1 - WorkSeconds(setting, task, each.plan) /
-                  (static_cast<double>(each.plan.programs.size()) * each.promised_s);
+                  (static_cast<double>(each.plan.programs.size()) * each.predicted_s);
     }
     Run(setting, task, rounds, cases);
     Print(setting, cases);
     std::printf("all at once takes %.3f times as long; predicted %.3f\n",
                 cases[1].measured_s / cases[0].measured_s,
-                cases[1].promised_s / cases[0].promised_s);
+                cases[1].predicted_s / cases[0].predicted_s);
     found.in_turn = std::min(found.in_turn, cases[1].measured_s / cases[0].measured_s);
     found.all.insert(found.all.end(), cases.begin(), cases.end());
   }
@@ -269,7 +271,7 @@ void PrintFigures(const Found& found, const AdapterGain& adapter) {
   for (const Case& each : found.all) {
     error += std::abs(each.error());
     worst = std::max(worst, std::abs(each.error()));
-    bubble += std::abs(each.measured_bubble - each.promised_bubble);
+    bubble += std::abs(each.measured_bubble - each.predicted_bubble);
   }
   const auto count = static_cast<double>(found.all.size());
   std::printf("\n%zu layouts and settings; largest error of a step's time %.1f%%\n\n",

@@ -29,7 +29,7 @@ MakePlan Ask() {
   ask.spec.model = {ModelFamily::kGpt2, "", "", 50'257, 1024, 24, 16, 0, 4096};
   ask.spec.data.sequence_length = 1024;
   ask.spec.inner.batch_sequences = 512;
-  ask.spec.layout.island = IslandExtent::kAll;
+  ask.spec.layout.island = IslandScope::kAll;
   ask.facts.model = ask.spec.model;
   ask.facts.model.key_value_heads = 16;
   ask.facts.layers.push_back({"embedding", int64_t{51'281} * 1024});

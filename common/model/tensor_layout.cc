@@ -7,21 +7,21 @@
 namespace atl {
 namespace {
 
-struct Extents {
+struct IslandScopes {
   int64_t rows, cols;
 };
 
 // A parameter's matrix in memory; a vector is a column.
-Extents InMemory(const ParamSpec& param) {
+IslandScopes InMemory(const ParamSpec& param) {
   if (param.shape.size() < 2) return {param.size, 1};
   const int64_t rows = param.shape[0], cols = param.size / rows;
-  return param.transposed ? Extents{cols, rows} : Extents{rows, cols};
+  return param.transposed ? IslandScopes{cols, rows} : IslandScopes{rows, cols};
 }
 
 // Calls copy(whole, part, count) for runs of adjacent elements, by their places in the buffers.
 template <typename Copy>
 void ForEachRun(const ParamSpec& whole, const ParamSpec& part, const Copy& copy) {
-  const Extents from = InMemory(whole), to = InMemory(part);
+  const IslandScopes from = InMemory(whole), to = InMemory(part);
   if (part.cut == Cut::kNone) {
     ATOLL_CHECK(whole.size == part.size);
     return copy(whole.offset, part.offset, whole.size);

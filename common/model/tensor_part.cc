@@ -9,23 +9,23 @@ namespace atl {
 namespace {
 
 // `total` things divided in proportion to the shares, at least one each.
-std::vector<Range> Deal(int64_t total, const std::vector<int64_t>& shares) {
+std::vector<Range> Divide(int64_t total, const std::vector<int64_t>& shares) {
   const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
   const auto ranks = static_cast<int>(shares.size());
   std::vector<int64_t> counts;
   // How far a rank is below its exact part, times the sum of shares.
   const auto lack = [&](int rank) { return total * shares[rank] - counts[rank] * sum; };
-  int64_t dealt = 0;
+  int64_t assigned = 0;
   for (const int64_t share : shares) {
     counts.push_back(std::max<int64_t>(1, total * share / sum));
-    dealt += counts.back();
+    assigned += counts.back();
   }
-  for (; dealt < total; ++dealt) {
+  for (; assigned < total; ++assigned) {
     int most = 0;
     for (int rank = 1; rank < ranks; ++rank) most = lack(rank) > lack(most) ? rank : most;
     ++counts[most];
   }
-  for (; dealt > total; --dealt) {  // where a rank got one that it has no claim to
+  for (; assigned > total; --assigned) {  // where a rank got one that it has no claim to
     int least = -1;
     for (int rank = 0; rank < ranks; ++rank) {
       if (counts[rank] > 1 && (least < 0 || lack(rank) <= lack(least))) least = rank;
@@ -94,9 +94,9 @@ absl::StatusOr<std::vector<TensorPart>> CutModel(const ModelConfig& config, int 
   ATOLL_RETURN_IF_ERROR(CheckCut(config, ranks, shares));
   std::vector<int64_t> weights(shares.begin(), shares.end());
   if (weights.empty()) weights.assign(ranks, 1);
-  const auto kv_heads = Deal(config.kv_heads, weights);
-  const auto ffn = Deal(config.ffn, weights);
-  const auto vocab = Deal(config.vocab, weights);
+  const auto kv_heads = Divide(config.kv_heads, weights);
+  const auto ffn = Divide(config.ffn, weights);
+  const auto vocab = Divide(config.vocab, weights);
   const int64_t group = config.heads / config.kv_heads;
   std::vector<TensorPart> parts;
   for (int rank = 0; rank < ranks; ++rank) {

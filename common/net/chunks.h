@@ -41,12 +41,12 @@ class SendAccount {
   void Release(int64_t bytes) {
     *total_ -= bytes;
     const int64_t left = bytes_ -= bytes;
-    if (left <= wake_at_ && wake_at_.exchange(kNobodyWaits) != kNobodyWaits) wake_();
+    if (left <= wake_at_ && wake_at_.exchange(kNoneWaiting) != kNoneWaiting) wake_();
   }
 
  private:
   static constexpr int64_t kConnectionBytesMax = int64_t{4} << 20;
-  static constexpr int64_t kNobodyWaits = -1;
+  static constexpr int64_t kNoneWaiting = -1;
 
   bool HasRoom(int64_t chunk_bytes) const {
     const int64_t bytes = bytes_;
@@ -55,7 +55,7 @@ class SendAccount {
   }
 
   std::atomic<int64_t> bytes_ = 0;
-  std::atomic<int64_t> wake_at_ = kNobodyWaits;
+  std::atomic<int64_t> wake_at_ = kNoneWaiting;
   const std::shared_ptr<Total> total_;
   const int64_t total_max_;
   const std::function<void()> wake_;

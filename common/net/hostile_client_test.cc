@@ -44,7 +44,7 @@ class FalseServer {
     return frame;
   }
   // The opening of the next attempt, past what the client says of earlier ones.
-  v1::Frame HearOpening() {
+  v1::Frame ReceiveOpening() {
     while (true) {
       v1::Frame frame = Hear();
       if (frame.has_pull_open() || frame.has_push_open()) return frame;
@@ -138,7 +138,7 @@ TEST_CASE("whatever is not the next chunk ends the attempt, and the next one goe
   deceived.StartPull();
   int attempts = 0;
   const auto attack = [&](int64_t held, auto answer) {
-    const v1::Frame opening = server.HearOpening();
+    const v1::Frame opening = server.ReceiveOpening();
     INFO("attack " << ++attempts);
     REQUIRE(opening.pull_open().first_chunk() == held);
     answer(opening.transfer());
@@ -164,7 +164,7 @@ TEST_CASE("whatever is not the next chunk ends the attempt, and the next one goe
          }));
   attack(1, replied(1, [&](uint64_t t) { server.SendChunk(t, 0, deceived.Piece(9)); }));  // again
   attack(1, [&](uint64_t t) { server.Reply(t, kChunk, 2); });
-  deceived.ServeHonestly(server.HearOpening());
+  deceived.ServeHonestly(server.ReceiveOpening());
   REQUIRE(deceived.client->counters().restarts == attempts);
   deceived.RequireStillWorking();
 }
@@ -172,7 +172,7 @@ TEST_CASE("whatever is not the next chunk ends the attempt, and the next one goe
 TEST_CASE("a tensor of another size is refused before anything is written") {
   Deceived deceived;
   deceived.StartPull();
-  const uint64_t transfer = deceived.server.HearOpening().transfer();
+  const uint64_t transfer = deceived.server.ReceiveOpening().transfer();
   deceived.server.Reply(transfer, int64_t{1} << 40, 0);
   deceived.server.SendChunk(transfer, 0, deceived.Piece(0));
   REQUIRE(deceived.pulled.Get().status.code() == absl::StatusCode::kInvalidArgument);
@@ -183,7 +183,7 @@ TEST_CASE("unrequested frames are dropped") {
   Deceived deceived;
   FalseServer& server = deceived.server;
   deceived.StartPull();
-  const v1::Frame opening = server.HearOpening();
+  const v1::Frame opening = server.ReceiveOpening();
   const uint64_t transfer = opening.transfer();
   server.SendChunk(transfer + 1, 0, "of no transfer");
   server.Reply(transfer + 7, 3, 0);
@@ -217,14 +217,14 @@ TEST_CASE("a push sends what the tensor has, however much it is granted") {
   Awaited<PushResult> pushed;
   deceived.client->Push(server.address(), {"job-1", 0, 1, 1, 0, 1}, Encoding::kFloat32, *values,
                         values, 30s, pushed.Setter());
-  v1::Frame answer = MakeFrame(server.HearOpening().transfer());
+  v1::Frame answer = MakeFrame(server.ReceiveOpening().transfer());
   answer.mutable_push_grant()->set_first_chunk(-3);  // dropped
   answer.mutable_push_grant()->set_chunk_limit(4);
   server.Send(answer);
   answer.mutable_push_result()->set_outcome(static_cast<v1::PushResult::Outcome>(77));
   server.Send(answer);  // no outcome that is known: another attempt
 
-  answer = MakeFrame(server.HearOpening().transfer());
+  answer = MakeFrame(server.ReceiveOpening().transfer());
   answer.mutable_push_grant()->set_first_chunk(1);
   answer.mutable_push_grant()->set_chunk_limit(INT64_MAX);
   for (int i = 0; i < 3; ++i) server.Send(answer);
@@ -238,16 +238,16 @@ TEST_CASE("a push sends what the tensor has, however much it is granted") {
 TEST_CASE("a message above the limit costs the server the connection; the pull is opened again") {
   Deceived deceived;
   deceived.StartPull();
-  deceived.server.HearOpening();
+  deceived.server.ReceiveOpening();
   deceived.server.Send({"h", std::string(kChunkBytesMax + 1, 'x')});
-  deceived.ServeHonestly(deceived.server.HearOpening());
+  deceived.ServeHonestly(deceived.server.ReceiveOpening());
   REQUIRE(deceived.client->counters().restarts == 1);
 }
 
 TEST_CASE("an endless stream ends nothing but itself") {
   Deceived deceived;
   deceived.StartPull();
-  const v1::Frame opening = deceived.server.HearOpening();
+  const v1::Frame opening = deceived.server.ReceiveOpening();
   deceived.ServeHonestly(opening);
   std::atomic<bool> stop = false;
   std::atomic<int> sent = 0;
@@ -268,7 +268,7 @@ TEST_CASE("a transfer from a server that only lies ends at the timeout, with the
   std::atomic<bool> stop = false;
   std::thread liar([&] {
     while (!stop) {
-      const uint64_t transfer = deceived.server.HearOpening().transfer();
+      const uint64_t transfer = deceived.server.ReceiveOpening().transfer();
       deceived.server.Reply(transfer, kChunk, 0);
       deceived.server.SendChunk(transfer, 0, deceived.Piece(0), false);
       stop = deceived.pulled.calls() > 0;
@@ -292,7 +292,7 @@ TEST_CASE("random bytes and mangled answers do no harm") {
   Rng rng(kSeed);
   for (int i = 0; i < 20; ++i) {
     deceived.StartPull(kNoVersion);
-    const uint64_t transfer = deceived.server.HearOpening().transfer();
+    const uint64_t transfer = deceived.server.ReceiveOpening().transfer();
     for (int k = 0; k < 100; ++k) {
       std::vector<std::string> parts =
           FalseServer::ChunkOf(transfer, static_cast<int64_t>(rng.Below(5)), deceived.Piece(0));

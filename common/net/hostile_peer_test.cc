@@ -8,7 +8,7 @@
 #include "common/net/codec.h"
 #include "common/net/endpoint.h"
 #include "common/net/frame.h"
-#include "common/net/peer_story.h"
+#include "common/net/peer_fixture.h"
 #include "common/rng.h"
 
 namespace atl {
@@ -156,17 +156,17 @@ template <class Sin>
 void RequireBroken(int lane, Sin sin, absl::string_view reason) {
   PeerLinkOptions options;
   options.window_bytes = {4000, 4000, 4000, 4000};
-  Deceived story(options);
-  const auto sender = story.Lane(lane);
+  Deceived fixture(options);
+  const auto sender = fixture.Lane(lane);
   sin(*sender);
   v1::Frame answer = sender->Hear();
   while (!answer.has_peer_refusal()) answer = sender->Hear();
   INFO(answer.ShortDebugString());
   REQUIRE(answer.peer_refusal().code() == v1::PeerRefusal::BROKEN);
   REQUIRE(absl::StrContains(answer.peer_refusal().reason(), reason));
-  REQUIRE(absl::StrContains(story.w.AwaitLost("m"), reason));
-  REQUIRE(story.w.heard(kTensor) + story.w.heard(kCommand) == 0);
-  REQUIRE(story.w.CountersOf("m").frames_refused == 1);
+  REQUIRE(absl::StrContains(fixture.w.AwaitLost("m"), reason));
+  REQUIRE(fixture.w.heard(kTensor) + fixture.w.heard(kCommand) == 0);
+  REQUIRE(fixture.w.CountersOf("m").frames_refused == 1);
 }
 
 TEST_CASE("a description that breaks a rule loses its sender, and no memory is taken for it") {
@@ -249,10 +249,10 @@ TEST_CASE("chunks that break a rule lose their sender, and no memory is taken fo
 }
 
 TEST_CASE("hellos of strangers, to others and of other versions are refused or ignored") {
-  Deceived story;
+  Deceived fixture;
   const auto refused = [&](auto change, absl::string_view reason) {
-    FalseSender sender(story.w.member.endpoint);
-    v1::Frame frame = HelloOf(story.m.member, story.w.member, 0);
+    FalseSender sender(fixture.w.member.endpoint);
+    v1::Frame frame = HelloOf(fixture.m.member, fixture.w.member, 0);
     change(*frame.mutable_peer_hello());
     sender.Send(frame);
     const v1::Frame answer = sender.Hear();
@@ -264,13 +264,13 @@ TEST_CASE("hellos of strangers, to others and of other versions are refused or i
   refused([](auto& hello) { hello.set_to("p"); }, "not p");
   refused([](auto& hello) { hello.set_plan(0); }, "plan 0 is over");
   const auto ignored = [&](auto change) {
-    FalseSender sender(story.w.member.endpoint);
-    v1::Frame frame = HelloOf(story.m.member, story.w.member, 0);
+    FalseSender sender(fixture.w.member.endpoint);
+    v1::Frame frame = HelloOf(fixture.m.member, fixture.w.member, 0);
     change(frame);
-    const int64_t before = story.w.link->frames_refused();
+    const int64_t before = fixture.w.link->frames_refused();
     sender.Send(frame);
     sender.Open(2, 0, 10);
-    while (story.w.link->frames_refused() == before) std::this_thread::yield();
+    while (fixture.w.link->frames_refused() == before) std::this_thread::yield();
   };
   ignored([](auto& frame) { frame.set_protocol_version(9); });
   ignored([](auto& frame) { frame.mutable_peer_hello()->set_job("../etc"); });
@@ -278,49 +278,49 @@ TEST_CASE("hellos of strangers, to others and of other versions are refused or i
   ignored([](auto& frame) { frame.mutable_peer_hello()->set_lane(5); });
   ignored([](auto& frame) { frame.mutable_peer_hello()->set_chunk_bytes(3); });
   ignored([](auto& frame) { frame.mutable_peer_hello()->set_generation(-1); });
-  REQUIRE(story.w.admissions() == 0);
-  story.RequireStillServing();
+  REQUIRE(fixture.w.admissions() == 0);
+  fixture.RequireStillServing();
 }
 
 TEST_CASE("connections without end are forgotten, members' are kept") {
   PeerLinkOptions options;
   options.connections_max = 5;
-  Deceived story(options);
-  REQUIRE(story.p.link->AwaitPeers(In(kPatience), {"w"}).ok());
-  const auto lane = story.Lane(0);
+  Deceived fixture(options);
+  REQUIRE(fixture.p.link->AwaitPeers(In(kPatience), {"w"}).ok());
+  const auto lane = fixture.Lane(0);
   std::vector<std::unique_ptr<FalseSender>> crowd;  // two find room
-  for (int64_t i = 0; i < 5; ++i) crowd.push_back(story.WaitingLane({"x", i, "", ""}, 0));
+  for (int64_t i = 0; i < 5; ++i) crowd.push_back(fixture.WaitingLane({"x", i, "", ""}, 0));
   for (int i = 0; i < 3; ++i) {
     const v1::Frame answer = crowd[i]->Hear();
     INFO(answer.ShortDebugString());
     REQUIRE(absl::StrContains(answer.peer_refusal().reason(), "too many connections"));
   }
   lane->Open(2, 0, 0, "still here");
-  REQUIRE(story.w.Hear(kCommand).header == "still here");
-  story.RequireStillServing();
+  REQUIRE(fixture.w.Hear(kCommand).header == "still here");
+  fixture.RequireStillServing();
 }
 
 TEST_CASE("a hello that waits is not welcomed in place of a later one on a newer connection") {
-  Deceived story;
+  Deceived fixture;
   // w is not notified that the first one is of no use any more.
-  const auto first = story.WaitingLane(story.m.member, 1);
-  const auto second = story.WaitingLane(story.m.member, 1);
-  const std::vector<IslandMember> members = {story.w.member, story.p.member, story.m.member};
-  REQUIRE(story.w.link->SetPeers(Plan(2), members).ok());
+  const auto first = fixture.WaitingLane(fixture.m.member, 1);
+  const auto second = fixture.WaitingLane(fixture.m.member, 1);
+  const std::vector<IslandMember> members = {fixture.w.member, fixture.p.member, fixture.m.member};
+  REQUIRE(fixture.w.link->SetPeers(Plan(2), members).ok());
   REQUIRE(second->Hear().has_peer_welcome());
   second->Open(3, 1, 0, "here");
-  REQUIRE(story.w.Hear(kTensor).header == "here");
+  REQUIRE(fixture.w.Hear(kTensor).header == "here");
 }
 
 TEST_CASE("a receiver that answers what it must not is lost") {
   const auto lost = [](auto sin, absl::string_view reason) {
-    Deceived story;
-    story.m.WelcomeBoth();
-    sin(story.m);
-    const std::string why = story.w.AwaitLost("m");
+    Deceived fixture;
+    fixture.m.WelcomeBoth();
+    sin(fixture.m);
+    const std::string why = fixture.w.AwaitLost("m");
     INFO(why);
     REQUIRE(absl::StrContains(why, reason));
-    story.RequireStillServing();
+    fixture.RequireStillServing();
   };
   lost([](auto& m) { m.Send(""); }, "broke the protocol");
   lost([](auto& m) { m.Send(std::string(2000, 'x')); }, "header's length");
@@ -336,22 +336,22 @@ TEST_CASE("a receiver that answers what it must not is lost") {
 }
 
 TEST_CASE("a peer that grants nothing, or answers no ping, delays no other peer") {
-  Deceived story({.silence_max = 2s});  // the honest one is quicker on a busy machine, too
-  story.m.WelcomeBoth();
+  Deceived fixture({.silence_max = 2s});  // the honest one is quicker on a busy machine, too
+  fixture.m.WelcomeBoth();
   PeerMessage state{.channel = kState};
-  REQUIRE(story.w.link->Send("m", std::move(state)).ok());  // no credit for it
-  story.RequireStillServing();
-  REQUIRE(absl::StrContains(story.w.AwaitLost("m"), "has not answered for 2 s"));
+  REQUIRE(fixture.w.link->Send("m", std::move(state)).ok());  // no credit for it
+  fixture.RequireStillServing();
+  REQUIRE(absl::StrContains(fixture.w.AwaitLost("m"), "has not answered for 2 s"));
 }
 
 TEST_CASE("random bytes and mangled frames do no harm") {
-  Deceived story;
+  Deceived fixture;
   constexpr uint64_t kSeed = 20261122;
   INFO("seed " << kSeed);
   Rng rng(kSeed);
-  FalseSender sender(story.w.member.endpoint);
+  FalseSender sender(fixture.w.member.endpoint);
   for (int i = 0; i < 3000; ++i) {
-    v1::Frame frame = i % 2 == 0 ? HelloOf(story.m.member, story.w.member, rng.Below(2))
+    v1::Frame frame = i % 2 == 0 ? HelloOf(fixture.m.member, fixture.w.member, rng.Below(2))
                                  : MakeFrame(1 + rng.Below(50));
     if (i % 2 == 1) {
       frame.mutable_peer_open()->set_channel(rng.Below(3));
@@ -366,8 +366,8 @@ TEST_CASE("random bytes and mangled frames do no harm") {
     if (rng.Chance(0.3)) parts.push_back(std::string(rng.Below(3000), 'p'));
     sender.Send(parts);
   }
-  while (story.w.link->frames_refused() < 500) std::this_thread::yield();
-  story.RequireStillServing();
+  while (fixture.w.link->frames_refused() < 500) std::this_thread::yield();
+  fixture.RequireStillServing();
 }
 
 }  // namespace

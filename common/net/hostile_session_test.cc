@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "common/net/interceptor.h"
-#include "common/net/peer_story.h"
+#include "common/net/peer_fixture.h"
 #include "common/net/test_handler.h"
 
 namespace atl {
@@ -292,8 +292,8 @@ TEST_CASE("messages of all sizes and channels pass between workers with keys, in
     workers.b.Say(workers.a, kSum, absl::StrCat(i), text(i));
   }
   for (int i = 0; i < 50; ++i) {
-    REQUIRE(workers.b.HearText(kTensor) == text(i));
-    REQUIRE(workers.a.HearText(kSum) == text(i));
+    REQUIRE(workers.b.ReceiveText(kTensor) == text(i));
+    REQUIRE(workers.a.ReceiveText(kSum) == text(i));
   }
 }
 

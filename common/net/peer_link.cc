@@ -41,8 +41,9 @@ std::vector<std::pair<NodeId, std::string>> PeerLink::Probe(
     const std::vector<IslandMember>& members, Duration limit) const {
   return impl_->Probe(members, limit);
 }
-void PeerLink::SetGuests(const std::vector<IslandMember>& guests, Duration for_so_long) {
-  impl_->SetGuests(guests, for_so_long);
+void PeerLink::SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers,
+                                 Duration for_so_long) {
+  impl_->SetTemporaryPeers(temporary_peers, for_so_long);
 }
 absl::StatusOr<std::unique_ptr<PeerSampler>> PeerLink::Sample(const IslandMember& member,
                                                               Duration limit) const {

@@ -180,7 +180,7 @@ class PeerLink {
                                                     Duration limit) const;
   // Takes samples of these for so long, whatever our peers and plan are;
   // replaces those before. Thread-safe, but not for callbacks.
-  void SetGuests(const std::vector<IslandMember>& guests, Duration for_so_long);
+  void SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers, Duration for_so_long);
   // Connects within `limit`, whatever our peers are. Thread-safe, but not for callbacks.
   absl::StatusOr<std::unique_ptr<PeerSampler>> Sample(const IslandMember& member,
                                                       Duration limit) const;

@@ -40,7 +40,7 @@ class PeerLink::Impl {
   std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const;
   std::vector<std::pair<NodeId, std::string>> Probe(const std::vector<IslandMember>& members,
                                                     Duration limit) const;
-  void SetGuests(const std::vector<IslandMember>& guests, Duration for_so_long);
+  void SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers, Duration for_so_long);
   absl::StatusOr<std::unique_ptr<PeerSampler>> Sample(const IslandMember& member,
                                                       Duration limit) const;
   void Lose(const NodeId& peer, const std::string& reason);
@@ -206,8 +206,8 @@ class PeerLink::Impl {
   Instant now_;
   std::optional<PeerFence> fence_;
   std::vector<IslandMember> members_;
-  std::vector<IslandMember> guests_;
-  Instant guests_until_{};
+  std::vector<IslandMember> temporary_peers_;
+  Instant temporary_peers_until_{};
   std::map<NodeId, std::unique_ptr<Peer>> peers_;
   std::map<std::string, Route> routes_;
   uint64_t next_session_ = 1;  // of what grows only: sessions and hellos

@@ -14,7 +14,7 @@ namespace {
 constexpr int kMessagesPerTurn = 64;
 constexpr Duration kTurnMax = std::chrono::milliseconds(100);
 constexpr int64_t kUnsentBytesMax = int64_t{64} << 20;
-constexpr Duration kHeldUp = std::chrono::milliseconds(500);  // a turn as long as no other
+constexpr Duration kStall = std::chrono::milliseconds(500);  // a turn as long as no other
 
 }  // namespace
 
@@ -75,7 +75,7 @@ void PeerLink::Impl::Run() {
 
 // A machine that stalled has received nothing: what was answered meanwhile is yet to be read.
 void PeerLink::Impl::ExcuseSilence(Duration turn) {
-  if (turn < kHeldUp) return;
+  if (turn < kStall) return;
   for (const auto& [name, peer] : peers_) {
     if (peer->ping) peer->ping->excused += turn;
   }
@@ -144,7 +144,7 @@ void PeerLink::Impl::Adopt(const PeerFence& fence, const std::vector<IslandMembe
 void PeerLink::Impl::OpenDoor() {
   if (options_.keys.empty()) return;
   std::vector<std::string> keys;
-  for (const auto* who : {&members_, &guests_}) {
+  for (const auto* who : {&members_, &temporary_peers_}) {
     for (const IslandMember& member : *who) {
       if (member.worker != options_.name) keys.push_back(member.public_key);
     }
@@ -152,17 +152,19 @@ void PeerLink::Impl::OpenDoor() {
   link_->Admit(keys);
 }
 
-void PeerLink::Impl::SetGuests(const std::vector<IslandMember>& guests, Duration for_so_long) {
+void PeerLink::Impl::SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers,
+                                       Duration for_so_long) {
   std::vector<IslandMember> known;
   const ClientSecurity security{options_.keys, options_.allow_plaintext_beyond_loopback};
-  for (const IslandMember& guest : guests) {
+  for (const IslandMember& temporary_peer : temporary_peers) {
     // One that we would not speak with may not speak with us.
-    if (CheckSecurity(security, guest.endpoint, guest.public_key).ok()) known.push_back(guest);
+    if (CheckSecurity(security, temporary_peer.endpoint, temporary_peer.public_key).ok())
+      known.push_back(temporary_peer);
   }
   std::promise<void> done;
   tasks_->Post([&] {
-    guests_ = known;
-    guests_until_ = SteadyNow() + for_so_long;
+    temporary_peers_ = known;
+    temporary_peers_until_ = SteadyNow() + for_so_long;
     OpenDoor();
     done.set_value();
   });

@@ -61,17 +61,19 @@ void PeerLink::Impl::OnRouteFrame(LinkFrame& in) {
 void PeerLink::Impl::OnSample(const std::string& id, const v1::Frame& frame,
                               const std::string& key) {
   const v1::PeerSample& sample = frame.peer_sample();
-  const bool guest = now_ <= guests_until_ && sample.to() == options_.name &&
-                     sample.to_incarnation() == options_.incarnation &&
-                     std::any_of(guests_.begin(), guests_.end(), [&](const IslandMember& member) {
-                       return member.worker == sample.from() &&
-                              member.incarnation == sample.from_incarnation() &&
-                              (options_.keys.empty() || member.public_key == key);
-                     });
-  if (!guest) CountStranger();
+  const bool temporary_peer =
+      now_ <= temporary_peers_until_ && sample.to() == options_.name &&
+      sample.to_incarnation() == options_.incarnation &&
+      std::any_of(temporary_peers_.begin(), temporary_peers_.end(),
+                  [&](const IslandMember& member) {
+                    return member.worker == sample.from() &&
+                           member.incarnation == sample.from_incarnation() &&
+                           (options_.keys.empty() || member.public_key == key);
+                  });
+  if (!temporary_peer) CountStranger();
   if (!sample.last()) return;
   v1::Frame answer = MakeFrame(frame.transfer());
-  if (guest) {
+  if (temporary_peer) {
     answer.mutable_peer_sampled();
   } else {
     answer.mutable_peer_refusal()->set_code(v1::PeerRefusal::STRANGER);

@@ -4,7 +4,7 @@
 #include <future>
 
 #include "absl/strings/match.h"
-#include "common/net/peer_story.h"
+#include "common/net/peer_fixture.h"
 #include "common/net/security.h"
 #include "common/rng.h"
 
@@ -69,7 +69,7 @@ TEST_CASE("a receiver that keeps what it gets is sent no more than it granted") 
   a.Say(b, kCommand, "a command is not behind tensors");
   REQUIRE(b.Hear(kCommand).header == "a command is not behind tensors");
   a.Say(b, kState, "", "nor is state");
-  REQUIRE(b.HearText(kState) == "nor is state");
+  REQUIRE(b.ReceiveText(kState) == "nor is state");
   REQUIRE(b.heard(kTensor) == 0);
   REQUIRE(a.CountersOf("b").payload_bytes_sent <= 10 * 10'000 + 12);
   kept.clear();
@@ -104,7 +104,7 @@ TEST_CASE("the sender learns when the last byte left, when it arrived, and when 
   REQUIRE(a.link->Send("b", std::move(unwanted)).ok());
   REQUIRE(Says(refused.get_future().get().message(), "b did not take it: it is not expected"));
   a.Say(b, kTensor, "next", "and the next one is taken");
-  REQUIRE(b.HearText(kTensor) == "and the next one is taken");
+  REQUIRE(b.ReceiveText(kTensor) == "and the next one is taken");
   REQUIRE(b.CountersOf("a").messages_refused == 1);
   while (a.CountersOf("b").round_trip == Duration(0)) std::this_thread::yield();
 }
@@ -147,7 +147,7 @@ TEST_CASE("what was queued under an older plan is never sent under a newer one")
   REQUIRE(absl::IsAborted(left.get_future().get()));
   REQUIRE(b.link->SetPeers(Plan(2), {a.member, b.member}).ok());
   a.Say(b, kTensor, "", "new");
-  REQUIRE(b.HearText(kTensor) == "new");
+  REQUIRE(b.ReceiveText(kTensor) == "new");
 }
 
 TEST_CASE("a worker that the plan does not name, or an earlier incarnation of one, is refused") {
@@ -197,11 +197,11 @@ TEST_CASE("two that lost each other meet again under the same plan, and others d
   REQUIRE(Says(a.AwaitLost("c"), "it refuses us: the test says so"));
   a.Say(b, kState, "", "untouched");
   Meet(Plan(2), {&a, &b, &c});
-  REQUIRE(b.HearText(kState) == "untouched");
+  REQUIRE(b.ReceiveText(kState) == "untouched");
   a.Say(c, kTensor, "", "again");
-  REQUIRE(c.HearText(kTensor) == "again");
+  REQUIRE(c.ReceiveText(kTensor) == "again");
   c.Say(a, kTensor, "", "both ways");
-  REQUIRE(a.HearText(kTensor) == "both ways");
+  REQUIRE(a.ReceiveText(kTensor) == "both ways");
 }
 
 TEST_CASE("who cannot be connected to is known, and who only does not follow is not among them") {
@@ -267,13 +267,13 @@ TEST_CASE("samples are taken of admitted samplers alone, beside any plan in forc
   REQUIRE(sampler.ok());
   const auto time = [&](int64_t bytes) { return (*sampler)->Time(bytes, kPatience).status(); };
   CHECK(Says(time(1000).message(), "a expects no samples"));
-  a.link->SetGuests({b.member}, kPatience);
+  a.link->SetTemporaryPeers({b.member}, kPatience);
   CHECK(absl::IsPermissionDenied(time(1000)));
   IslandMember older = joiner.member;
   older.incarnation = 7;
-  a.link->SetGuests({older}, kPatience);
+  a.link->SetTemporaryPeers({older}, kPatience);
   CHECK(absl::IsPermissionDenied(time(1000)));
-  a.link->SetGuests({joiner.member}, kPatience);
+  a.link->SetTemporaryPeers({joiner.member}, kPatience);
   CHECK(time(1).ToString() == "OK");
   CHECK(time(5'000'000).ToString() == "OK");
   IslandMember other = a.member;
@@ -281,7 +281,7 @@ TEST_CASE("samples are taken of admitted samplers alone, beside any plan in forc
   const auto wrong = joiner.link->Sample(other, kPatience);
   REQUIRE(wrong.ok());
   CHECK(absl::IsPermissionDenied((*wrong)->Time(1, kPatience).status()));
-  a.link->SetGuests({joiner.member}, Duration(0));
+  a.link->SetTemporaryPeers({joiner.member}, Duration(0));
   CHECK(absl::IsPermissionDenied(time(1000)));
   a.Say(b, kCommand, "still here");
   CHECK(b.Hear(kCommand).header == "still here");
@@ -297,13 +297,13 @@ TEST_CASE("with keys a sampler is admitted while it is one, and is no peer") {
   TestPeer a("a", with_keys()), b("b", with_keys()), joiner("j", with_keys());
   Meet(Plan(1), {&a, &b});
   CHECK(absl::IsPermissionDenied(joiner.link->Sample(a.member, kPatience).status()));
-  a.link->SetGuests({joiner.member}, kPatience);
+  a.link->SetTemporaryPeers({joiner.member}, kPatience);
   const auto sampler = joiner.link->Sample(a.member, kPatience);
   REQUIRE(sampler.ok());
   CHECK((*sampler)->Time(100'000, kPatience).ok());
   // By its own key under another's name.
   TestPeer impostor("b", with_keys());
-  a.link->SetGuests({joiner.member, impostor.member}, kPatience);
+  a.link->SetTemporaryPeers({joiner.member, impostor.member}, kPatience);
   IslandMember both[] = {a.member, impostor.member};
   REQUIRE(impostor.link->SetPeers(Plan(1), {both[0], both[1]}).ok());
   REQUIRE(Says(impostor.AwaitLost("a"), "this is not b's key"));
@@ -318,7 +318,7 @@ TEST_CASE("with keys only the plan's members get in, each under its own name") {
   TestPeer a("a", {.keys = keys[0]}), b("b", {.keys = keys[1]}), c("c", {.keys = keys[2]});
   Meet(Plan(1), {&a, &b, &c});
   a.Say(b, kTensor, "", RandomText(100'000));
-  REQUIRE(b.HearText(kTensor) == RandomText(100'000));
+  REQUIRE(b.ReceiveText(kTensor) == RandomText(100'000));
 
   // A member by key, under another's name.
   TestPeer impostor("a", {.keys = keys[2]});

@@ -383,7 +383,7 @@ using ToWorkerMessage =
 struct JobCharter {
   JobSpec spec;
   JobFacts facts;  // no layers: none was reported
-  IslandExtent extent = IslandExtent::kWorker;
+  IslandScope extent = IslandScope::kWorker;
   std::string grouping;   // as in the coordinator's JobRecord
   int64_t placement = 0;  // number of the placement; grows when shards move
 

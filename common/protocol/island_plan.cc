@@ -164,11 +164,12 @@ std::string ToString(const PlanOp& op) {
   return absl::StrCat("kind ", static_cast<int>(op.kind));
 }
 
-std::vector<std::vector<MicroBatchRows>> DealSequences(const IslandPlan& plan, int64_t sequences) {
-  std::vector<std::vector<MicroBatchRows>> dealt;
+std::vector<std::vector<MicroBatchRows>> AssignSequences(const IslandPlan& plan,
+                                                         int64_t sequences) {
+  std::vector<std::vector<MicroBatchRows>> assigned;
   int64_t first = 0;
   for (const PlanReplica& replica : plan.replicas) {
-    std::vector<MicroBatchRows>& rows = dealt.emplace_back();
+    std::vector<MicroBatchRows>& rows = assigned.emplace_back();
     for (int32_t m = 0; m < replica.micro_batches; ++m) {
       rows.push_back({first, std::min(replica.micro_batch_sequences, sequences - first)});
       first += rows.back().rows;
@@ -176,7 +177,7 @@ std::vector<std::vector<MicroBatchRows>> DealSequences(const IslandPlan& plan, i
   }
   ATOLL_CHECK(first == sequences, "a step of ", sequences, " sequences, but the plan distributes ",
               first);
-  return dealt;
+  return assigned;
 }
 
 PlanProgram CompleteProgram(const IslandPlan& plan, const std::string& device,

@@ -169,7 +169,7 @@ struct MicroBatchRows {
 
 // How a step of so many sequences is distributed: by replica, then micro-batch.
 // REQUIRES: a valid plan; sequences <= its batch_sequences.
-std::vector<std::vector<MicroBatchRows>> DealSequences(const IslandPlan& plan, int64_t sequences);
+std::vector<std::vector<MicroBatchRows>> AssignSequences(const IslandPlan& plan, int64_t sequences);
 
 // A device's whole program from its F, B and W in order, each with stage and micro-batch. A receive
 // is put before what needs the message, a send after what makes it; the syncs of a stage as soon as

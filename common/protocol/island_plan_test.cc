@@ -457,8 +457,8 @@ TEST_CASE("CompleteProgram synchronises a stage as soon as it and those behind i
 
 TEST_CASE("a step is distributed in order, and a short one leaves the last micro-batches empty") {
   using Rows = std::vector<std::vector<MicroBatchRows>>;
-  REQUIRE(DealSequences(Good(), 9) == Rows{{{0, 2}, {2, 2}, {4, 2}}, {{6, 3}}});
-  REQUIRE(DealSequences(Good(), 5) == Rows{{{0, 2}, {2, 2}, {4, 1}}, {{5, 0}}});
+  REQUIRE(AssignSequences(Good(), 9) == Rows{{{0, 2}, {2, 2}, {4, 2}}, {{6, 3}}});
+  REQUIRE(AssignSequences(Good(), 5) == Rows{{{0, 2}, {2, 2}, {4, 1}}, {{5, 0}}});
 }
 
 }  // namespace

@@ -319,18 +319,18 @@ absl::Status ValidateLayout(const JobSpec& spec) {
   if ((l.pieces_max & (l.pieces_max - 1)) != 0) {
     return Bad("layout.pieces_max", l.pieces_max, "a power of two");
   }
-  if (!spec.data.sites.empty() && l.island != IslandExtent::kWorker &&
-      l.island != IslandExtent::kSite) {
+  if (!spec.data.sites.empty() && l.island != IslandScope::kWorker &&
+      l.island != IslandScope::kSite) {
     return absl::InvalidArgumentError(
         "layout.island: must be \"worker\" or \"site\" with data.sites: an island reads the data "
         "of "
         "one site");
   }
-  if (l.island == IslandExtent::kWorker && l.workers_per_island > 1) {
+  if (l.island == IslandScope::kWorker && l.workers_per_island > 1) {
     return Bad("layout.workers_per_island", l.workers_per_island,
                "0 or 1 with layout.island = \"worker\"");
   }
-  if (l.island == IslandExtent::kAuto && l.workers_per_island > 0) {
+  if (l.island == IslandScope::kAuto && l.workers_per_island > 0) {
     return Bad("layout.workers_per_island", l.workers_per_island,
                "0 with layout.island = \"auto\": the planner decides it");
   }

@@ -191,7 +191,7 @@ struct ScheduleSpec {
 };
 
 // Which workers make an island together.
-enum class IslandExtent {
+enum class IslandScope {
   kWorker,  // each is one by itself
   kSite,    // those of one site
   kAll,     // all of the job
@@ -213,7 +213,7 @@ enum class PlanSearch { kLocal, kBranchAndBound };
 
 // How an island lies on its devices. 0 and empty: the planner decides.
 struct LayoutSpec {
-  IslandExtent island = IslandExtent::kWorker;
+  IslandScope island = IslandScope::kWorker;
   int64_t workers_per_island = 0;  // 0: all of the site, or all
   int64_t stages = 0;              // of each replica's pipeline
   int64_t replicas = 0;            // of each island

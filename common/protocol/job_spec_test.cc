@@ -122,7 +122,7 @@ TEST_CASE("a layout that no model or batch allows is refused by its field") {
             s.layout.schedule = "fastest";
           }).find("layout.schedule = \"fastest\": must be one of gpipe, 1f1b,") == 0);
   JobSpec spec = GoodSpec();
-  spec.layout = {IslandExtent::kSite, 4, 2, 2, 1, "compact-zb", Recompute::kAll, 4, {}};
+  spec.layout = {IslandScope::kSite, 4, 2, 2, 1, "compact-zb", Recompute::kAll, 4, {}};
   REQUIRE(Validate(spec).ok());
 }
 

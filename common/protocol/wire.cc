@@ -378,7 +378,7 @@ template <class V>
 void Fields(V& v, Plain<V, JobCharter>& s, v1::JobCharter& m) {
   ATOLL_WIRE_MESSAGE(spec);
   ATOLL_WIRE_MESSAGE(facts);
-  ATOLL_WIRE_OPTIONAL_ENUM(extent, IslandExtent);
+  ATOLL_WIRE_OPTIONAL_ENUM(extent, IslandScope);
   ATOLL_WIRE_COPY(grouping);
   ATOLL_WIRE_COUNT(placement);
 }

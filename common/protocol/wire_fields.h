@@ -134,7 +134,7 @@ void Fields(V& v, Plain<V, ScheduleSpec>& s, v1::ScheduleSpec& m) {
 
 template <class V>
 void Fields(V& v, Plain<V, LayoutSpec>& s, v1::LayoutSpec& m) {
-  ATOLL_WIRE_OPTIONAL_ENUM(island, IslandExtent);
+  ATOLL_WIRE_OPTIONAL_ENUM(island, IslandScope);
   ATOLL_WIRE_OPTIONAL(workers_per_island);
   ATOLL_WIRE_OPTIONAL(stages);
   ATOLL_WIRE_OPTIONAL(replicas);

@@ -35,10 +35,10 @@ std::string Changes::Text() const {
   std::stable_sort(largest.begin(), largest.end(),
                    [](const Change* a, const Change* b) { return a->size > b->size; });
   std::string text;
-  for (size_t i = 0; i < std::min(kTold, largest.size()); ++i) {
+  for (size_t i = 0; i < std::min(kNamed, largest.size()); ++i) {
     absl::StrAppend(&text, i == 0 ? "" : "; ", largest[i]->reason);
   }
-  const int64_t more = static_cast<int64_t>(largest.size()) - static_cast<int64_t>(kTold);
+  const int64_t more = static_cast<int64_t>(largest.size()) - static_cast<int64_t>(kNamed);
   if (more + dropped_ > 0) absl::StrAppend(&text, "; and ", more + dropped_, " more");
   return text;
 }

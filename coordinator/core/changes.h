@@ -34,7 +34,7 @@ class Changes {
     bool operator==(const Change&) const = default;
   };
   static constexpr size_t kKept = 64;
-  static constexpr size_t kTold = 3;
+  static constexpr size_t kNamed = 3;
 
   std::map<std::string, Change> changes_;  // by subject
   int64_t dropped_ = 0;                    // too many

@@ -170,7 +170,7 @@ void DropHolder(State& s, Job& job, const NodeId& server) {
   if (!slots.empty()) Drop(s, job, server, slots, "a user says that it has lost its shards");
 }
 
-NodeId AwayTwin(const State& s, const Job& job, const NodeId& server) {
+NodeId UnavailableTwin(const State& s, const Job& job, const NodeId& server) {
   NodeId away;
   if (job.record.copies.empty()) return away;
   ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {

@@ -71,7 +71,7 @@ bool DropLostHolders(State& s, Job& job);
 // Likewise this server now, whatever the grace. A user says so.
 void DropHolder(State& s, Job& job, const NodeId& server);
 // A server that has copies of this server's shards and is not attached; "": there is none.
-NodeId AwayTwin(const State& s, const Job& job, const NodeId& server);
+NodeId UnavailableTwin(const State& s, const Job& job, const NodeId& server);
 // Neither this server nor those with the copies of its shards have them, when DropHolder has been
 // called: one of each stays, to be filled.
 void ForgetCopiesOf(State& s, Job& job, const NodeId& server);

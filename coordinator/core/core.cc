@@ -48,7 +48,7 @@ struct EventHandler {
   void operator()(const SitesFound& e) { coord::OnSitesFound(s, e); }
   void operator()(const WorkersGrouped& e) { coord::OnWorkersGrouped(s, e); }
   void operator()(const ProfileChanged& e) { coord::OnProfileChanged(s, e); }
-  void operator()(const HeldUp&) {
+  void operator()(const Stalled&) {
     coord::SpareMembers(s);
     coord::ForgetStalls(s);
   }

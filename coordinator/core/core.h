@@ -146,7 +146,7 @@ struct SitesFound {
 struct WorkersGrouped {
   JobId job;
   int64_t request = 0;
-  IslandExtent extent = IslandExtent::kAll;  // kWorker, kSite or kAll
+  IslandScope extent = IslandScope::kAll;  // kWorker, kSite or kAll
   std::string reason;
 };
 
@@ -164,7 +164,7 @@ struct ProfileChanged {
 // The coordinator itself stalled (its machine, its disk, its queue) and is late: heartbeats that
 // came meanwhile are still unread, so no member is evicted for silence within the next heartbeat's
 // time.
-struct HeldUp {};
+struct Stalled {};
 
 // The deadline of the last Actions has come. Always allowed.
 struct Tick {};
@@ -172,7 +172,7 @@ struct Tick {};
 using CoordinatorEvent =
     std::variant<FromWorker, FromServer, WorkerConnectionLost, ServerConnectionLost, SubmitJob,
                  ControlJob, DrainMember, PlanMade, SitesFound, WorkersGrouped, ProfileChanged,
-                 HeldUp, Tick>;
+                 Stalled, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "coordinator/core/copies.h"
-#include "coordinator/core/roster.h"
+#include "coordinator/core/island_members.h"
 
 namespace atl::coord {
 namespace {

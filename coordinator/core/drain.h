@@ -1,8 +1,8 @@
 // `atoll drain`: a member finishes or passes on what it has and gets nothing new until an operator
 // undoes that. A parameter server's shards move to others (moves.h). A worker leaves its island as
-// one that ends does (roster.h), but stays attached: a leader hands over, a follower's layers move,
-// and one that is alone first trains on the data that it has leased and pushes the result. The
-// mark is stored with the member. Private to the core.
+// one that ends does (island_members.h), but stays attached: a leader hands over, a follower's
+// layers move, and one that is alone first trains on the data that it has leased and pushes the
+// result. The mark is stored with the member. Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_DRAIN_H_
 #define ATOLL_COORDINATOR_CORE_DRAIN_H_

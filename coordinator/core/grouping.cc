@@ -8,12 +8,12 @@
 namespace atl::coord {
 namespace {
 
-void Decide(State& s, Job& job, IslandExtent extent, const std::string& reason) {
+void Decide(State& s, Job& job, IslandScope extent, const std::string& reason) {
   JobRecord& record = job.EditRecord();
   record.extent = extent;
-  record.grouping = absl::StrCat(extent == IslandExtent::kSite  ? "an island for each site: "
-                                 : extent == IslandExtent::kAll ? "one island of all workers: "
-                                                                : "each worker is an island: ",
+  record.grouping = absl::StrCat(extent == IslandScope::kSite  ? "an island for each site: "
+                                 : extent == IslandScope::kAll ? "one island of all workers: "
+                                                               : "each worker is an island: ",
                                  CleanText(reason));
   job.grouping = Grouping();
   s.Log(job.id(), Severity::kInfo, record.grouping);
@@ -23,8 +23,8 @@ void Decide(State& s, Job& job, IslandExtent extent, const std::string& reason) 
 bool Open(const Job& job, const std::vector<Member*>& workers) {
   if (!job.record.grouping.empty()) return false;
   if (job.grouping.request != 0) return true;
-  if (job.spec().layout.island == IslandExtent::kAuto) return true;
-  return job.spec().layout.island == IslandExtent::kSite &&
+  if (job.spec().layout.island == IslandScope::kAuto) return true;
+  return job.spec().layout.island == IslandScope::kSite &&
          std::any_of(workers.begin(), workers.end(), [](const Member* worker) {
            return SiteOf(*worker).empty() && !worker->peer_endpoint.empty();
          });
@@ -94,7 +94,7 @@ Reach ReachOfServer(const State& s, const Member& server,
   return ReachOf(SiteOfServer(s, server), links, s.site_rates);
 }
 
-IslandExtent ExtentOf(const Job& job) {
+IslandScope ScopeOf(const Job& job) {
   return job.record.grouping.empty() ? job.spec().layout.island : job.record.extent;
 }
 
@@ -111,7 +111,7 @@ bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member
     return false;
   }
   Decide(s, job,
-         job.spec().layout.island == IslandExtent::kSite ? IslandExtent::kSite : IslandExtent::kAll,
+         job.spec().layout.island == IslandScope::kSite ? IslandScope::kSite : IslandScope::kAll,
          absl::StrCat("nothing was measured within ", Seconds(limit), " s"));
   return true;
 }
@@ -143,8 +143,8 @@ void OnWorkersGrouped(State& s, const WorkersGrouped& grouped) {
       job->grouping.request != grouped.request) {
     return;
   }
-  const IslandExtent extent =
-      grouped.extent == IslandExtent::kAuto ? IslandExtent::kAll : grouped.extent;
+  const IslandScope extent =
+      grouped.extent == IslandScope::kAuto ? IslandScope::kAll : grouped.extent;
   Decide(s, *job, extent, grouped.reason);
 }
 

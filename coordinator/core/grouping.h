@@ -25,7 +25,7 @@ Reach ReachOfServer(const State& s, const Member& server,
                     const std::vector<const Member*>& leaders);
 
 // Who shares an island: as the job's specification says, or as was decided for it.
-IslandExtent ExtentOf(const Job& job);
+IslandScope ScopeOf(const Job& job);
 
 // Whether it is known who of these shares an island, so that they can be given their places. If
 // not, measurements are requested; after CoordinatorOptions::grouping_limit it is decided without.

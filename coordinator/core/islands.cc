@@ -9,8 +9,8 @@
 #include "common/element_ranges.h"
 #include "common/protocol/fragments.h"
 #include "coordinator/core/drain.h"
+#include "coordinator/core/island_members.h"
 #include "coordinator/core/plans.h"
-#include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/site_data.h"
 #include "coordinator/core/stalls.h"
@@ -31,7 +31,7 @@ IslandId ChooseIsland(State& s, Job& job, const NodeId& worker) {
   }
   // Where workers share islands there is little that only the one before could go on from.
   const bool full = static_cast<int64_t>(job.islands.size()) >= job.spec().outer.max_islands ||
-                    job.spec().layout.island != IslandExtent::kWorker;
+                    job.spec().layout.island != IslandScope::kWorker;
   if (longest_vacant >= 0 &&
       (full || s.now - job.vacant_since[longest_vacant] >= s.options.vacant_island_grace)) {
     return longest_vacant;

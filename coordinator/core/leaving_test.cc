@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "coordinator/core/testing/shared_story.h"
+#include "coordinator/core/testing/shared_fixture.h"
 
 namespace atl::testing {
 namespace {

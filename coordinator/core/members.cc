@@ -5,12 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/adoption.h"
+#include "coordinator/core/island_members.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/moves.h"
 #include "coordinator/core/names.h"
 #include "coordinator/core/removal.h"
-#include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/validation.h"

@@ -22,7 +22,7 @@ constexpr Duration kHoldFirst = std::chrono::seconds(5);
 constexpr Duration kPlanLater = std::chrono::minutes(10);
 constexpr Duration kHoldMost = std::chrono::seconds(60);
 constexpr Duration kFillRetry = std::chrono::seconds(10);
-constexpr int kDecisionsTold = 64;
+constexpr int kDecisionsReported = 64;
 
 // Of the slot, which is of a copy that there is not where it has no server.
 const ShardPlacement& MovedSlot(const Job& job, const ShardMove& move) {
@@ -392,7 +392,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   if (link->second.known) return refuse("server ", server, " has its shards: nothing is lost");
   DropHolder(s, job, server);  // what others hold is not lost
   if (!HoldsShards(job.record, server)) return absl::OkStatus();
-  if (const NodeId twin = AwayTwin(s, job, server); !twin.empty()) {
+  if (const NodeId twin = UnavailableTwin(s, job, server); !twin.empty()) {
     return refuse("server ", twin,
                   " has copies of its shards, and is unavailable: start it; if they are ",
                   "lost, too, start it with an empty folder");
@@ -516,7 +516,7 @@ void TellVersion(const Job& job, ReceiveShards& message) {
   message.newest = {job.id(), message.version, {}, {}};
   message.slots = static_cast<int32_t>(ServerSlotsOf(job.spec().outer).size());
   int told = 0;
-  for (auto d = job.decisions.rbegin(); d != job.decisions.rend() && told < kDecisionsTold;
+  for (auto d = job.decisions.rbegin(); d != job.decisions.rend() && told < kDecisionsReported;
        ++d, ++told) {
     for (const DecisionParticipant& p : d->second.participants) {
       message.decided.push_back(p.contribution);

@@ -9,8 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/grouping.h"
+#include "coordinator/core/island_members.h"
 #include "coordinator/core/islands.h"
-#include "coordinator/core/roster.h"
 #include "coordinator/core/switching.h"
 
 namespace atl::coord {
@@ -51,8 +51,8 @@ const Member* Leader(const State& s, const IslandRecord& island) {
 }
 
 // What the island itself wants a new plan for.
-std::string Wish(const State& s, const Job& job, const IslandRecord& island,
-                 const IslandPlan& plan) {
+std::string ReplanReason(const State& s, const Job& job, const IslandRecord& island,
+                         const IslandPlan& plan) {
   const Member* leader = Leader(s, island);
   if (leader == nullptr || !leader->progress) return "";
   const IslandProgress& progress = *leader->progress;
@@ -62,7 +62,7 @@ std::string Wish(const State& s, const Job& job, const IslandRecord& island,
 }
 
 void FindReason(const State& s, const Job& job, const IslandRecord& island,
-                const std::vector<IslandMember>& roster, Planning& planning) {
+                const std::vector<IslandMember>& island_members, Planning& planning) {
   planning.reason.clear();
   planning.urgent = true;
   auto found = job.plans.find(island.island);
@@ -71,15 +71,15 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
     return;
   }
   const IslandPlan& plan = found->second;
-  if (plan.members.empty() || !SameWorkers({plan.members[0]}, {roster[0]})) {
-    planning.reason = roster[0].worker == island.worker
+  if (plan.members.empty() || !SameWorkers({plan.members[0]}, {island_members[0]})) {
+    planning.reason = island_members[0].worker == island.worker
                           ? absl::StrCat("worker ", island.worker, " leads now")
                           : absl::StrCat("worker ", island.worker, " leaves");
     return;
   }
   for (size_t i = 0; i < plan.members.size(); ++i) {
     const IslandMember& member = plan.members[i];
-    if (Contains(roster, member, i) || !HasPart(plan, member.worker)) continue;
+    if (Contains(island_members, member, i) || !HasPart(plan, member.worker)) continue;
     planning.reason = absl::StrCat("worker ", member.worker, " is unavailable");
     return;
   }
@@ -88,19 +88,19 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
     return;
   }
   planning.urgent = false;
-  for (size_t i = 0; i < roster.size(); ++i) {
-    const IslandMember& member = roster[i];
+  for (size_t i = 0; i < island_members.size(); ++i) {
+    const IslandMember& member = island_members[i];
     if (Contains(plan.members, member, i) || Contains(planning.considered, member, i)) continue;
     planning.reason = absl::StrCat("worker ", member.worker, " has joined");
     return;
   }
-  if (s.now < planning.wish_not_before) return;
+  if (s.now < planning.replan_not_before) return;
   planning.reason =
-      !planning.changed.empty() ? planning.changed.Text() : Wish(s, job, island, plan);
+      !planning.changed.empty() ? planning.changed.Text() : ReplanReason(s, job, island, plan);
 }
 
 MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
-                    const std::vector<IslandMember>& roster, const IslandPlan* current) {
+                    const std::vector<IslandMember>& island_members, const IslandPlan* current) {
   MakePlan ask;
   ask.job = job.id();
   ask.island = island.island;
@@ -117,7 +117,7 @@ MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
   } else if (plan != job.plans.end()) {  // this coordinator has not seen any set up
     ask.ran = plan->second.replicas;
   }
-  for (const IslandMember& member : roster) {
+  for (const IslandMember& member : island_members) {
     const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
     ask.workers.push_back({member, SiteOf(worker), worker.devices});
   }
@@ -125,12 +125,12 @@ MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
 }
 
 void Ask(State& s, const Job& job, const IslandRecord& island,
-         const std::vector<IslandMember>& roster, Planning& planning) {
+         const std::vector<IslandMember>& island_members, Planning& planning) {
   planning.request = ++s.next_plan_request;
   planning.asked_at = s.now;
-  planning.asked = roster;
-  MakePlan ask =
-      RequestFor(s, job, island, roster, planning.urgent ? nullptr : PlanInForce(job, island));
+  planning.asked = island_members;
+  MakePlan ask = RequestFor(s, job, island, island_members,
+                            planning.urgent ? nullptr : PlanInForce(job, island));
   ask.request = planning.request;
   ask.reason = planning.reason;
   planning.asked_for = planning.changed;
@@ -199,12 +199,12 @@ std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
                            100 * answer.rank / answer.current_rank);
   }
   double takes_ms = static_cast<double>(current.step_ns) / 1e6;
-  const bool wished = !Wish(s, job, island, current).empty();
+  const bool replan_wanted = !ReplanReason(s, job, island, current).empty();
   const Member* leader = Leader(s, island);
   // The island sends the request because its steps are not what was predicted.
   if (answer.current_step_ns > 0) {
     takes_ms = static_cast<double>(answer.current_step_ns) / 1e6;
-  } else if (wished && leader->progress->step_seconds_quiet > 0) {
+  } else if (replan_wanted && leader->progress->step_seconds_quiet > 0) {
     takes_ms = leader->progress->step_seconds_quiet * 1e3;
   }
   const double made_ms = static_cast<double>(made.step_ns) / 1e6;
@@ -238,7 +238,7 @@ std::string Describe(const IslandPlan& plan) {
 
 // A follower without a part in the island's new plan may hold layers that are needed, and becomes a
 // source. One that some member cannot reach is left out: its transfers would only time out.
-void AddLenders(const State& s, const Job& job, IslandId island, const Planning& planning,
+void AddSources(const State& s, const Job& job, IslandId island, const Planning& planning,
                 IslandPlan& plan) {
   for (const auto& [key, worker] : s.members) {
     const bool serves = worker.following && worker.following->job == job.id() &&
@@ -247,23 +247,23 @@ void AddLenders(const State& s, const Job& job, IslandId island, const Planning&
     if (!worker.attached || (!serves && !led) || planning.left_out.contains(key.second)) continue;
     const State::Place place = const_cast<State&>(s).PlaceOf(key.second);
     if (place.job != nullptr && (place.job != &job || place.island != island)) continue;
-    IslandMember lender{key.second, worker.record.incarnation, worker.peer_endpoint,
+    IslandMember source{key.second, worker.record.incarnation, worker.peer_endpoint,
                         worker.peer_public_key};
-    if (!Contains(plan.members, lender)) plan.members.push_back(std::move(lender));
+    if (!Contains(plan.members, source)) plan.members.push_back(std::move(source));
   }
 }
 
-bool Lends(const State& s, const Job& job, IslandId island, const IslandMember& member) {
+bool IsSource(const State& s, const Job& job, IslandId island, const IslandMember& member) {
   if (!IsExpected(s, member)) return false;
   const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
-  const bool unheard = !worker.attached || !worker.has_beaten;
-  return unheard || (worker.following && worker.following->job == job.id() &&
-                     worker.following->island == island);
+  const bool unreceived = !worker.attached || !worker.has_beaten;
+  return unreceived || (worker.following && worker.following->job == job.id() &&
+                        worker.following->island == island);
 }
 
 // The same layout without its transfer sources, when they are not needed any more or when one has
 // failed: members wait for each other, and transfers from a failed source would only time out.
-void ReleaseLenders(State& s, Job& job, const IslandRecord& island) {
+void ReleaseSources(State& s, Job& job, const IslandRecord& island) {
   const IslandPlan* plan = PlanInForce(job, island);
   if (plan == nullptr) return;
   bool any = false, lost = false;
@@ -272,10 +272,10 @@ void ReleaseLenders(State& s, Job& job, const IslandRecord& island) {
     if (with_part.contains(member.worker)) continue;
     if (member.worker == island.takes_over_from) continue;  // see AdvanceSwitches
     any = true;
-    lost = lost || !Lends(s, job, island.island, member);
+    lost = lost || !IsSource(s, job, island.island, member);
   }
   if (!lost && !(any && IsSetUp(s, job, island, *plan))) return;
-  if (!lost && HeirOf(s, job, island) != nullptr) return;  // its plan comes at once
+  if (!lost && FindSuccessor(s, job, island) != nullptr) return;  // its plan comes at once
   std::vector<IslandMember> stepping = Stepping(s, job, island);
   IslandPlan& next = job.EditPlan(island.island);
   std::erase_if(next.members, [&](const IslandMember& m) {
@@ -292,9 +292,9 @@ void ReleaseLenders(State& s, Job& job, const IslandRecord& island) {
                      lost ? ": one of them is unavailable" : ""));
 }
 
-void WishInVain(State& s, Planning& planning) {
-  planning.wish_not_before =
-      s.now + s.options.plan_retry * (1 << std::min(planning.wishes_in_vain++, kMostDoublings));
+void NoteFailedReplan(State& s, Planning& planning) {
+  planning.replan_not_before =
+      s.now + s.options.plan_retry * (1 << std::min(planning.failed_replans++, kMostDoublings));
 }
 
 // The first plan of a generation: all workers of the island are attached now, and what is on their
@@ -315,14 +315,14 @@ void NoPlan(State& s, Job& job, const IslandRecord& island, Planning& planning,
   }
   planning.trouble = trouble;
   planning.not_before = s.now + s.options.plan_retry;
-  WishInVain(s, planning);
+  NoteFailedReplan(s, planning);
 }
 
 }  // namespace
 
 bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island) {
   const LayoutSpec& layout = job.spec().layout;
-  if (layout.island != IslandExtent::kWorker || island.plan_number > 0) return true;
+  if (layout.island != IslandScope::kWorker || island.plan_number > 0) return true;
   if (layout.stages > 1 || layout.replicas > 1 || layout.tensor_parallel > 1 ||
       layout.recompute == Recompute::kAll) {
     return true;
@@ -388,7 +388,7 @@ void OnPlanMade(State& s, const PlanMade& made) {
   const IslandRecord& island = job->islands.at(made.island);
   planning.request = 0;
   const bool other_leader = planning.asked.front().worker != island.worker;
-  if (other_leader && !SameWorkers(planning.asked, NextRoster(s, *job, island))) return;
+  if (other_leader && !SameWorkers(planning.asked, NextIslandMembers(s, *job, island))) return;
   planning.considered = planning.asked;
   planning.reason = planning.asked_reason;
   // What has changed since is for the next one; what cannot be run stays so until there is a plan.
@@ -411,11 +411,11 @@ void OnPlanMade(State& s, const PlanMade& made) {
           absl::StrCat("keeps plan ", current->number, " (", planning.reason, "): ", why_keep);
       s.Log(job->id(), Severity::kInfo,
             absl::StrCat("island ", made.island, " ", planning.trouble));
-      return WishInVain(s, planning);
+      return NoteFailedReplan(s, planning);
     }
   }
-  planning.wish_not_before = s.now + s.options.plan_retry;
-  planning.wishes_in_vain = 0;
+  planning.replan_not_before = s.now + s.options.plan_retry;
+  planning.failed_replans = 0;
   // Who does not reach the others finishes nothing with them.
   std::vector<IslandMember> stepping;
   if (!unusable) stepping = Stepping(s, *job, island);
@@ -427,7 +427,7 @@ void OnPlanMade(State& s, const PlanMade& made) {
   IslandPlan& plan = job->EditPlan(made.island);
   plan = *made.plan;
   plan.number = ++job->EditIsland(made.island).plan_number;
-  AddLenders(s, *job, made.island, planning, plan);
+  AddSources(s, *job, made.island, planning, plan);
   const std::string reason = std::exchange(
       plan.reason, absl::StrCat("made because ", planning.reason,
                                 plan.reason.empty() ? "" : absl::StrCat("; ", plan.reason)));
@@ -446,8 +446,8 @@ void OnProfileChanged(State& s, const ProfileChanged& event) {
                          event.unusable ? Changes::kUnusable : event.size,
                          CleanText(event.reason, 200));
     // Replan requests that were refused before it do not apply to this change.
-    planning.wishes_in_vain = 0;
-    planning.wish_not_before = std::min(planning.wish_not_before, s.now + s.options.plan_retry);
+    planning.failed_replans = 0;
+    planning.replan_not_before = std::min(planning.replan_not_before, s.now + s.options.plan_retry);
     if (event.unusable) planning.not_before = s.now;
   }
 }
@@ -488,24 +488,24 @@ void AdvancePlans(State& s, Job& job) {
     }
     Planning& planning = job.planning[id];
     NoteWhatRuns(s, job, island, planning);
-    const std::vector<IslandMember> roster = NextRoster(s, job, island);
-    if (!SameWorkers(planning.asked, roster)) {
+    const std::vector<IslandMember> island_members = NextIslandMembers(s, job, island);
+    if (!SameWorkers(planning.asked, island_members)) {
       planning.request = 0;
       planning.not_before = s.now;
     }
     if (planning.request != 0 && s.now >= planning.asked_at + s.options.plan_limit) {
       planning.request = 0;
     }
-    ReleaseLenders(s, job, island);
-    FindReason(s, job, island, roster, planning);
-    const bool all_here = std::all_of(roster.begin(), roster.end(),
+    ReleaseSources(s, job, island);
+    FindReason(s, job, island, island_members, planning);
+    const bool all_here = std::all_of(island_members.begin(), island_members.end(),
                                       [&](const IslandMember& m) { return IsAttached(s, m); });
     if (planning.reason.empty() || planning.request != 0 || !all_here ||
         s.now < planning.not_before) {
       continue;
     }
     if (Awaits(s, job, island, planning)) continue;
-    Ask(s, job, island, roster, planning);
+    Ask(s, job, island, island_members, planning);
   }
 }
 
@@ -514,10 +514,10 @@ std::vector<MakePlan> PlanRequests(const State& s, const Job& job) {
   if (!job.active()) return asks;
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0 || !NeedsPlan(s, job, island)) continue;
-    std::vector<IslandMember> roster = NextRoster(s, job, island);
-    std::erase_if(roster, [&](const IslandMember& m) { return !IsAttached(s, m); });
-    if (roster.empty()) continue;
-    asks.push_back(RequestFor(s, job, island, roster, PlanInForce(job, island)));
+    std::vector<IslandMember> island_members = NextIslandMembers(s, job, island);
+    std::erase_if(island_members, [&](const IslandMember& m) { return !IsAttached(s, m); });
+    if (island_members.empty()) continue;
+    asks.push_back(RequestFor(s, job, island, island_members, PlanInForce(job, island)));
   }
   return asks;
 }
@@ -558,7 +558,7 @@ Instant NextPlanDeadline(const State& s, const Job& job) {
         next = std::min(next, *planning.awaits_until);
       }
       // A replan request is repeated with every heartbeat; this one may have come too early.
-      if (planning.wish_not_before > s.now) next = std::min(next, planning.wish_not_before);
+      if (planning.replan_not_before > s.now) next = std::min(next, planning.replan_not_before);
     }
   }
   return next;
@@ -574,7 +574,7 @@ std::string PlanningOf(const State& s, const Job& job, const IslandRecord& islan
     return absl::StrCat("making a plan: ", planning.reason, WhoMeasures(s, workers));
   }
   if (planning.reason.empty()) return "";
-  for (const IslandMember& member : Roster(s, island)) {
+  for (const IslandMember& member : IslandMembers(s, island)) {
     if (!IsAttached(s, member)) {
       return absl::StrCat("needs a plan (", planning.reason, "): waiting for worker ",
                           member.worker);

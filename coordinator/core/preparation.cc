@@ -5,10 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/copies.h"
 #include "coordinator/core/grouping.h"
+#include "coordinator/core/island_members.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/placement.h"
-#include "coordinator/core/roster.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/site_data.h"
 
@@ -38,15 +38,15 @@ void RefuseWorker(State& s, Job& job, Member& worker, const std::string& reason)
 }
 
 std::string Refusals(const State& s, const Job& job, int64_t& count) {
-  constexpr int64_t kTold = 8;
+  constexpr int64_t kNamed = 8;
   std::string text;
   count = 0;
   for (const auto& [key, member] : s.members) {
     auto it = member.refused.find(job.id());
-    if (!member.attached || it == member.refused.end() || ++count > kTold) continue;
+    if (!member.attached || it == member.refused.end() || ++count > kNamed) continue;
     absl::StrAppend(&text, text.empty() ? "" : "; ", member.record.name, ": ", it->second);
   }
-  if (count > kTold) absl::StrAppend(&text, "; and ", count - kTold, " more");
+  if (count > kNamed) absl::StrAppend(&text, "; and ", count - kNamed, " more");
   return text;
 }
 

@@ -108,7 +108,7 @@ struct JobRecord {
   bool removed = false;
   // Who shares an island where measurements decide it, and why; an empty reason: not decided, or
   // the specification says it.
-  IslandExtent extent = IslandExtent::kWorker;
+  IslandScope extent = IslandScope::kWorker;
   std::string grouping;
   int64_t placement = 0;  // counts the changes of `shards`
   std::vector<ShardMove> moves;

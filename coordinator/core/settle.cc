@@ -55,7 +55,7 @@ struct ReachOfEvents {
   Reach operator()(const FromServer& e) const { return std::visit(ReachOfServers(), e.message); }
   Reach operator()(const WorkerConnectionLost&) const { return Reach::kMembers; }
   Reach operator()(const PlanMade&) const { return Reach::kTouched; }
-  Reach operator()(const HeldUp&) const { return Reach::kTouched; }
+  Reach operator()(const Stalled&) const { return Reach::kTouched; }
   Reach operator()(const Tick&) const { return Reach::kTouched; }
 };
 

@@ -168,15 +168,15 @@ void State::SetState(Job& job, JobState state, std::string reason) {
 }
 
 std::string WhoMeasures(const State& s, const std::vector<NodeId>& workers) {
-  constexpr int kTold = 3;
+  constexpr int kNamed = 3;
   int measuring = 0;
   std::string text;
   for (const NodeId& name : workers) {
     const Member* worker = s.FindMember(MemberKind::kWorker, name);
-    if (worker == nullptr || worker->measuring.empty() || ++measuring > kTold) continue;
+    if (worker == nullptr || worker->measuring.empty() || ++measuring > kNamed) continue;
     absl::StrAppend(&text, "; ", name, " ", worker->measuring);
   }
-  if (measuring > kTold) absl::StrAppend(&text, "; so do ", measuring - kTold, " others");
+  if (measuring > kNamed) absl::StrAppend(&text, "; so do ", measuring - kNamed, " others");
   return text;
 }
 

@@ -187,8 +187,8 @@ struct Planning {
   NodeId awaits;
   std::vector<IslandMember> asked;       // the workers of the newest request
   std::vector<IslandMember> considered;  // those of the newest request that was answered
-  Instant wish_not_before{};             // when its next replan request is considered
-  int wishes_in_vain = 0;                // without effect, in a row
+  Instant replan_not_before{};           // when its next replan request is considered
+  int failed_replans = 0;                // without effect, in a row
   // What the shell says has changed: wanted from the next plan that is requested.
   Changes changed;
   Changes asked_for;                       // `changed` of the newest request

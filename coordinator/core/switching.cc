@@ -108,12 +108,12 @@ bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const
   const bool waits = !island.takes_over_from.empty() || AtBoundary(job, island);
   // A worker under no plan of the island has nothing that could be interrupted. But a successor
   // fetches the leader's control state, which is complete when that leader has stopped.
-  const bool heir = !island.takes_over_from.empty() && worker.record.name == island.worker;
-  if (!waits || (!heir && !Serves(job, island, worker))) return true;
+  const bool successor = !island.takes_over_from.empty() && worker.record.name == island.worker;
+  if (!waits || (!successor && !Serves(job, island, worker))) return true;
   return HasStopped(s, job, island);
 }
 
-const IslandMember* HeirOf(const State& s, const Job& job, const IslandRecord& island) {
+const IslandMember* FindSuccessor(const State& s, const Job& job, const IslandRecord& island) {
   const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
   if (leader == nullptr || !leader->leaves() || !island.takes_over_from.empty()) return nullptr;
   auto found = job.plans.find(island.island);
@@ -139,14 +139,14 @@ const IslandMember* HeirOf(const State& s, const Job& job, const IslandRecord& i
   return nullptr;
 }
 
-void HandOver(State& s, Job& job, IslandId id, const IslandMember& heir) {
+void HandOver(State& s, Job& job, IslandId id, const IslandMember& successor) {
   IslandRecord& island = job.EditIsland(id);
   NoteSteps(s, island, /*lost=*/false);  // its successor counts from 0
-  job.switches[id].unpushed_steps =
-      s.FindMember(MemberKind::kWorker, island.worker)->progress->unpushed_steps;  // see HeirOf
+  job.switches[id].unpushed_steps = s.FindMember(MemberKind::kWorker, island.worker)
+                                        ->progress->unpushed_steps;  // see FindSuccessor
   island.takes_over_from = island.worker;
-  island.worker = heir.worker;
-  island.incarnation = heir.incarnation;
+  island.worker = successor.worker;
+  island.incarnation = successor.incarnation;
   std::erase_if(island.followers, [&](const IslandMember& m) { return m.worker == island.worker; });
   job.member_orders.erase(island.worker);
   job.orders.erase(id);
@@ -160,9 +160,9 @@ namespace {
 // The successor leads from the first plan that it has set up, even if the next one is being made by
 // then: from there on the others follow it, and the former leader is one of them.
 void EndHandOver(State& s, Job& job, const IslandRecord& found) {
-  const Member* heir = s.FindMember(MemberKind::kWorker, found.worker);
-  if (found.takes_over_from.empty() || heir == nullptr || !heir->progress) return;
-  const IslandProgress& progress = *heir->progress;
+  const Member* successor = s.FindMember(MemberKind::kWorker, found.worker);
+  if (found.takes_over_from.empty() || successor == nullptr || !successor->progress) return;
+  const IslandProgress& progress = *successor->progress;
   if (progress.job != job.id() || progress.island != found.island ||
       progress.generation != found.generation || progress.plan_number == 0) {
     return;
@@ -189,10 +189,10 @@ void AdvanceSwitches(State& s, Job& job) {
     }
     if (found.takes_over_from.empty()) continue;
     const NodeId before = found.takes_over_from;
-    const bool lends =
+    const bool is_source =
         std::any_of(plan->members.begin(), plan->members.end(),
                     [&](const IslandMember& m) { return m.worker == before && IsExpected(s, m); });
-    if (lends) continue;
+    if (is_source) continue;
     RenewIsland(s, job, id, absl::StrCat("worker ", before, " ended before it had handed over"),
                 StartFrom::kSaved);
     IslandRecord& island = job.EditIsland(id);

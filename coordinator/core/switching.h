@@ -40,9 +40,9 @@ bool AtBoundary(const Job& job, const IslandRecord& island);
 bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const Member& worker);
 
 // Who leads the island next because its leader ends, or null.
-const IslandMember* HeirOf(const State& s, const Job& job, const IslandRecord& island);
+const IslandMember* FindSuccessor(const State& s, const Job& job, const IslandRecord& island);
 // `heir`, a follower, leads from now on and is to take over from the leader.
-void HandOver(State& s, Job& job, IslandId id, const IslandMember& heir);
+void HandOver(State& s, Job& job, IslandId id, const IslandMember& successor);
 
 // Notes what has come of switches and hand-overs.
 void AdvanceSwitches(State& s, Job& job);

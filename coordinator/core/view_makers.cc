@@ -7,12 +7,12 @@
 #include "coordinator/core/copies.h"
 #include "coordinator/core/drain.h"
 #include "coordinator/core/grouping.h"
+#include "coordinator/core/island_members.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/move_texts.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/plans.h"
-#include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/stalls.h"
 
@@ -51,7 +51,7 @@ void AddWorkers(const State& s, const Job& job, const IslandRecord& island, Isla
   if (auto it = job.switches.find(island.island); it != job.switches.end()) {
     view.plan_changes = it->second.changes;
   }
-  for (const IslandMember& m : Roster(s, island)) {
+  for (const IslandMember& m : IslandMembers(s, island)) {
     IslandWorkerView worker;
     worker.worker = m.worker;
     worker.incarnation = m.incarnation;

@@ -70,8 +70,8 @@ TEST_CASE("islands_points_keep_a_job_below_its_bytes") {
 }
 
 // A job with one round after the other.
-struct Story {
-  Story() {
+struct Fixture {
+  Fixture() {
     JobRecord job;
     job.job = "lm-1";
     history.OnWrites(1'000, {{job}});
@@ -120,11 +120,11 @@ struct Story {
 };
 
 TEST_CASE("a_round_adds_a_point_to_the_job_and_to_each_island") {
-  Story story;
-  story.Round(1, 12'000);
-  story.Progress(JobState::kRunning, 1, 12'100);
-  story.Round(2, 15'000);
-  const v1::JobHistory h = story.Encoded();
+  Fixture fixture;
+  fixture.Round(1, 12'000);
+  fixture.Progress(JobState::kRunning, 1, 12'100);
+  fixture.Round(2, 15'000);
+  const v1::JobHistory h = fixture.Encoded();
   REQUIRE(h.rounds().unix_s_size() == 2);
   CHECK(h.rounds().loss(0) == 3);  // of what was accepted
   CHECK(h.rounds().tokens(0) == 100);
@@ -143,10 +143,10 @@ TEST_CASE("a_round_adds_a_point_to_the_job_and_to_each_island") {
 }
 
 TEST_CASE("a_validation_point_has_the_sets_of_its_version_as_they_come_and_outlives_a_restart") {
-  Story story;
-  story.Progress(JobState::kRunning, 1, 11'000, {{"law", 0, 9, 10, 0}, {"oslo", 1, 4, 10, 0}});
-  story.Progress(JobState::kRunning, 1, 12'000, {{"law", 1, 6, 10, 0.5}, {"oslo", 1, 4, 10, 0}});
-  const JobHistory restored = JobHistory::Decode(story.Encoded());
+  Fixture fixture;
+  fixture.Progress(JobState::kRunning, 1, 11'000, {{"law", 0, 9, 10, 0}, {"oslo", 1, 4, 10, 0}});
+  fixture.Progress(JobState::kRunning, 1, 12'000, {{"law", 1, 6, 10, 0.5}, {"oslo", 1, 4, 10, 0}});
+  const JobHistory restored = JobHistory::Decode(fixture.Encoded());
   v1::JobHistory h;
   restored.Encode(1000, kAll, &h);
   REQUIRE(h.validation_size() == 2);  // with version 0
@@ -160,76 +160,76 @@ TEST_CASE("a_validation_point_has_the_sets_of_its_version_as_they_come_and_outli
 }
 
 TEST_CASE("a_decision_that_is_stored_again_counts_once") {
-  Story story;
-  story.Round(1, 12'000);
-  story.Round(1, 13'000);
-  CHECK(story.Encoded().rounds().unix_s_size() == 1);
+  Fixture fixture;
+  fixture.Round(1, 12'000);
+  fixture.Round(1, 13'000);
+  CHECK(fixture.Encoded().rounds().unix_s_size() == 1);
 }
 
 TEST_CASE("a_job_ends_and_may_be_resumed") {
-  Story story;
-  story.Progress(JobState::kFailed, 1, 20'000);
-  CHECK(story.history.Find("lm-1")->ended_ms() == 20'000);
-  story.Progress(JobState::kRunning, 1, 21'000);
-  CHECK(story.history.Find("lm-1")->ended_ms() == 0);
+  Fixture fixture;
+  fixture.Progress(JobState::kFailed, 1, 20'000);
+  CHECK(fixture.history.Find("lm-1")->ended_ms() == 20'000);
+  fixture.Progress(JobState::kRunning, 1, 21'000);
+  CHECK(fixture.history.Find("lm-1")->ended_ms() == 0);
 }
 
 TEST_CASE("pauses_count_neither_for_the_job_nor_for_its_rounds") {
-  Story story;  // from second 10 on
-  story.Round(1, 12'000);
-  story.Progress(JobState::kPaused, 1, 13'000);
-  CHECK(story.history.Find("lm-1")->PausedMs(20'000) == 7'000);
-  CHECK(story.history.Find("lm-1")->RoundAgeSeconds(20'000) == 0);
-  story.Progress(JobState::kRunning, 1, 113'000);
-  CHECK(story.history.Find("lm-1")->PausedMs(115'000) == 100'000);
-  CHECK(story.history.Find("lm-1")->RoundAgeSeconds(115'000) == 3);
-  story.Round(2, 116'000);
-  CHECK(story.Encoded().rounds().seconds(1) == 4);  // one before the pause, three after it
-  CHECK(story.history.Find("lm-1")->MeanRoundSeconds() == 3);
-  story.Progress(JobState::kFailed, 2, 117'000);
-  CHECK(story.history.Find("lm-1")->PausedMs(200'000) == 100'000);
-  story.Progress(JobState::kRunning, 2, 217'000);
-  CHECK(story.history.Find("lm-1")->PausedMs(220'000) == 200'000);
-  story.Progress(JobState::kDone, 2, 220'000);
-  CHECK(story.history.Find("lm-1")->PausedMs(900'000) == 200'000);
+  Fixture fixture;  // from second 10 on
+  fixture.Round(1, 12'000);
+  fixture.Progress(JobState::kPaused, 1, 13'000);
+  CHECK(fixture.history.Find("lm-1")->PausedMs(20'000) == 7'000);
+  CHECK(fixture.history.Find("lm-1")->RoundAgeSeconds(20'000) == 0);
+  fixture.Progress(JobState::kRunning, 1, 113'000);
+  CHECK(fixture.history.Find("lm-1")->PausedMs(115'000) == 100'000);
+  CHECK(fixture.history.Find("lm-1")->RoundAgeSeconds(115'000) == 3);
+  fixture.Round(2, 116'000);
+  CHECK(fixture.Encoded().rounds().seconds(1) == 4);  // one before the pause, three after it
+  CHECK(fixture.history.Find("lm-1")->MeanRoundSeconds() == 3);
+  fixture.Progress(JobState::kFailed, 2, 117'000);
+  CHECK(fixture.history.Find("lm-1")->PausedMs(200'000) == 100'000);
+  fixture.Progress(JobState::kRunning, 2, 217'000);
+  CHECK(fixture.history.Find("lm-1")->PausedMs(220'000) == 200'000);
+  fixture.Progress(JobState::kDone, 2, 220'000);
+  CHECK(fixture.history.Find("lm-1")->PausedMs(900'000) == 200'000);
 }
 
 TEST_CASE("a_round_that_ends_while_the_job_is_paused_has_taken_until_the_pause") {
-  Story story;
-  story.Progress(JobState::kPaused, 0, 14'000);
-  story.Round(1, 15'000);
-  CHECK(story.Encoded().rounds().seconds(0) == 4);
-  story.Progress(JobState::kRunning, 1, 50'000);
-  CHECK(story.history.Find("lm-1")->RoundAgeSeconds(52'000) == 2);
+  Fixture fixture;
+  fixture.Progress(JobState::kPaused, 0, 14'000);
+  fixture.Round(1, 15'000);
+  CHECK(fixture.Encoded().rounds().seconds(0) == 4);
+  fixture.Progress(JobState::kRunning, 1, 50'000);
+  CHECK(fixture.history.Find("lm-1")->RoundAgeSeconds(52'000) == 2);
 }
 
 TEST_CASE("a_job_that_is_cancelled_while_paused_was_paused_until_its_end") {
-  Story story;
-  story.Progress(JobState::kPaused, 1, 13'000);
-  const JobHistory restored = JobHistory::Decode(story.Encoded());
+  Fixture fixture;
+  fixture.Progress(JobState::kPaused, 1, 13'000);
+  const JobHistory restored = JobHistory::Decode(fixture.Encoded());
   CHECK(restored.PausedMs(20'000) == 7'000);
-  story.Progress(JobState::kCancelled, 1, 23'000);
-  CHECK(story.history.Find("lm-1")->PausedMs(900'000) == 10'000);
+  fixture.Progress(JobState::kCancelled, 1, 23'000);
+  CHECK(fixture.history.Find("lm-1")->PausedMs(900'000) == 10'000);
 }
 
 TEST_CASE("what_an_island_has_pushed_outlives_a_restart") {
-  Story story;
-  story.Round(1, 12'000);
-  story.Round(2, 15'000);
-  const JobHistory::Pushed pushed = JobHistory::Decode(story.Encoded()).PushedBy(1);
+  Fixture fixture;
+  fixture.Round(1, 12'000);
+  fixture.Round(2, 15'000);
+  const JobHistory::Pushed pushed = JobHistory::Decode(fixture.Encoded()).PushedBy(1);
   CHECK(pushed.steps == 16);
   CHECK(pushed.loss == 4);
-  CHECK(story.history.Find("lm-1")->PushedBy(7).steps == 0);
+  CHECK(fixture.history.Find("lm-1")->PushedBy(7).steps == 0);
 }
 
 TEST_CASE("history_survives_a_restart_and_goes_on") {
   SimulatedFiles files{1};
-  Story story;
-  story.Round(1, 12'000);
+  Fixture fixture;
+  fixture.Round(1, 12'000);
   {
     HistoryFiles store(&files, "history");
-    store.Load(&story.history);
-    store.SaveAll(&story.history);
+    store.Load(&fixture.history);
+    store.SaveAll(&fixture.history);
   }
   History restored;
   HistoryFiles store(&files, "history");
@@ -238,17 +238,17 @@ TEST_CASE("history_survives_a_restart_and_goes_on") {
   v1::JobHistory message;
   message.set_job("lm-1");
   restored.Find("lm-1")->Encode(1000, kAll, &message);
-  CHECK(message.SerializeAsString() == story.Encoded().SerializeAsString());
+  CHECK(message.SerializeAsString() == fixture.Encoded().SerializeAsString());
 }
 
 TEST_CASE("a_history_with_any_byte_changed_is_left_out") {
   SimulatedFiles files{1};
-  Story story;
-  story.Round(1, 12'000);
+  Fixture fixture;
+  fixture.Round(1, 12'000);
   {
     HistoryFiles store(&files, "history");
-    store.Load(&story.history);
-    store.SaveAll(&story.history);
+    store.Load(&fixture.history);
+    store.SaveAll(&fixture.history);
   }
   const std::vector<std::byte> whole = files.Read("history/lm-1", 1 << 20).value();
   for (size_t place = 0; place < whole.size(); ++place) {
@@ -265,17 +265,17 @@ TEST_CASE("a_history_with_any_byte_changed_is_left_out") {
 
 TEST_CASE("a_removed_job_leaves_no_file_and_a_damaged_file_is_left_out") {
   SimulatedFiles files{1};
-  Story story;
+  Fixture fixture;
   JobRecord removed;
   removed.job = "lm-1";
   removed.removed = true;
   {
     HistoryFiles store(&files, "history");
-    store.Load(&story.history);
-    store.SaveAll(&story.history);
-    story.history.OnWrites(30'000, {{removed}});
-    store.SaveAll(&story.history);
-    CHECK(story.history.Find("lm-1") == nullptr);
+    store.Load(&fixture.history);
+    store.SaveAll(&fixture.history);
+    fixture.history.OnWrites(30'000, {{removed}});
+    store.SaveAll(&fixture.history);
+    CHECK(fixture.history.Find("lm-1") == nullptr);
   }
   CHECK(files.List("history").value().empty());
   REQUIRE(WriteFileAtomically(files, "history/bad-1", {{AsBytes(std::string("no message"))}}).ok());

@@ -17,7 +17,7 @@ constexpr Duration kPatienceMax = std::chrono::minutes(40);
 constexpr Duration kWaitMin = std::chrono::minutes(1);
 constexpr Duration kWaitMax = std::chrono::minutes(32);
 constexpr Duration kProbeEvery = std::chrono::minutes(1);
-constexpr int kUnheardMax = 20;
+constexpr int kUnreceivedMax = 20;
 constexpr size_t kMost = 65'536;
 
 bool Off(double a, double b, double by) { return std::abs(std::log(a / b)) > std::log(by); }
@@ -197,7 +197,7 @@ void UnreachablePairs::Probed(Instant now, const NodeId& from, const NodeId& to,
   const auto found = pairs_.find({from, to});
   if (found == pairs_.end() || !found->second.blocked) return;
   Entry& entry = found->second;
-  entry.unheard = 0;
+  entry.unreceived = 0;
   entry.probed_at = now;
   entry.trouble = trouble;
   if (!trouble.empty()) return;
@@ -217,13 +217,13 @@ void UnreachablePairs::Forget(const NodeId& worker) {
 
 Instant UnreachablePairs::Advance(Instant now, std::map<NodeId, std::vector<NodeId>>& probes) {
   Instant next = kNever;
-  std::erase_if(pairs_, [](const auto& pair) { return pair.second.unheard >= kUnheardMax; });
+  std::erase_if(pairs_, [](const auto& pair) { return pair.second.unreceived >= kUnreceivedMax; });
   for (auto& [pair, entry] : pairs_) {
     if (!entry.blocked) continue;
     if (now >= entry.probe_at) {
       probes[pair.first].push_back(pair.second);
       entry.probe_at = now + kProbeEvery;
-      ++entry.unheard;
+      ++entry.unreceived;
     }
     next = std::min(next, entry.probe_at);
   }

@@ -219,7 +219,7 @@ class UnreachablePairs {
     Instant since{};     // it is blocked
     Instant probe_at{};  // the next one
     Duration wait{0};    // for the first probe of the last time that it failed
-    int unheard = 0;     // probes that were requested since one was reported
+    int unreceived = 0;  // probes that were requested since one was reported
     std::optional<Instant> probed_at;
     std::string trouble;  // of the last probe
   };

@@ -11,13 +11,13 @@ namespace {
 using std::chrono::seconds;
 
 // Two workers of one device each, measured, and the job whose model they measured.
-struct Story {
+struct Fixture {
   Instant now = Instant() + seconds(50);
   ProfileBook book;
   std::vector<MemberView> members;
   JobView job;
 
-  Story() {
+  Fixture() {
     job.summary.job = "lm-1";
     job.spec.data.sequence_length = 32;
     job.facts.emplace();
@@ -46,8 +46,8 @@ struct Story {
 };
 
 TEST_CASE("a live profile has devices, the job's times and links with their age") {
-  const Story story;
-  const auto profile = LiveProfile(story.now, story.members, &story.job, story.book);
+  const Fixture fixture;
+  const auto profile = LiveProfile(fixture.now, fixture.members, &fixture.job, fixture.book);
   REQUIRE(profile.ok());
   CHECK(profile->job() == "lm-1");
   CHECK(profile->model_digest().size() == 16);
@@ -64,12 +64,12 @@ TEST_CASE("a live profile has devices, the job's times and links with their age"
 }
 
 TEST_CASE("what a coordinator says, the planner understands: times, memory and links alike") {
-  const Story story;
-  const auto profile = LiveProfile(story.now, story.members, &story.job, story.book);
+  const Fixture fixture;
+  const auto profile = LiveProfile(fixture.now, fixture.members, &fixture.job, fixture.book);
   REQUIRE(profile.ok());
   plan::Model model;
   model.name = "lm";
-  for (const LayerSize& layer : story.job.facts->layers) {
+  for (const LayerSize& layer : fixture.job.facts->layers) {
     model.layers.push_back({layer.name, layer.elements, 1e6, 1, 1, 0});
   }
   plan::CostOptions options;
@@ -89,13 +89,13 @@ TEST_CASE("what a coordinator says, the planner understands: times, memory and l
 }
 
 TEST_CASE("without a job there are devices and links, and no times; without workers, nothing") {
-  const Story story;
-  const auto profile = LiveProfile(story.now, story.members, nullptr, story.book);
+  const Fixture fixture;
+  const auto profile = LiveProfile(fixture.now, fixture.members, nullptr, fixture.book);
   REQUIRE(profile.ok());
   CHECK(profile->times_size() == 0);
   CHECK(profile->model_digest() == "");
   CHECK(profile->cluster().links_size() == 2);
-  CHECK_FALSE(LiveProfile(story.now, {}, nullptr, story.book).ok());
+  CHECK_FALSE(LiveProfile(fixture.now, {}, nullptr, fixture.book).ok());
 }
 
 TEST_CASE("A lost request is rebuilt from what the coordinator knows") {

@@ -26,7 +26,7 @@ inline ModelSpec Shape() {
 }
 
 // Workers that answer on command, and a book that sends the requests.
-struct Story {
+struct Fixture {
   ProfileBook book;
   Instant now = Instant() + std::chrono::seconds(100);
   std::vector<std::pair<ProfileBook::PlanKey, PlanRequest>> planned;
@@ -104,7 +104,7 @@ struct Story {
 };
 
 // What heartbeats of two workers say of themselves.
-struct Running : Story {
+struct Running : Fixture {
   explicit Running(bool measured = true) {
     if (!measured) return;
     Wants({"a", "b"});

@@ -41,85 +41,85 @@ struct Summing : Running {
 };
 
 TEST_CASE("lasting slow all-reduces show that the line between their members is slower") {
-  Summing story;
-  story.Sums(1.3, 3);  // what is usual for them: an all-reduce takes more than the line's time
-  story.Sums(4 * 1.3, 2);
-  story.Sums(1.3);  // it passed
-  story.Sums(4 * 1.3, 2);
-  CHECK(story.Told().empty());
-  CHECK(story.Link(0).bandwidth_bytes_per_s == 1e8);
-  story.Sums(4 * 1.3);
-  CHECK(story.Told() ==
+  Summing fixture;
+  fixture.Sums(1.3, 3);  // what is usual for them: an all-reduce takes more than the line's time
+  fixture.Sums(4 * 1.3, 2);
+  fixture.Sums(1.3);  // it passed
+  fixture.Sums(4 * 1.3, 2);
+  CHECK(fixture.Told().empty());
+  CHECK(fixture.Link(0).bandwidth_bytes_per_s == 1e8);
+  fixture.Sums(4 * 1.3);
+  CHECK(fixture.Told() ==
         "line a - b is 3.8 times slower than measured, as gradient all-reduces show\n");
   for (const size_t way : {0, 1}) {
-    CHECK(story.book.Links()[way].live);
-    CHECK(story.Link(way).latency_ns == 1'000'000);
-    CHECK(story.Link(way).bandwidth_bytes_per_s < 3.6e7);
+    CHECK(fixture.book.Links()[way].live);
+    CHECK(fixture.Link(way).latency_ns == 1'000'000);
+    CHECK(fixture.Link(way).bandwidth_bytes_per_s < 3.6e7);
   }
   SECTION("and when they do no more, that it is again what it was, and never faster than that") {
-    story.Sums(1.3, 6);
-    CHECK(story.Told() ==
+    fixture.Sums(1.3, 6);
+    CHECK(fixture.Told() ==
           "line a - b is as measured again, not 3.8 times slower, as gradient all-reduces show\n");
-    CHECK(story.Link(0).bandwidth_bytes_per_s == Approx(1e8).epsilon(0.05));
-    story.Sums(0.4, 6);  // members come so late that they need not wait
-    CHECK(story.Told().empty());
-    CHECK(story.Link(0).bandwidth_bytes_per_s == Approx(1e8).epsilon(0.05));
+    CHECK(fixture.Link(0).bandwidth_bytes_per_s == Approx(1e8).epsilon(0.05));
+    fixture.Sums(0.4, 6);  // members come so late that they need not wait
+    CHECK(fixture.Told().empty());
+    CHECK(fixture.Link(0).bandwidth_bytes_per_s == Approx(1e8).epsilon(0.05));
   }
   SECTION("which a new measurement says as well") {
-    story.Says("a", LinksMeasured{"job-1", 9, {{"a", "b", 1'000'000, 1e8}}, ""});
-    story.Says("b", LinksMeasured{"job-1", 9, {{"b", "a", 1'000'000, 1e8}}, ""});
-    story.Sums(0.4, 6);
-    CHECK(story.Told().empty());
-    CHECK(story.Link(0).bandwidth_bytes_per_s == 1e8);
+    fixture.Says("a", LinksMeasured{"job-1", 9, {{"a", "b", 1'000'000, 1e8}}, ""});
+    fixture.Says("b", LinksMeasured{"job-1", 9, {{"b", "a", 1'000'000, 1e8}}, ""});
+    fixture.Sums(0.4, 6);
+    CHECK(fixture.Told().empty());
+    CHECK(fixture.Link(0).bandwidth_bytes_per_s == 1e8);
   }
 }
 
 TEST_CASE("an all-reduce lasts longer for early members: the least of all members' times counts") {
-  Summing story;
-  story.Sums(1, 3);
+  Summing fixture;
+  fixture.Sums(1, 3);
   for (int i = 0; i < 6; ++i) {
-    ++story.window;
-    story.Sees("a/0", 9 * kShould_s, story.window);
-    story.Sees("a/0", 9 * kShould_s, story.window);  // a heartbeat says it again
-    story.Sees("b/0", kShould_s, story.window);
+    ++fixture.window;
+    fixture.Sees("a/0", 9 * kShould_s, fixture.window);
+    fixture.Sees("a/0", 9 * kShould_s, fixture.window);  // a heartbeat says it again
+    fixture.Sees("b/0", kShould_s, fixture.window);
   }
-  CHECK(story.Told().empty());
+  CHECK(fixture.Told().empty());
   // Windows of one member alone say nothing.
-  for (int i = 0; i < 6; ++i) story.Sees("a/0", 9 * kShould_s, ++story.window);
-  CHECK(story.Told().empty());
+  for (int i = 0; i < 6; ++i) fixture.Sees("a/0", 9 * kShould_s, ++fixture.window);
+  CHECK(fixture.Told().empty());
 }
 
 TEST_CASE("all-reduces that are slow from the start of a plan do not count as usual") {
-  Summing story;
-  story.Sums(1, 3);
-  story.plan = 2;
-  story.Sums(6, 3);
-  CHECK(story.Told().empty());
-  story.Sums(6, 3);
-  CHECK(story.Told() ==
+  Summing fixture;
+  fixture.Sums(1, 3);
+  fixture.plan = 2;
+  fixture.Sums(6, 3);
+  CHECK(fixture.Told().empty());
+  fixture.Sums(6, 3);
+  CHECK(fixture.Told() ==
         "line a - b is 3 times slower than measured, as gradient all-reduces show\n");
 }
 
 TEST_CASE("a line's correction by all-reduces holds for all pairs of workers on it") {
-  Summing story;
+  Summing fixture;
   WorkerHello hello;
   hello.site = "oslo";
-  story.Says("c", hello);
-  story.Says("a", LinksMeasured{"job-1", 9, {{"a", "c", 1'000'000, 1e8}}, ""});
-  story.Sums(1, 3);
-  story.Sums(4, 3);
-  for (const LinkReport& report : story.book.Links()) {
+  fixture.Says("c", hello);
+  fixture.Says("a", LinksMeasured{"job-1", 9, {{"a", "c", 1'000'000, 1e8}}, ""});
+  fixture.Sums(1, 3);
+  fixture.Sums(4, 3);
+  for (const LinkReport& report : fixture.book.Links()) {
     CHECK(report.link.bandwidth_bytes_per_s < 3e7);
   }
-  CHECK(story.book.Links().size() == 3);
+  CHECK(fixture.book.Links().size() == 3);
 }
 
 TEST_CASE("invalid reports of all-reduces are skipped") {
-  Summing story;
+  Summing fixture;
   const auto says = [&](GroupSums sums) {
     WorkerHeartbeat heartbeat;
     heartbeat.sums = {std::move(sums)};
-    story.Says("a", heartbeat);
+    fixture.Says("a", heartbeat);
   };
   for (int64_t i = 1; i <= 6; ++i) {
     says({"b/0", {"a/0", "b/0"}, 1, i, kBytes, 9});  // another's
@@ -129,16 +129,16 @@ TEST_CASE("invalid reports of all-reduces are skipped") {
     says({"a/0", {"a/0", "b/0"}, 1, i, -1, 9});
     says({"a/0", {"a/0", "b/0"}, 1, i, kBytes, -1.0 / 0.0});
   }
-  CHECK(story.Told().empty());
+  CHECK(fixture.Told().empty());
 }
 
 TEST_CASE("a round trip without a message separates latency and bandwidth") {
   constexpr int64_t kSmall = 65'536;  // 1 ms of latency and 0.66 of bytes were expected
-  const auto sees = [](Running& story, double seconds, double round_trip_s) {
+  const auto sees = [](Running& fixture, double seconds, double round_trip_s) {
     WorkerHeartbeat heartbeat;
     heartbeat.round_trips = {{"b", round_trip_s}, {"a", 9}};
-    story.Says("a", heartbeat);
-    return story.Sees(seconds, kSmall).link;
+    fixture.Says("a", heartbeat);
+    return fixture.Sees(seconds, kSmall).link;
   };
   Running far;
   sees(far, 0.0207, 0.040);
@@ -156,16 +156,16 @@ TEST_CASE("a round trip without a message separates latency and bandwidth") {
   CHECK(narrower.bandwidth_bytes_per_s == Approx(kSmall / 0.026).epsilon(0.05));
 
   SECTION("if it is not an old one") {
-    Running story;
-    sees(story, 0.0017, 0.040);
-    story.now += std::chrono::seconds(11);
-    for (int i = 0; i < 3; ++i) story.Sees(0.0207, kSmall);
-    CHECK(story.book.Links()[0].link.latency_ns == 1'000'000);
+    Running fixture;
+    sees(fixture, 0.0017, 0.040);
+    fixture.now += std::chrono::seconds(11);
+    for (int i = 0; i < 3; ++i) fixture.Sees(0.0207, kSmall);
+    CHECK(fixture.book.Links()[0].link.latency_ns == 1'000'000);
   }
 }
 
 TEST_CASE("of a line that was never measured, the round trip is its latency") {
-  Running story(/*measured=*/false);
+  Running fixture(/*measured=*/false);
   WorkerHeartbeat heartbeat;
   heartbeat.round_trips = {{"b", 0.040}};
   BoundaryState state;
@@ -177,28 +177,28 @@ TEST_CASE("of a line that was never measured, the round trip is its latency") {
   for (state.window = 1; state.window <= 3; ++state.window) {
     progress.boundaries = {state};
     heartbeat.progress = progress;
-    story.Says("a", heartbeat);
+    fixture.Says("a", heartbeat);
   }
-  REQUIRE(story.book.Links().size() == 1);
-  CHECK(story.book.Links()[0].link.latency_ns == 20'000'000);
-  CHECK(story.book.Links()[0].link.bandwidth_bytes_per_s == Approx(1e7));
+  REQUIRE(fixture.book.Links().size() == 1);
+  CHECK(fixture.book.Links()[0].link.latency_ns == 20'000'000);
+  CHECK(fixture.book.Links()[0].link.bandwidth_bytes_per_s == Approx(1e7));
 }
 
 TEST_CASE("the line of two sites is measured once each way, and at a site each worker once") {
-  Story story;
+  Fixture fixture;
   const std::vector<NodeId> workers = {"a1", "a2", "a3", "b1", "b2", "b3"};
-  for (const NodeId& worker : workers) story.StandsAt(worker, worker.substr(0, 1));
-  story.Wants(workers);
+  for (const NodeId& worker : workers) fixture.StandsAt(worker, worker.substr(0, 1));
+  fixture.Wants(workers);
   std::set<std::pair<NodeId, NodeId>> measured;
-  while (story.planned.empty()) {
-    const MeasureLinks turn = story.AnswersTurn([](const NodeId& from, const NodeId& to) {
+  while (fixture.planned.empty()) {
+    const MeasureLinks turn = fixture.AnswersTurn([](const NodeId& from, const NodeId& to) {
       return LinkProfile{from, to, 1'000'000, from == "a3" ? 1e6 : from == "b1" ? 2e6 : 1e8};
     });
     CHECK(turn.members.size() == turn.to.size() + 1);  // no other worker takes part
     for (const NodeId& other : turn.to) measured.emplace(turn.measurer, other);
   }
   CHECK(measured.size() == 6 + 2);
-  const std::vector<LinkProfile>& links = story.planned[0].second.links;
+  const std::vector<LinkProfile>& links = fixture.planned[0].second.links;
   CHECK(links.size() == 30);  // the others are as these
   for (const LinkProfile& link : links) {
     INFO(link.from << " > " << link.to);
@@ -227,43 +227,44 @@ std::vector<NodeId> Names(const std::string& site, int count) {
 }
 
 TEST_CASE("half_of_a_sites_workers_measure_at_the_same_time_and_no_worker_twice") {
-  Story story;
+  Fixture fixture;
   const std::vector<NodeId> workers = Names("a", 64);
-  for (const NodeId& worker : workers) story.StandsAt(worker, "a");
-  story.Wants(workers);
-  CHECK(story.turns.size() == 32);
+  for (const NodeId& worker : workers) fixture.StandsAt(worker, "a");
+  fixture.Wants(workers);
+  CHECK(fixture.turns.size() == 32);
   int waves = 0;
   size_t links = 0;
-  for (; story.planned.empty(); ++waves) {
+  for (; fixture.planned.empty(); ++waves) {
     std::set<NodeId> part;
     size_t members = 0;
-    for (const auto& [number, turn] : story.turns) {
+    for (const auto& [number, turn] : fixture.turns) {
       members += turn.members.size();
       for (const IslandMember& member : turn.members) part.insert(member.worker);
     }
     CHECK(part.size() == members);
-    for (size_t n = story.turns.size(); n > 0; --n) links += story.AnswersTurn(LocalLink).to.size();
+    for (size_t n = fixture.turns.size(); n > 0; --n)
+      links += fixture.AnswersTurn(LocalLink).to.size();
   }
   CHECK(links == 64);
   CHECK(waves <= 4);
 }
 
 TEST_CASE("inter_site_links_of_one_site_are_measured_one_after_the_other") {
-  Story story;
+  Fixture fixture;
   std::vector<NodeId> workers;
   for (const char* site : {"a", "b", "c", "d"}) {
     for (const NodeId& worker : Names(site, 4)) {
-      story.StandsAt(worker, site);
+      fixture.StandsAt(worker, site);
       workers.push_back(worker);
     }
   }
-  story.Wants(workers);
+  fixture.Wants(workers);
   std::set<std::pair<char, char>> measured;
   bool at_once = false;
-  while (story.planned.empty()) {
+  while (fixture.planned.empty()) {
     std::set<char> in_use;
     size_t uses = 0;
-    for (const auto& [number, turn] : story.turns) {
+    for (const auto& [number, turn] : fixture.turns) {
       std::set<char> sites;
       for (const NodeId& to : turn.to) {
         if (to[0] != turn.measurer[0]) sites.insert({to[0], turn.measurer[0]});
@@ -272,8 +273,8 @@ TEST_CASE("inter_site_links_of_one_site_are_measured_one_after_the_other") {
       in_use.insert(sites.begin(), sites.end());
     }
     CHECK(in_use.size() == uses);
-    at_once = at_once || story.turns.size() > 2;
-    const MeasureLinks turn = story.AnswersTurn(LocalLink);
+    at_once = at_once || fixture.turns.size() > 2;
+    const MeasureLinks turn = fixture.AnswersTurn(LocalLink);
     for (const NodeId& to : turn.to) {
       if (to[0] == turn.measurer[0]) continue;
       CHECK(measured.emplace(turn.measurer[0], to[0]).second);
@@ -284,15 +285,15 @@ TEST_CASE("inter_site_links_of_one_site_are_measured_one_after_the_other") {
 }
 
 TEST_CASE("line_that_no_worker_can_measure_is_given_up_after_three_tries") {
-  Story story;
+  Fixture fixture;
   std::vector<NodeId> workers = Names("a", 20), there = Names("b", 20);
-  for (const NodeId& worker : workers) story.StandsAt(worker, "a");
-  for (const NodeId& worker : there) story.StandsAt(worker, "b");
+  for (const NodeId& worker : workers) fixture.StandsAt(worker, "a");
+  for (const NodeId& worker : there) fixture.StandsAt(worker, "b");
   workers.insert(workers.end(), there.begin(), there.end());
-  story.Wants(workers);
+  fixture.Wants(workers);
   int tries = 0;
-  while (story.planned.empty()) {
-    const MeasureLinks turn = std::move(story.turns.extract(story.turns.begin()).mapped());
+  while (fixture.planned.empty()) {
+    const MeasureLinks turn = std::move(fixture.turns.extract(fixture.turns.begin()).mapped());
     LinksMeasured report{"job-1", turn.request, {}, ""};
     for (const NodeId& to : turn.to) {
       if (to[0] == turn.measurer[0]) {
@@ -302,23 +303,23 @@ TEST_CASE("line_that_no_worker_can_measure_is_given_up_after_three_tries") {
         report.unreachable.push_back({to, "no connection"});
       }
     }
-    story.Says(turn.measurer, report);
+    fixture.Says(turn.measurer, report);
   }
   CHECK(tries == 6);  // each way
 }
 
 TEST_CASE("sites_of_many_workers_are_found_by_as_many_links_as_there_are_workers_and_sites") {
-  Story story;
+  Fixture fixture;
   std::vector<NodeId> workers;
   for (int i = 0; i < 32; ++i) {  // mixed
     workers.push_back(absl::StrCat("a", 100 + i));
     workers.push_back(absl::StrCat("b", 100 + i));
   }
-  for (const NodeId& worker : workers) story.StandsAt(worker, "");
-  story.Wants(workers);
+  for (const NodeId& worker : workers) fixture.StandsAt(worker, "");
+  fixture.Wants(workers);
   size_t links = 0, inter_site = 0;
-  while (story.planned.empty()) {
-    const MeasureLinks turn = story.AnswersTurn([](const NodeId& from, const NodeId& to) {
+  while (fixture.planned.empty()) {
+    const MeasureLinks turn = fixture.AnswersTurn([](const NodeId& from, const NodeId& to) {
       const bool near = from[0] == to[0];
       return LinkProfile{from, to, near ? 100'000 : 20'000'000, near ? 1e9 : 1e7};
     });
@@ -328,32 +329,32 @@ TEST_CASE("sites_of_many_workers_are_found_by_as_many_links_as_there_are_workers
   }
   CHECK(links <= 63 + 31 + 64 + 1);  // two hubs, each worker's line, the line of the sites back
   CHECK(inter_site <= 32 + 1);
-  REQUIRE(story.sites.size() == 64);
+  REQUIRE(fixture.sites.size() == 64);
   for (const NodeId& worker : workers) {
-    CHECK(story.sites[worker] == absl::StrCat("site-", worker.substr(0, 1), "100"));
+    CHECK(fixture.sites[worker] == absl::StrCat("site-", worker.substr(0, 1), "100"));
   }
-  CHECK(story.planned[0].second.links.size() == 64 * 63);
+  CHECK(fixture.planned[0].second.links.size() == 64 * 63);
 }
 
 TEST_CASE("worker_that_joins_a_known_cluster_is_found_at_its_site_by_one_worker_of_each") {
-  Story story;
+  Fixture fixture;
   std::vector<NodeId> workers = Names("a", 4), there = Names("b", 4);
-  for (const NodeId& worker : workers) story.StandsAt(worker, "a");
-  for (const NodeId& worker : there) story.StandsAt(worker, "b");
+  for (const NodeId& worker : workers) fixture.StandsAt(worker, "a");
+  for (const NodeId& worker : there) fixture.StandsAt(worker, "b");
   workers.insert(workers.end(), there.begin(), there.end());
   for (const NodeId& worker : Names("bx", 12)) {
-    story.StandsAt(worker, "");
+    fixture.StandsAt(worker, "");
     workers.push_back(worker);
   }
-  story.Wants(workers);
-  while (story.planned.empty()) {
-    story.AnswersTurn([](const NodeId& from, const NodeId& to) {
+  fixture.Wants(workers);
+  while (fixture.planned.empty()) {
+    fixture.AnswersTurn([](const NodeId& from, const NodeId& to) {
       const bool near = from[0] == to[0];
       return LinkProfile{from, to, near ? 100'000 : 20'000'000, near ? 1e9 : 1e7};
     });
   }
-  for (const NodeId& worker : Names("bx", 12)) CHECK(story.sites[worker] == "b");
-  CHECK(story.planned[0].second.links.size() == 20 * 19);
+  for (const NodeId& worker : Names("bx", 12)) CHECK(fixture.sites[worker] == "b");
+  CHECK(fixture.planned[0].second.links.size() == 20 * 19);
 }
 
 }  // namespace

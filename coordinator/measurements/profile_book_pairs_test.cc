@@ -45,65 +45,65 @@ struct Separated : Running {
 };
 
 TEST_CASE("a pair that failed is left out of plans until a probe beside training is answered") {
-  Separated story;
-  const Instant failed = story.now;
-  REQUIRE(story.changes.size() == 1);
-  CHECK(story.changes[0].unusable);
-  CHECK(story.Told() == "a > b: no connection within 8 s\n");
-  story.Fails();
-  CHECK(story.Told().empty());
-  CHECK(story.Unreachable() == 1);
-  CHECK(story.planned.back().second.unreachable[0].to == "b");
+  Separated fixture;
+  const Instant failed = fixture.now;
+  REQUIRE(fixture.changes.size() == 1);
+  CHECK(fixture.changes[0].unusable);
+  CHECK(fixture.Told() == "a > b: no connection within 8 s\n");
+  fixture.Fails();
+  CHECK(fixture.Told().empty());
+  CHECK(fixture.Unreachable() == 1);
+  CHECK(fixture.planned.back().second.unreachable[0].to == "b");
   for (int probe = 0; probe < 3; ++probe) {
-    story.Waits();
-    REQUIRE(story.sent.size() == 1);
-    CHECK(story.sent[0].worker == "a");
-    CHECK(story.sent[0].incarnation == 5);
-    const MeasureLinks& asked = story.sent[0].message;
+    fixture.Waits();
+    REQUIRE(fixture.sent.size() == 1);
+    CHECK(fixture.sent[0].worker == "a");
+    CHECK(fixture.sent[0].incarnation == 5);
+    const MeasureLinks& asked = fixture.sent[0].message;
     CHECK(asked.probe);
     CHECK(asked.measurer == "a");
     CHECK(asked.to == std::vector<NodeId>{"b"});
     REQUIRE(asked.members.size() == 1);
     CHECK(asked.members[0].endpoint == "tcp://b");
-    story.Answers("no peer answers there");
-    CHECK(story.Told().empty());
-    CHECK(story.Unreachable() == 1);
+    fixture.Answers("no peer answers there");
+    CHECK(fixture.Told().empty());
+    CHECK(fixture.Unreachable() == 1);
   }
-  CHECK(story.now == failed + seconds(3 * 60));
-  REQUIRE(story.book.Troubles(story.now).size() == 1);
-  CHECK(story.book.Troubles(story.now)[0] ==
+  CHECK(fixture.now == failed + seconds(3 * 60));
+  REQUIRE(fixture.book.Troubles(fixture.now).size() == 1);
+  CHECK(fixture.book.Troubles(fixture.now)[0] ==
         "a > b: no connection within 8 s; left out of plans for 180 s; a probe 0 s ago found: no "
         "peer "
         "answers there; probed in 60 s");
-  story.Answers("");
-  REQUIRE(story.changes.size() == 1);
-  CHECK_FALSE(story.changes[0].unusable);
-  CHECK(story.Told() ==
+  fixture.Answers("");
+  REQUIRE(fixture.changes.size() == 1);
+  CHECK_FALSE(fixture.changes[0].unusable);
+  CHECK(fixture.Told() ==
         "a > b: a probe is answered, after 180 s without: no connection within 8 s\n");
-  CHECK(story.Unreachable() == 0);
-  CHECK(story.book.Troubles(story.now).empty());
-  CHECK(story.deadline == kNever);
+  CHECK(fixture.Unreachable() == 0);
+  CHECK(fixture.book.Troubles(fixture.now).empty());
+  CHECK(fixture.deadline == kNever);
 }
 
 TEST_CASE("a pair that fails again after a probe is probed later each time") {
-  Separated story;
+  Separated fixture;
   for (int minutes = 1; minutes <= 32; minutes *= 2) {
-    const Instant failed = story.now;
-    story.Waits();
-    CHECK(story.now == failed + std::chrono::minutes(minutes));
-    story.Answers("");
-    story.Fails();
+    const Instant failed = fixture.now;
+    fixture.Waits();
+    CHECK(fixture.now == failed + std::chrono::minutes(minutes));
+    fixture.Answers("");
+    fixture.Fails();
   }
 }
 
 TEST_CASE("a pair whose prober never answers is forgotten, and so is one of another process") {
-  Separated story;
+  Separated fixture;
   for (int probe = 0; probe < 20; ++probe) {
-    CHECK(story.Unreachable() == 1);
-    story.Waits();
+    CHECK(fixture.Unreachable() == 1);
+    fixture.Waits();
   }
-  story.Waits();
-  CHECK(story.Unreachable() == 0);
+  fixture.Waits();
+  CHECK(fixture.Unreachable() == 0);
   Separated other;
   other.book.OnMessage(other.now, {"b", 6, WorkerHello{}});
   CHECK(other.Unreachable() == 0);

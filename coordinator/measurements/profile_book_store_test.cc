@@ -12,29 +12,29 @@ using std::chrono::minutes;
 using std::chrono::seconds;
 
 // The same workers and another coordinator, so long after the first one stored what it knew.
-void Restart(const Running& before, Duration after, Running& story) {
-  story.now = before.now + after;
-  story.store = before.store;
-  story.window = before.window;
-  for (const char* worker : {"a", "b"}) story.book.Remember(worker, 5, {});
+void Restart(const Running& before, Duration after, Running& fixture) {
+  fixture.now = before.now + after;
+  fixture.store = before.store;
+  fixture.window = before.window;
+  for (const char* worker : {"a", "b"}) fixture.book.Remember(worker, 5, {});
   for (const auto& [key, record] : before.store) {
     if (const auto* link = std::get_if<LinkRecord>(&record)) {
-      story.book.Remember(story.now, before.now, *link);
+      fixture.book.Remember(fixture.now, before.now, *link);
     } else {
-      story.book.Remember(story.now, before.now, std::get<DeviceRecord>(record));
+      fixture.book.Remember(fixture.now, before.now, std::get<DeviceRecord>(record));
     }
   }
   // They say again what they had measured, before the islands showed another thing.
-  for (const char* worker : {"a", "b"}) story.Says(worker, WorkerHello{});
-  story.KnowsDevice();
-  story.Says("a", LinksMeasured{"", 0, {{"a", "b", 1'000'000, 1e8}}, ""});
-  story.Says("b", LinksMeasured{"", 0, {{"b", "a", 1'000'000, 1e8}}, ""});
+  for (const char* worker : {"a", "b"}) fixture.Says(worker, WorkerHello{});
+  fixture.KnowsDevice();
+  fixture.Says("a", LinksMeasured{"", 0, {{"a", "b", 1'000'000, 1e8}}, ""});
+  fixture.Says("b", LinksMeasured{"", 0, {{"b", "a", 1'000'000, 1e8}}, ""});
 }
 
 // Bandwidth of a > b, and how long F of a block takes on b/0.
-std::pair<double, int64_t> Known(const Running& story) {
-  return {story.book.Links()[0].link.bandwidth_bytes_per_s,
-          story.book.Devices(DigestOf(Shape(), 32))[0].layers[0].forward_ns};
+std::pair<double, int64_t> Known(const Running& fixture) {
+  return {fixture.book.Links()[0].link.bandwidth_bytes_per_s,
+          fixture.book.Devices(DigestOf(Shape(), 32))[0].layers[0].forward_ns};
 }
 
 TEST_CASE("lines and devices that are not what was measured are so after a restart, too") {
@@ -49,50 +49,50 @@ TEST_CASE("lines and devices that are not what was measured are so after a resta
   CHECK(known.second == 10'000'000);
 
   SECTION("with their age") {
-    Running story(/*measured=*/false);
-    Restart(before, minutes(7), story);
-    CHECK(Known(story) == known);
-    const LinkReport report = story.book.Links()[0];
+    Running fixture(/*measured=*/false);
+    Restart(before, minutes(7), fixture);
+    CHECK(Known(fixture) == known);
+    const LinkReport report = fixture.book.Links()[0];
     CHECK(report.live);
-    CHECK(story.now - report.at == minutes(7));
-    CHECK(story.Told().empty());  // nothing is new
-    CHECK(story.book.Troubles(story.now).size() == 1);
+    CHECK(fixture.now - report.at == minutes(7));
+    CHECK(fixture.Told().empty());  // nothing is new
+    CHECK(fixture.book.Troubles(fixture.now).size() == 1);
     // What they show from now on is compared with that.
-    for (int i = 0; i < 3; ++i) story.Sees(0.011, 1'000'000);
-    CHECK(story.Told() == "link a > b is 3.7 times faster than measured\n");
-    for (int i = 0; i < 3; ++i) story.Works(0.95);
-    CHECK(story.Told() == "b/0 is as measured again, not 2 times slower\n");
-    CHECK(story.store.size() == 1);
+    for (int i = 0; i < 3; ++i) fixture.Sees(0.011, 1'000'000);
+    CHECK(fixture.Told() == "link a > b is 3.7 times faster than measured\n");
+    for (int i = 0; i < 3; ++i) fixture.Works(0.95);
+    CHECK(fixture.Told() == "b/0 is as measured again, not 2 times slower\n");
+    CHECK(fixture.store.size() == 1);
   }
   SECTION("until they are measured anew, or the worker is another process") {
-    Running story(/*measured=*/false);
-    Restart(before, seconds(5), story);
-    story.Says("a", LinksMeasured{"job-1", 3, {{"a", "b", 1'000'000, 1e8}}, ""});
-    CHECK(story.store.size() == 1);
-    story.book.OnMessage(story.now, {"b", 6, WorkerHello{}});
-    story.Advances();
-    CHECK(story.store.empty());
-    CHECK(Known(story) == std::pair<double, int64_t>(1e8, 5'000'000));
+    Running fixture(/*measured=*/false);
+    Restart(before, seconds(5), fixture);
+    fixture.Says("a", LinksMeasured{"job-1", 3, {{"a", "b", 1'000'000, 1e8}}, ""});
+    CHECK(fixture.store.size() == 1);
+    fixture.book.OnMessage(fixture.now, {"b", 6, WorkerHello{}});
+    fixture.Advances();
+    CHECK(fixture.store.empty());
+    CHECK(Known(fixture) == std::pair<double, int64_t>(1e8, 5'000'000));
   }
   SECTION("but for what is too old to be believed") {
-    Running story(/*measured=*/false);
-    Restart(before, hours(25), story);
-    CHECK(Known(story) == std::pair<double, int64_t>(1e8, 5'000'000));
-    CHECK(story.store.empty());
+    Running fixture(/*measured=*/false);
+    Restart(before, hours(25), fixture);
+    CHECK(Known(fixture) == std::pair<double, int64_t>(1e8, 5'000'000));
+    CHECK(fixture.store.empty());
   }
   SECTION("a device that shows nothing any more is tried again, as without a restart") {
-    Running story(/*measured=*/false);
-    Restart(before, hours(2), story);
-    CHECK(Known(story) == known);
-    story.now += minutes(6);
-    story.Advances();
-    CHECK_THAT(story.Told(), Catch::EndsWith("and is tried again\n"));
-    CHECK(story.store.size() == 1);
+    Running fixture(/*measured=*/false);
+    Restart(before, hours(2), fixture);
+    CHECK(Known(fixture) == known);
+    fixture.now += minutes(6);
+    fixture.Advances();
+    CHECK_THAT(fixture.Told(), Catch::EndsWith("and is tried again\n"));
+    CHECK(fixture.store.size() == 1);
   }
 }
 
 TEST_CASE("only so much is stored: the newest") {
-  Story story;
+  Fixture fixture;
   ProfileBookOptions options;
   options.max_stored = 3;
   ProfileBook book(options);
@@ -106,9 +106,9 @@ TEST_CASE("only so much is stored: the newest") {
     IslandProgress progress;
     for (state.window = 1; state.window <= 3; ++state.window) {
       progress.boundaries = {state};
-      book.OnMessage(story.now + seconds(i), {"a", 5, WorkerHeartbeat{progress, {}}});
+      book.OnMessage(fixture.now + seconds(i), {"a", 5, WorkerHeartbeat{progress, {}}});
     }
-    for (StoreWrite& write : book.Advance(story.now + seconds(i)).persist) {
+    for (StoreWrite& write : book.Advance(fixture.now + seconds(i)).persist) {
       const std::string key = KeyOf(write.record);
       if (write.erase) {
         store.erase(key);

@@ -200,13 +200,13 @@ class Beam {
 
   std::optional<GroupOrder> Run() {
     Start();
-    for (int quiet = 0; quiet < options_.patience && !beam_.empty();) {
+    for (int unchanged = 0; unchanged < options_.patience && !beam_.empty();) {
       const BeamState best = beam_[0];
       const std::vector<BeamState> parents = beam_;
       for (const BeamState& parent : parents) Expand(parent.order);
       std::sort(beam_.begin(), beam_.end());
       if (beam_.size() > static_cast<size_t>(options_.width)) beam_.resize(options_.width);
-      quiet = beam_[0] < best ? 0 : quiet + 1;
+      unchanged = beam_[0] < best ? 0 : unchanged + 1;
     }
     if (beam_.empty()) return std::nullopt;
     GroupOrder best{{}, {}, INFINITY};

@@ -251,18 +251,18 @@ std::vector<Composition> Unmerge(const std::vector<EntityClass>& classes, const 
 
 // Each entity, strongest first, to the group with the least power: for any number of classes.
 // Nothing if a group then lacks memory.
-std::optional<std::vector<Composition>> DealByPower(const std::vector<EntityClass>& classes,
-                                                    int groups, int64_t min_bytes) {
+std::optional<std::vector<Composition>> DivideByPower(const std::vector<EntityClass>& classes,
+                                                      int groups, int64_t min_bytes) {
   const Merged all = MergeAlike(classes, 1e300);
   if (all.members.empty()) return std::nullopt;
   const std::vector<Composition> wanted(groups, Composition(1, all.classes[0].count));
-  std::vector<Composition> dealt = Unmerge(classes, all, wanted);
-  for (const Composition& group : dealt) {
+  std::vector<Composition> assigned = Unmerge(classes, all, wanted);
+  for (const Composition& group : assigned) {
     int64_t bytes = 0;
     for (size_t t = 0; t < group.size(); ++t) bytes += group[t] * classes[t].memory_bytes;
     if (bytes < min_bytes || bytes == 0) return std::nullopt;
   }
-  return dealt;
+  return assigned;
 }
 
 double WeakestOf(const std::vector<EntityClass>& classes, const std::vector<Composition>& groups,
@@ -352,10 +352,10 @@ std::optional<GroupChoice> GroupByCounts(const std::vector<EntityClass>& classes
     if (packed) best = Unmerge(classes, merged, *packed);
   }
   if (best) GiveLeftovers(classes, micro_batches, *best);
-  auto dealt = DealByPower(classes, groups, min_bytes);
-  if (dealt && (!best || WeakestOf(classes, *dealt, micro_batches) >
-                             WeakestOf(classes, *best, micro_batches) * (1 + 1e-9))) {
-    best = std::move(dealt);
+  auto assigned = DivideByPower(classes, groups, min_bytes);
+  if (assigned && (!best || WeakestOf(classes, *assigned, micro_batches) >
+                                WeakestOf(classes, *best, micro_batches) * (1 + 1e-9))) {
+    best = std::move(assigned);
   }
   if (!best) return std::nullopt;
   std::sort(best->begin(), best->end());

@@ -153,10 +153,10 @@ void Refine(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t
             const std::function<bool()>& stop, Candidate& candidate) {
   if (candidate.layout.shape != Shape::kPlain) return;
   Climber climber(cluster, costs, job, seed, candidate);
-  int in_vain = 0;
-  const int most_in_vain = climber.tries() / kPatience;
-  for (int i = climber.tries(); i > 0 && in_vain < most_in_vain && !(stop && stop()); --i) {
-    in_vain = climber.Try() ? 0 : in_vain + 1;
+  int failures = 0;
+  const int max_failures = climber.tries() / kPatience;
+  for (int i = climber.tries(); i > 0 && failures < max_failures && !(stop && stop()); --i) {
+    failures = climber.Try() ? 0 : failures + 1;
   }
 }
 

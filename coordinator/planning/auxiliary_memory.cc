@@ -70,20 +70,21 @@ int SlotsOfStage(const IslandPlan& plan, const PlanReplica& replica, size_t stag
 // `other` at its ends.
 void AddBoundary(const IslandPlan& plan, const PlanReplica& replica, size_t before,
                  const std::string& device, const std::string& other, bool is_before,
-                 int64_t message_bytes, bool on_host, BesideMemory& beside) {
+                 int64_t message_bytes, bool on_host, AuxiliaryMemory& auxiliary) {
   if (device == other) return;
   const bool straight = Straight(plan, device, other);
   const int64_t both_ways = 2 * int64_t{replica.micro_batches};
   if (!on_host) {
     const int64_t in =
         straight ? replica.micro_batches : std::min<int64_t>(kBlocks, replica.micro_batches);
-    beside.device_bytes += (std::min<int64_t>(kBlocks, replica.micro_batches) + in) * message_bytes;
+    auxiliary.device_bytes +=
+        (std::min<int64_t>(kBlocks, replica.micro_batches) + in) * message_bytes;
     if (straight) return;
   }
   const bool within = WorkerOfDevice(device) == WorkerOfDevice(other);
   if (within && !is_before) return;  // they are in one queue
   const int64_t in_flight = SlotsOfStage(plan, replica, before) + 1;
-  beside.host_bytes += std::min(both_ways, in_flight) * message_bytes;
+  auxiliary.host_bytes += std::min(both_ways, in_flight) * message_bytes;
 }
 
 // Gradients of the device's layers, so many of whose other holders are on other workers.
@@ -128,11 +129,11 @@ bool IsHost(const DeviceInfo& device) {
   return device.kind.rfind("cpu", 0) == 0 || device.kind.rfind("reference", 0) == 0;
 }
 
-BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
-                      const std::string& device) {
-  BesideMemory beside;
+AuxiliaryMemory EstimateAuxiliaryMemory(const PlanRequest& request, const IslandPlan& plan,
+                                        const std::string& device) {
+  AuxiliaryMemory auxiliary;
   const DeviceInfo* info = InfoOf(request, device);
-  if (info == nullptr) return beside;
+  if (info == nullptr) return auxiliary;
   const bool on_host = IsHost(*info);
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     const PlanReplica& replica = plan.replicas[r];
@@ -150,13 +151,13 @@ BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
         for (const size_t partner :
              Partners(static_cast<size_t>(rank), devices.size(), others.size())) {
           AddBoundary(plan, replica, before, device, others[partner], before == s, message, on_host,
-                      beside);
+                      auxiliary);
         }
       }
     }
-    if (here) beside.host_bytes += SumBytes(request, plan, r, device, on_host);
+    if (here) auxiliary.host_bytes += SumBytes(request, plan, r, device, on_host);
   }
-  return beside;
+  return auxiliary;
 }
 
 // Every worker keeps everything where there are as many copies as workers.
@@ -181,7 +182,7 @@ absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
     int64_t messages = 0;
     for (const PlanProgram& program : plan.programs) {
       if (WorkerOfDevice(program.device) != worker) continue;
-      messages += BesideOf(request, plan, program.device).host_bytes;
+      messages += EstimateAuxiliaryMemory(request, plan, program.device).host_bytes;
     }
     const int64_t owned = (*copies)[worker].needed_bytes();
     const int64_t has = member.devices[0].host_memory_bytes;

@@ -24,13 +24,13 @@ namespace atl {
 // Whether a device's memory is its host's.
 bool IsHost(const DeviceInfo& device);
 
-struct BesideMemory {
+struct AuxiliaryMemory {
   int64_t device_bytes = 0;  // of a device with memory of its own
   int64_t host_bytes = 0;
 };
 // Without the two below. REQUIRES: the plan names the device.
-BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
-                      const std::string& device);
+AuxiliaryMemory EstimateAuxiliaryMemory(const PlanRequest& request, const IslandPlan& plan,
+                                        const std::string& device);
 
 // What a worker of the plan keeps of the model beside its devices (HostCopies), without saved
 // states in memory, which it goes on without.

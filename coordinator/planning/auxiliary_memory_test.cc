@@ -43,17 +43,18 @@ TEST_CASE("both ends of a stage link hold messages for what is in flight, and on
   PlanRequest request = TwoWorkers();
   const IslandPlan plan = Planned(request);
   for (const char* device : {"w1/0", "w2/0"}) {
-    const BesideMemory beside = BesideOf(request, plan, device);
-    CHECK(beside.host_bytes == 3 * kMessage);  // 1F1B's first stage has two in flight
-    CHECK(beside.device_bytes == 0);
+    const AuxiliaryMemory auxiliary = EstimateAuxiliaryMemory(request, plan, device);
+    CHECK(auxiliary.host_bytes == 3 * kMessage);  // 1F1B's first stage has two in flight
+    CHECK(auxiliary.device_bytes == 0);
   }
   // GPipe has all of them in flight.
   request.spec.layout.schedule = "gpipe";
-  CHECK(BesideOf(request, Planned(request), "w1/0").host_bytes == 9 * kMessage);
+  CHECK(EstimateAuxiliaryMemory(request, Planned(request), "w1/0").host_bytes == 9 * kMessage);
   // Within a worker a message is there once.
   request.members = {Worker("w1", 2)};
   const IslandPlan here = Planned(request);
-  CHECK(BesideOf(request, here, "w1/0").host_bytes + BesideOf(request, here, "w1/1").host_bytes ==
+  CHECK(EstimateAuxiliaryMemory(request, here, "w1/0").host_bytes +
+            EstimateAuxiliaryMemory(request, here, "w1/1").host_bytes ==
         9 * kMessage);
 }
 
@@ -61,21 +62,22 @@ TEST_CASE("all-reduces with other workers take a gradient's bytes, but for one's
   PlanRequest request = TwoWorkers();
   request.spec.layout.stages = 1;
   request.spec.layout.replicas = 2;
-  CHECK(BesideOf(request, Planned(request), "w1/0").host_bytes == Elements(request) * 4 / 2);
+  CHECK(EstimateAuxiliaryMemory(request, Planned(request), "w1/0").host_bytes ==
+        Elements(request) * 4 / 2);
   request.members = {Worker("w1", 2)};
-  CHECK(BesideOf(request, Planned(request), "w1/0").host_bytes == 0);
+  CHECK(EstimateAuxiliaryMemory(request, Planned(request), "w1/0").host_bytes == 0);
 }
 
 TEST_CASE("a GPU has blocks for messages, and its host what goes by it") {
   PlanRequest request = OnGpus(0);
-  const BesideMemory by_host = BesideOf(request, Planned(request), "w2/0");
+  const AuxiliaryMemory by_host = EstimateAuxiliaryMemory(request, Planned(request), "w2/0");
   CHECK(by_host.device_bytes == (4 + 4) * kMessage / 2);
   CHECK(by_host.host_bytes == 3 * kMessage / 2);
   for (PlanMember& member : request.members) {
     member.site = "north";
     member.devices[0].nccl = "2.27.3";
   }
-  const BesideMemory straight = BesideOf(request, Planned(request), "w2/0");
+  const AuxiliaryMemory straight = EstimateAuxiliaryMemory(request, Planned(request), "w2/0");
   CHECK(straight.device_bytes == (4 + 8) * kMessage / 2);
   CHECK(straight.host_bytes == 0);
 }
@@ -95,8 +97,8 @@ TEST_CASE("a plan's devices need what is beside, too") {
     const int64_t owned = OwnerBytes(request, plan, request.members[w].member.worker);
     CHECK(owned > 3 * 4 * Elements(request));
     CHECK(owned < 6 * 4 * Elements(request));
-    CHECK(need.beside_bytes == 3 * kMessage + owned);
-    request.members[w].devices[0].memory_bytes = need.takes_bytes + need.beside_bytes;
+    CHECK(need.auxiliary_bytes == 3 * kMessage + owned);
+    request.members[w].devices[0].memory_bytes = need.takes_bytes + need.auxiliary_bytes;
     CHECK(NeedOf(request, plan, *own)->lacks_bytes() == 0);
     request.members[w].devices[0].memory_bytes -= 1;
     need = *NeedOf(request, plan, *own);

@@ -77,7 +77,7 @@ std::set<std::string> SitesOf(const plan::Cluster& cluster) {
 }
 
 struct Option {
-  IslandExtent extent = IslandExtent::kAll;
+  IslandScope extent = IslandScope::kAll;
   std::string name;
   size_t islands = 1;
   double samples_per_s = 0;  // 0: none fits
@@ -119,12 +119,12 @@ const Option* BestOf(const std::vector<Option>& choices, const OuterSpec& outer,
   return best;
 }
 
-Option OptionOf(IslandExtent extent, const char* name, size_t islands,
+Option OptionOf(IslandScope extent, const char* name, size_t islands,
                 const absl::StatusOr<plan::IslandChoice>& made) {
   Option option{extent, name, islands};
   if (!made.ok()) {
     option.why_not = std::string(made.status().message());
-  } else if (extent == IslandExtent::kAll) {
+  } else if (extent == IslandScope::kAll) {
     option.samples_per_s = made->single_samples_per_s;
     option.price = made->single_price;
   } else {
@@ -147,11 +147,11 @@ absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInp
       PlannerOf(request, input, 1 + sites.size() + (may_be_alone ? workers.size() : 0), stop_of);
   std::vector<Option> options;
   std::vector<std::pair<plan::Cluster, absl::StatusOr<plan::IslandChoice>>> made;
-  const auto add = [&](IslandExtent extent, const char* name, size_t count,
+  const auto add = [&](IslandScope extent, const char* name, size_t count,
                        const plan::Cluster& grouped) {
     // More than are allowed are not planned for.
     absl::StatusOr<plan::IslandChoice> choice = absl::UnknownError("");
-    if (extent == IslandExtent::kAll) {
+    if (extent == IslandScope::kAll) {
       choice = plan::PlanSingle(grouped, input.job, make);
     } else if (static_cast<int64_t>(count) <= request.spec.outer.max_islands) {
       choice = plan::PlanIslands(grouped, input.costs, input.job, make, islands);
@@ -159,10 +159,10 @@ absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInp
     options.push_back(OptionOf(extent, name, count, choice));
     made.emplace_back(grouped, std::move(choice));
   };
-  add(IslandExtent::kAll, "one of all", 1, cluster);
-  if (sites.size() > 1) add(IslandExtent::kSite, "one for each site", sites.size(), cluster);
+  add(IslandScope::kAll, "one of all", 1, cluster);
+  if (sites.size() > 1) add(IslandScope::kSite, "one for each site", sites.size(), cluster);
   if (workers.size() > sites.size()) {
-    add(IslandExtent::kWorker, "one for each worker", workers.size(),
+    add(IslandScope::kWorker, "one for each worker", workers.size(),
         may_be_alone ? Regrouped(cluster, workers) : cluster);
   }
   std::string compared;
@@ -192,7 +192,7 @@ plan::IslandOptions IslandOptionsOf(const JobSpec& spec) {
 }
 
 std::vector<std::vector<size_t>> SeatWorkers(const std::vector<ScopeWorker>& workers,
-                                             const JobSpec& spec, IslandExtent extent) {
+                                             const JobSpec& spec, IslandScope extent) {
   struct Island {
     std::string group;
     bool shared = false;
@@ -201,8 +201,8 @@ std::vector<std::vector<size_t>> SeatWorkers(const std::vector<ScopeWorker>& wor
   std::vector<Island> islands;
   const auto most = static_cast<size_t>(spec.layout.workers_per_island);
   for (size_t w = 0; w < workers.size(); ++w) {
-    const bool shares = extent != IslandExtent::kWorker && workers[w].reachable;
-    const std::string group = extent == IslandExtent::kSite ? workers[w].site : "";
+    const bool shares = extent != IslandScope::kWorker && workers[w].reachable;
+    const std::string group = extent == IslandScope::kSite ? workers[w].site : "";
     const auto room = std::find_if(islands.begin(), islands.end(), [&](const Island& island) {
       return shares && island.shared && island.group == group &&
              (most == 0 || island.members.size() < most);
@@ -222,7 +222,7 @@ namespace {
 
 // The devices that take part; the sites are the islands. Workers in the order of their names, as
 // live.
-plan::Cluster Seated(const plan::Cluster& cluster, const JobSpec& spec, IslandExtent extent) {
+plan::Cluster Seated(const plan::Cluster& cluster, const JobSpec& spec, IslandScope extent) {
   const std::map<SiteNode, std::string> own = SitesByWorker(cluster);
   std::vector<SiteNode> places;
   std::vector<ScopeWorker> workers;
@@ -236,7 +236,7 @@ plan::Cluster Seated(const plan::Cluster& cluster, const JobSpec& spec, IslandEx
     const std::string& site = workers[island[0]].site;
     const int number = ++islands_of[site];
     std::string name = number == 1 ? site : absl::StrCat(site, " #", number);
-    if (extent == IslandExtent::kWorker) name = own.at(places[island[0]]);
+    if (extent == IslandScope::kWorker) name = own.at(places[island[0]]);
     for (const size_t w : island) seated[places[w]] = name;
   }
   return Regrouped(cluster, seated);
@@ -245,11 +245,11 @@ plan::Cluster Seated(const plan::Cluster& cluster, const JobSpec& spec, IslandEx
 }  // namespace
 
 absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningInput& input,
-                                     IslandExtent extent, const plan::IslandOptions& islands,
+                                     IslandScope extent, const plan::IslandOptions& islands,
                                      const StopOfPlan& stop_of) {
-  if (extent == IslandExtent::kAuto) return Compare(request, input, islands, stop_of);
+  if (extent == IslandScope::kAuto) return Compare(request, input, islands, stop_of);
   const JobSpec& spec = request.spec;
-  if (extent == IslandExtent::kAll) {
+  if (extent == IslandScope::kAll) {
     if (spec.layout.workers_per_island > 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "layout.workers_per_island = ", spec.layout.workers_per_island, " with layout.island = ",
@@ -269,13 +269,13 @@ absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningI
   return ScopePlans{extent, std::move(cluster), std::move(choice)};
 }
 
-absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request) {
+absl::StatusOr<IslandScopeChoice> ChooseIslandScope(const PlanRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
-  ATOLL_ASSIGN_OR_RETURN(ScopePlans plans, PlanScope(request, input, IslandExtent::kAuto,
+  ATOLL_ASSIGN_OR_RETURN(ScopePlans plans, PlanScope(request, input, IslandScope::kAuto,
                                                      IslandOptionsOf(request.spec)));
   std::string& reason = plans.choice.reason;
   if (!input.assumptions.empty()) absl::StrAppend(&reason, "; ", input.assumptions);
-  return ExtentChoice{plans.extent, std::move(reason)};
+  return IslandScopeChoice{plans.extent, std::move(reason)};
 }
 
 }  // namespace atl

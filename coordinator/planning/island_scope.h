@@ -15,14 +15,14 @@
 
 namespace atl {
 
-struct ExtentChoice {
-  IslandExtent extent = IslandExtent::kAll;
+struct IslandScopeChoice {
+  IslandScope extent = IslandScope::kAll;
   std::string reason;  // all that were compared, and the model
 };
 
 // Each island takes steps of the job's whole batch. Numbers of islands outside outer.min_islands
 // and max_islands are no choice. The error says what does not fit. Pure and deterministic.
-absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request);
+absl::StatusOr<IslandScopeChoice> ChooseIslandScope(const PlanRequest& request);
 
 // Rounds and encodings as the job has them.
 plan::IslandOptions IslandOptionsOf(const JobSpec& spec);
@@ -32,14 +32,14 @@ struct ScopeWorker {
   std::string site;
   bool reachable = true;  // by other workers: otherwise it is an island by itself
 };
-// Which of the workers make up each island when a job begins (coordinator/core/roster.h), in this
-// order; those beyond outer.max_islands are in none. REQUIRES: extent is not kAuto.
+// Which of the workers make up each island when a job begins (coordinator/core/island_members.h),
+// in this order; those beyond outer.max_islands are in none. REQUIRES: extent is not kAuto.
 std::vector<std::vector<size_t>> SeatWorkers(const std::vector<ScopeWorker>& workers,
-                                             const JobSpec& spec, IslandExtent extent);
+                                             const JobSpec& spec, IslandScope extent);
 
 // Plans of all islands.
 struct ScopePlans {
-  IslandExtent extent = IslandExtent::kAll;
+  IslandScope extent = IslandScope::kAll;
   plan::Cluster cluster;  // what takes part; its sites are the islands where choice.use_islands
   plan::IslandChoice choice;
 };
@@ -48,11 +48,12 @@ struct ScopePlans {
 // PlanRequest::stop says it for all.
 using StopOfPlan = std::function<std::function<bool()>(size_t plans_left)>;
 
-// The extent that the job gets, and the plans of its islands: with `extent` kAuto what ChooseExtent
-// chooses, by the same comparison; otherwise that one. For devices that are not there (`input` of
-// files). The error says what does not fit, or names a key that such devices cannot satisfy.
+// The extent that the job gets, and the plans of its islands: with `extent` kAuto what
+// ChooseIslandScope chooses, by the same comparison; otherwise that one. For devices that are not
+// there (`input` of files). The error says what does not fit, or names a key that such devices
+// cannot satisfy.
 absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningInput& input,
-                                     IslandExtent extent, const plan::IslandOptions& islands,
+                                     IslandScope extent, const plan::IslandOptions& islands,
                                      const StopOfPlan& stop_of = nullptr);
 
 }  // namespace atl

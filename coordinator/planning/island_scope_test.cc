@@ -34,7 +34,7 @@ PlanningInput InputOf(const JobSpec& spec) {
   return {FourNodes(), costs, job, {}, 0, ""};
 }
 
-ScopePlans Plans(const JobSpec& spec, IslandExtent extent) {
+ScopePlans Plans(const JobSpec& spec, IslandScope extent) {
   PlanRequest request;
   request.spec = spec;
   request.improvements = 0;
@@ -46,11 +46,11 @@ ScopePlans Plans(const JobSpec& spec, IslandExtent extent) {
 
 TEST_CASE("islands_are_those_that_the_job_gets_and_take_steps_of_its_whole_batch") {
   const JobSpec spec = Job();
-  CHECK_FALSE(Plans(spec, IslandExtent::kAll).choice.use_islands);
-  const ScopePlans sites = Plans(spec, IslandExtent::kSite);
+  CHECK_FALSE(Plans(spec, IslandScope::kAll).choice.use_islands);
+  const ScopePlans sites = Plans(spec, IslandScope::kSite);
   CHECK(sites.choice.use_islands);
   CHECK(sites.choice.islands.size() == 2);
-  const ScopePlans workers = Plans(spec, IslandExtent::kWorker);
+  const ScopePlans workers = Plans(spec, IslandScope::kWorker);
   CHECK(workers.choice.islands.size() == 4);
   for (const ScopePlans* plans : {&sites, &workers}) {
     for (const auto& [site, plan] : plans->choice.islands) {
@@ -66,7 +66,7 @@ TEST_CASE("islands_are_those_that_the_job_gets_and_take_steps_of_its_whole_batch
 TEST_CASE("limits_of_workers_and_of_islands_hold_for_devices_that_are_described") {
   JobSpec spec = Job();
   spec.layout.workers_per_island = 1;
-  const ScopePlans alone = Plans(spec, IslandExtent::kSite);
+  const ScopePlans alone = Plans(spec, IslandScope::kSite);
   REQUIRE(alone.choice.islands.size() == 4);
   CHECK(alone.choice.islands.contains("a"));
   CHECK(alone.choice.islands.contains("a #2"));
@@ -74,33 +74,33 @@ TEST_CASE("limits_of_workers_and_of_islands_hold_for_devices_that_are_described"
   CHECK(alone.cluster.WireBetweenSites("a", "a #2").bytes_per_s == 50e9);
   CHECK(alone.cluster.WireBetweenSites("a", "b #2").bytes_per_s == 1.25e6);
   spec.outer.max_islands = 3;
-  CHECK(Plans(spec, IslandExtent::kSite).choice.islands.size() == 3);
+  CHECK(Plans(spec, IslandScope::kSite).choice.islands.size() == 3);
 }
 
 TEST_CASE("encodings_and_rounds_of_the_job_decide_what_islands_are_worth") {
   JobSpec spec = Job();
-  const double full = Plans(spec, IslandExtent::kSite).choice.islands_samples_per_s;
+  const double full = Plans(spec, IslandScope::kSite).choice.islands_samples_per_s;
   spec.outer.push_encoding = spec.outer.pull_encoding = Encoding::kInt4;
-  const double small = Plans(spec, IslandExtent::kSite).choice.islands_samples_per_s;
+  const double small = Plans(spec, IslandScope::kSite).choice.islands_samples_per_s;
   CHECK(small > 2 * full);
   spec.outer.steps_per_round *= 16;
-  CHECK(Plans(spec, IslandExtent::kSite).choice.islands_samples_per_s > small);
+  CHECK(Plans(spec, IslandScope::kSite).choice.islands_samples_per_s > small);
 }
 
 TEST_CASE("auto_is_the_best_of_what_each_extent_gives") {
   JobSpec spec = Job();
   spec.outer.steps_per_round = 4096;
-  const ScopePlans chosen = Plans(spec, IslandExtent::kAuto);
+  const ScopePlans chosen = Plans(spec, IslandScope::kAuto);
   REQUIRE(chosen.choice.use_islands);
   const ScopePlans same = Plans(spec, chosen.extent);
   CHECK(same.choice.islands_samples_per_s == chosen.choice.islands_samples_per_s);
-  for (const IslandExtent extent : {IslandExtent::kSite, IslandExtent::kWorker}) {
+  for (const IslandScope extent : {IslandScope::kSite, IslandScope::kWorker}) {
     const plan::IslandChoice other = Plans(spec, extent).choice;
     CHECK(chosen.choice.islands_samples_per_s / chosen.choice.islands_factor >=
           other.islands_samples_per_s / other.islands_factor);
   }
   spec.outer.max_islands = 1;
-  CHECK(Plans(spec, IslandExtent::kAuto).extent == IslandExtent::kAll);
+  CHECK(Plans(spec, IslandScope::kAuto).extent == IslandScope::kAll);
 }
 
 TEST_CASE("every_plan_gets_its_part_of_the_time") {
@@ -114,7 +114,7 @@ TEST_CASE("every_plan_gets_its_part_of_the_time") {
     return [] { return true; };
   };
   const auto plans =
-      PlanScope(request, InputOf(spec), IslandExtent::kAuto, IslandOptionsOf(spec), stop_of);
+      PlanScope(request, InputOf(spec), IslandScope::kAuto, IslandOptionsOf(spec), stop_of);
   REQUIRE(plans.ok());
   CHECK(left == std::vector<size_t>{7, 6, 5, 4, 3, 2, 1});  // all, two sites, four workers
 }

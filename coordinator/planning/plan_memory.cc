@@ -180,9 +180,9 @@ absl::StatusOr<std::vector<TensorPart>> PartsOf(const ModelConfig& config, const
 std::string Text(const MemoryLack& lack) {
   std::string text =
       absl::StrCat(lack.device, " lacks ", BytesText(lack.lacks_bytes()), ": it would take ",
-                   BytesText(lack.takes_bytes + lack.beside_bytes));
-  if (lack.beside_bytes > 0) {
-    absl::StrAppend(&text, ", ", BytesText(lack.beside_bytes),
+                   BytesText(lack.takes_bytes + lack.auxiliary_bytes));
+  if (lack.auxiliary_bytes > 0) {
+    absl::StrAppend(&text, ", ", BytesText(lack.auxiliary_bytes),
                     " of it for messages and copies of the model on the host,");
   }
   absl::StrAppend(&text, " and has ", BytesText(lack.has_bytes));
@@ -217,9 +217,9 @@ std::optional<MemoryLack> NeedWith(const PlanRequest& request, const IslandPlan&
                           ElementBytesOf(request));
   const int64_t workspace = WorkspaceBytes(ProfileOf(request, program.device), place->ranks,
                                            place->replica->micro_batch_sequences);
-  const BesideMemory beside = BesideOf(request, plan, program.device);
-  MemoryLack need{program.device, needs.Bytes(program) + workspace, beside.device_bytes, INT64_MAX,
-                  program.memory_peak_bytes};
+  const AuxiliaryMemory auxiliary = EstimateAuxiliaryMemory(request, plan, program.device);
+  MemoryLack need{program.device, needs.Bytes(program) + workspace, auxiliary.device_bytes,
+                  INT64_MAX, program.memory_peak_bytes};
   if (info->memory_bytes > 0) need.has_bytes = info->memory_bytes;
   if (IsHost(*info)) {
     const NodeId worker = WorkerOfDevice(program.device);
@@ -227,7 +227,8 @@ std::optional<MemoryLack> NeedWith(const PlanRequest& request, const IslandPlan&
         std::find_if(request.members.begin(), request.members.end(),
                      [&](const PlanMember& m) { return m.member.worker == worker; });
     const int64_t bytes = CopiesOn(copies, worker).needed_bytes();
-    need.beside_bytes = beside.host_bytes + bytes / static_cast<int64_t>(member->devices.size());
+    need.auxiliary_bytes =
+        auxiliary.host_bytes + bytes / static_cast<int64_t>(member->devices.size());
   }
   return need;
 }
@@ -243,7 +244,7 @@ std::optional<int64_t> ResidentBytes(const PlanRequest& request, const IslandPla
     if (WorkerOfDevice(device) != worker) continue;
     const DeviceInfo* info = InfoOf(request, device);
     if (!needs[p] || info == nullptr) return std::nullopt;
-    bytes += BesideOf(request, plan, device).host_bytes;
+    bytes += EstimateAuxiliaryMemory(request, plan, device).host_bytes;
     if (IsHost(*info)) bytes += needs[p]->takes_bytes;
   }
   return bytes;

@@ -21,12 +21,12 @@ namespace atl {
 // What a plan takes of a device, which may have less than that.
 struct MemoryLack {
   std::string device;
-  int64_t takes_bytes = 0;     // as its backends count
-  int64_t beside_bytes = 0;    // of the same memory: messages, all-reduces, copies of the model
-  int64_t has_bytes = 0;       // INT64_MAX: not known
-  int64_t reserved_bytes = 0;  // by the search
+  int64_t takes_bytes = 0;      // as its backends count
+  int64_t auxiliary_bytes = 0;  // of the same memory: messages, all-reduces, copies of the model
+  int64_t has_bytes = 0;        // INT64_MAX: not known
+  int64_t reserved_bytes = 0;   // by the search
 
-  int64_t lacks_bytes() const { return takes_bytes + beside_bytes - has_bytes; }
+  int64_t lacks_bytes() const { return takes_bytes + auxiliary_bytes - has_bytes; }
 };
 
 // "w1/0 lacks 3.1 MiB: it would take 67.1 MiB, 5.0 MiB of it for messages and copies of the

@@ -45,7 +45,7 @@ int64_t MostNeeded(const PlanRequest& request, const IslandPlan& plan) {
   int64_t most = 0;
   for (const PlanProgram& program : plan.programs) {
     const MemoryLack need = *NeedOf(request, plan, program);
-    most = std::max(most, need.takes_bytes + need.beside_bytes);
+    most = std::max(most, need.takes_bytes + need.auxiliary_bytes);
   }
   return most;
 }

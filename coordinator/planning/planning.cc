@@ -210,7 +210,7 @@ void ReserveMore(const std::vector<MemoryLack>& lacks, PlanningInput& input) {
       // At most a little less than was reserved, or the same layout would come again.
       const int64_t most = std::min(lack.reserved_bytes - 1, input.costs.UsableBytes(type));
       const int64_t fits =
-          lack.has_bytes - lack.beside_bytes - (lack.takes_bytes - lack.reserved_bytes);
+          lack.has_bytes - lack.auxiliary_bytes - (lack.takes_bytes - lack.reserved_bytes);
       int64_t& least = usable.try_emplace(device.type, most).first->second;
       least = std::max<int64_t>(1, std::min({least, most, fits}));
     }

@@ -168,11 +168,11 @@ TEST_CASE("what does not divide the batch is refused with what would") {
              Catch::Contains("inner.micro_batch_sequences = 4") && Catch::Contains("1, 2, 5, 10"));
   request.spec.inner.micro_batch_sequences = 0;
   const IslandPlan plan = Planned(request);  // and left to itself the planner finds sizes that do
-  int64_t dealt = 0;
+  int64_t assigned = 0;
   for (const PlanReplica& replica : plan.replicas) {
-    dealt += replica.micro_batches * replica.micro_batch_sequences;
+    assigned += replica.micro_batches * replica.micro_batch_sequences;
   }
-  CHECK(dealt == 10);
+  CHECK(assigned == 10);
 }
 
 TEST_CASE("a shape that the devices cannot have is refused by its fields") {

@@ -13,7 +13,7 @@
 namespace atl {
 namespace {
 
-constexpr int kTold = 3;  // stages in a reason
+constexpr int kNamed = 3;  // stages in a reason
 
 const PlanProgram& ProgramOf(const IslandPlan& island, const std::string& device) {
   return *std::find_if(island.programs.begin(), island.programs.end(),
@@ -128,7 +128,7 @@ std::string WhatRecomputes(const PlanRequest& request, const IslandPlan& island)
   for (size_t r = 0; r < island.replicas.size(); ++r) {
     for (size_t s = 0; s < island.replicas[r].stages.size(); ++s) {
       const PlanStage& stage = island.replicas[r].stages[s];
-      if (stage.recomputed_layers.empty() || ++stages > kTold) continue;
+      if (stage.recomputed_layers.empty() || ++stages > kNamed) continue;
       const int32_t blocks =
           std::min(stage.first_layer + stage.layers, layers - 1) - std::max(stage.first_layer, 1);
       absl::StrAppend(&text, "; ");
@@ -138,12 +138,12 @@ std::string WhatRecomputes(const PlanRequest& request, const IslandPlan& island)
       const std::optional<MemoryLack> worst = WorstOf(request, without, stage);
       if (!worst || worst->lacks_bytes() <= 0) continue;
       absl::StrAppend(&text, " (", worst->device, " would take ",
-                      BytesText(worst->takes_bytes + worst->beside_bytes), " of ",
+                      BytesText(worst->takes_bytes + worst->auxiliary_bytes), " of ",
                       BytesText(worst->has_bytes), " without)");
     }
   }
-  if (stages > kTold)
-    absl::StrAppend(&text, ", and ", stages - kTold, " more stages some of theirs");
+  if (stages > kNamed)
+    absl::StrAppend(&text, ", and ", stages - kNamed, " more stages some of theirs");
   return text;
 }
 

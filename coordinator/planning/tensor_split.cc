@@ -52,7 +52,7 @@ std::vector<int> BySpeed(const PlanningInput& input, const std::vector<plan::Dev
     return input.costs.RankSeconds(types, rank, (counts[rank] + 1.0) / heads, micro_batch);
   };
   for (size_t rank = 0; rank < types.size(); ++rank) next.push_back(with_one_more(rank));
-  for (int dealt = static_cast<int>(types.size()); dealt < heads; ++dealt) {
+  for (int assigned = static_cast<int>(types.size()); assigned < heads; ++assigned) {
     // Of equal ones the last: it is no slower.
     const auto least = std::min_element(next.rbegin(), next.rend());
     const size_t rank = types.size() - 1 - static_cast<size_t>(least - next.rbegin());

@@ -32,7 +32,7 @@ class Gate {
     --waiting_;
   }
   // Until it is closed and a thread waits to pass it.
-  void AwaitHeldUp() {
+  void AwaitStall() {
     std::unique_lock lock(mutex_);
     const bool held = changed_.wait_for(lock, std::chrono::seconds(60),
                                         [this] { return !open_ && waiting_ > 0; });

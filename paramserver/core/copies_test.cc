@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "paramserver/core/server_story.h"
+#include "paramserver/core/server_fixture.h"
 
 namespace atl::ps {
 namespace {
@@ -20,15 +20,15 @@ struct Pair {
     active.copies = {Copy(0), Copy(1)};
     active.Assign(kShards);
     copy.Assign({{0, 0, 4}, {1, 0, 2}});
-    for (ServerStory* story : {&active, &copy}) {
+    for (ServerFixture* fixture : {&active, &copy}) {
       for (const OwnedShard& shard : kShards) {
-        if (story == &copy && shard.shard == 2) continue;
-        story->Push(story->Id(0, -1, shard.shard),
-                    std::vector<float>(static_cast<size_t>(shard.elements), 1.0F));
+        if (fixture == &copy && shard.shard == 2) continue;
+        fixture->Push(fixture->Id(0, -1, shard.shard),
+                      std::vector<float>(static_cast<size_t>(shard.elements), 1.0F));
       }
-      story->Sync();
-      story->Commit(0, {{story->By(0, -1), 1.0}});
-      story->Sync();
+      fixture->Sync();
+      fixture->Commit(0, {{fixture->By(0, -1), 1.0}});
+      fixture->Sync();
     }
     Delivers();
     active.told.clear();
@@ -49,7 +49,7 @@ struct Pair {
     }
   }
 
-  ServerStory active, copy;
+  ServerFixture active, copy;
 };
 
 TEST_CASE("a push is forwarded when it is durable, and the copy goes through the same versions") {
@@ -60,27 +60,27 @@ TEST_CASE("a push is forwarded when it is durable, and the copy goes through the
   REQUIRE(pair.active.forwards.size() == 2);  // shard 2 has no copy
   pair.Delivers();
   REQUIRE(pair.copy.Told<PushStaged>().size() == 2);
-  for (ServerStory* story : {&pair.active, &pair.copy}) {
-    story->Commit(1, {{story->By(0, 0), 1.0}});
-    story->Sync();
+  for (ServerFixture* fixture : {&pair.active, &pair.copy}) {
+    fixture->Commit(1, {{fixture->By(0, 0), 1.0}});
+    fixture->Sync();
   }
   for (const ShardId shard : {0, 1}) REQUIRE(pair.active.Theta(shard) == pair.copy.Theta(shard));
 }
 
 TEST_CASE("parts of a shard are forwarded as they came") {
   const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt8, Encoding::kInt4);
-  ServerStory active, copy;
+  ServerFixture active, copy;
   const std::vector<OwnedShard> shards = {{0, 0, 600}};
   active.copies = {Copy(0)};
   Rng rng(5);
   std::vector<float> values(600);
   for (float& value : values) value = static_cast<float>(rng.Normal());
-  for (ServerStory* story : {&active, &copy}) {
-    story->Assign(shards);
-    story->Push(story->Id(0, -1, 0), std::vector<float>(600, 1.0F));
-    story->Sync();
-    story->Commit(0, {{story->By(0, -1), 1.0}});
-    story->Sync();
+  for (ServerFixture* fixture : {&active, &copy}) {
+    fixture->Assign(shards);
+    fixture->Push(fixture->Id(0, -1, 0), std::vector<float>(600, 1.0F));
+    fixture->Sync();
+    fixture->Commit(0, {{fixture->By(0, -1), 1.0}});
+    fixture->Sync();
   }
   active.forwards.clear();
   for (const auto& [begin, end] : {std::pair(256, 600), std::pair(0, 256)}) {
@@ -96,10 +96,10 @@ TEST_CASE("parts of a shard are forwarded as they came") {
   for (const ForwardPush& push : active.forwards) {
     copy.Push(push.id, push.encoding, push.elements, push.payload);
   }
-  for (ServerStory* story : {&active, &copy}) {
-    story->Sync();
-    story->Commit(1, {{story->By(0, 0), 1.0}});
-    story->Sync();
+  for (ServerFixture* fixture : {&active, &copy}) {
+    fixture->Sync();
+    fixture->Commit(1, {{fixture->By(0, 0), 1.0}});
+    fixture->Sync();
   }
   REQUIRE(copy.version() == 1);
   REQUIRE(active.Theta(0) == copy.Theta(0));

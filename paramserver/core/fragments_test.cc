@@ -8,7 +8,7 @@
 
 #include "common/net/tensor_types.h"
 #include "kernels/add_delta.h"
-#include "paramserver/core/server_story.h"
+#include "paramserver/core/server_fixture.h"
 
 namespace atl::ps {
 namespace {
@@ -16,50 +16,50 @@ namespace {
 using Ids = std::vector<ShardId>;
 
 // Shards 0 and 1 are layer 0, shard 2 is layer 1. Version 1 is the turn of layer 0.
-void Initialize(ServerStory& story, int64_t fragments, int64_t snapshot_every = 0) {
-  story.outer.fragments = fragments;
-  story.Assign({{0, 0, 4}, {1, 0, 2}, {2, 1, 3}}, snapshot_every);
-  story.PushAll(story.By(0, -1), 1);
-  story.Sync();
-  story.Commit(0, {{story.By(0, -1), 1.0}});
-  story.Sync();
-  story.told.clear();
+void Initialize(ServerFixture& fixture, int64_t fragments, int64_t snapshot_every = 0) {
+  fixture.outer.fragments = fragments;
+  fixture.Assign({{0, 0, 4}, {1, 0, 2}, {2, 1, 3}}, snapshot_every);
+  fixture.PushAll(fixture.By(0, -1), 1);
+  fixture.Sync();
+  fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
+  fixture.Sync();
+  fixture.told.clear();
 }
 
-void PushShards(ServerStory& story, const ContributionId& by, std::vector<ShardId> shards,
+void PushShards(ServerFixture& fixture, const ContributionId& by, std::vector<ShardId> shards,
                 float value) {
   for (const ShardId shard : shards) {
     const size_t size = shard == 0 ? 4 : shard == 1 ? 2 : 3;
-    story.Push(story.Id(by.island, by.base_version, shard), std::vector<float>(size, value));
+    fixture.Push(fixture.Id(by.island, by.base_version, shard), std::vector<float>(size, value));
   }
-  story.Sync();
+  fixture.Sync();
 }
 
 TEST_CASE("a_round_changes_the_shards_of_its_fragment_and_no_others") {
-  ServerStory story;
-  Initialize(story, 2);
-  const auto before = story.Theta(2);
-  const auto first = story.Theta(0);
-  PushShards(story, story.By(0, 0), {0, 1}, 1);
-  story.Commit(1, {{story.By(0, 0), 1.0}});
-  story.Sync();
-  CHECK(story.version() == 1);
-  CHECK(story.Theta(0) != first);
-  CHECK(story.Theta(2) == before);
+  ServerFixture fixture;
+  Initialize(fixture, 2);
+  const auto before = fixture.Theta(2);
+  const auto first = fixture.Theta(0);
+  PushShards(fixture, fixture.By(0, 0), {0, 1}, 1);
+  fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
+  fixture.Sync();
+  CHECK(fixture.version() == 1);
+  CHECK(fixture.Theta(0) != first);
+  CHECK(fixture.Theta(2) == before);
   // A pull names the version of the whole model.
-  CHECK(story.replies.at(story.Pull(1, 2)).version == 1);
+  CHECK(fixture.replies.at(fixture.Pull(1, 2)).version == 1);
 
-  const auto changed = story.Theta(0);
-  PushShards(story, story.By(0, 1), {2}, 1);
-  story.Commit(2, {{story.By(0, 1), 1.0}});
-  story.Sync();
-  CHECK(story.version() == 2);
-  CHECK(story.Theta(0) == changed);
-  CHECK(story.Theta(2) != before);
+  const auto changed = fixture.Theta(0);
+  PushShards(fixture, fixture.By(0, 1), {2}, 1);
+  fixture.Commit(2, {{fixture.By(0, 1), 1.0}});
+  fixture.Sync();
+  CHECK(fixture.version() == 2);
+  CHECK(fixture.Theta(0) == changed);
+  CHECK(fixture.Theta(2) != before);
 }
 
 TEST_CASE("a_fragment_steps_as_the_whole_model_does") {
-  ServerStory parts, whole;
+  ServerFixture parts, whole;
   Initialize(parts, 2);
   Initialize(whole, 1);
   PushShards(whole, whole.By(0, 0), {0, 1, 2}, 0.5);
@@ -76,21 +76,21 @@ TEST_CASE("a_fragment_steps_as_the_whole_model_does") {
 }
 
 TEST_CASE("a_round_waits_for_all_shards_of_its_fragment") {
-  ServerStory story;
-  Initialize(story, 2);
-  PushShards(story, story.By(0, 0), {0}, 1);
-  story.Commit(1, {{story.By(0, 0), 1.0}});
-  story.Sync();
-  CHECK(story.version() == 0);
+  ServerFixture fixture;
+  Initialize(fixture, 2);
+  PushShards(fixture, fixture.By(0, 0), {0}, 1);
+  fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
+  fixture.Sync();
+  CHECK(fixture.version() == 0);
 }
 
 TEST_CASE("statistics_are_of_the_fragments_layers") {
-  ServerStory story;
-  Initialize(story, 2);
-  PushShards(story, story.By(0, 0), {0, 1}, 1);
-  story.told.clear();
-  story.Says(CollectStatistics{kJob, 1, {story.By(0, 0)}});
-  const auto told = story.Told<Statistics>();
+  ServerFixture fixture;
+  Initialize(fixture, 2);
+  PushShards(fixture, fixture.By(0, 0), {0, 1}, 1);
+  fixture.told.clear();
+  fixture.Says(CollectStatistics{kJob, 1, {fixture.By(0, 0)}});
+  const auto told = fixture.Told<Statistics>();
   REQUIRE(told.size() == 1);
   REQUIRE(told[0].layers.size() == 1);
   CHECK(told[0].layers[0].layer == 0);
@@ -98,56 +98,57 @@ TEST_CASE("statistics_are_of_the_fragments_layers") {
 }
 
 TEST_CASE("a_passed_turn_makes_a_version_that_changes_nothing") {
-  ServerStory story;
-  Initialize(story, 2);
-  PushShards(story, story.By(0, 0), {0, 1}, 1);
-  story.Commit(1, {{story.By(0, 0), 1.0}});  // there is a momentum now
-  story.Sync();
-  const auto before = story.AllTheta();
-  story.Commit(2, {});
-  story.Commit(3, {});
-  story.Sync();
-  story.Commit(3, {});
-  story.Sync();
-  CHECK(story.version() == 3);
-  CHECK(story.AllTheta() == before);
+  ServerFixture fixture;
+  Initialize(fixture, 2);
+  PushShards(fixture, fixture.By(0, 0), {0, 1}, 1);
+  fixture.Commit(1, {{fixture.By(0, 0), 1.0}});  // there is a momentum now
+  fixture.Sync();
+  const auto before = fixture.AllTheta();
+  fixture.Commit(2, {});
+  fixture.Commit(3, {});
+  fixture.Sync();
+  fixture.Commit(3, {});
+  fixture.Sync();
+  CHECK(fixture.version() == 3);
+  CHECK(fixture.AllTheta() == before);
 }
 
 TEST_CASE("a_replay_and_a_snapshot_between_two_fragments_give_the_same_bits") {
   const int64_t snapshot_every = GENERATE(0, 1, 2);
-  ServerStory story;
-  Initialize(story, 2, snapshot_every);
-  PushShards(story, story.By(0, 0), {0, 1}, 0.25);
-  PushShards(story, story.By(1, 1), {2}, 0.75);  // of the next turn, staged before this one
-  story.Commit(1, {{story.By(0, 0), 1.0}});
-  story.Sync();
-  story.Crash();
-  CHECK(story.version() == 1);
-  story.Assign({{0, 0, 4}, {1, 0, 2}, {2, 1, 3}}, snapshot_every);
-  story.Commit(2, {{story.By(1, 1), 1.0}});
-  story.Sync();
-  CHECK(story.version() == 2);
-  const auto after = story.AllTheta();
-  story.Crash();
-  CHECK(story.version() == 2);
-  CHECK(story.AllTheta() == after);
+  ServerFixture fixture;
+  Initialize(fixture, 2, snapshot_every);
+  PushShards(fixture, fixture.By(0, 0), {0, 1}, 0.25);
+  PushShards(fixture, fixture.By(1, 1), {2}, 0.75);  // of the next turn, staged before this one
+  fixture.Commit(1, {{fixture.By(0, 0), 1.0}});
+  fixture.Sync();
+  fixture.Crash();
+  CHECK(fixture.version() == 1);
+  fixture.Assign({{0, 0, 4}, {1, 0, 2}, {2, 1, 3}}, snapshot_every);
+  fixture.Commit(2, {{fixture.By(1, 1), 1.0}});
+  fixture.Sync();
+  CHECK(fixture.version() == 2);
+  const auto after = fixture.AllTheta();
+  fixture.Crash();
+  CHECK(fixture.version() == 2);
+  CHECK(fixture.AllTheta() == after);
 }
 
 // An island that adopts versions by steps where it can.
 struct Puller {
-  explicit Puller(ServerStory& server) : story(server) {}
+  explicit Puller(ServerFixture& server) : fixture(server) {}
 
   std::optional<std::vector<float>> Pull(Version version, ShardId shard, int32_t slot) {
-    story.Do(PullAsked{kJob, version, shard, ++token, 0, 0, slot});
-    const auto reply = story.replies.find(token);
-    if (reply == story.replies.end()) {
-      const PullRefusal refusal = story.refusals.at(token).refusal;
-      INFO("version " << version << ", shard " << shard << ": " << story.refusals.at(token).reason);
+    fixture.Do(PullAsked{kJob, version, shard, ++token, 0, 0, slot});
+    const auto reply = fixture.replies.find(token);
+    if (reply == fixture.replies.end()) {
+      const PullRefusal refusal = fixture.refusals.at(token).refusal;
+      INFO("version " << version << ", shard " << shard << ": "
+                      << fixture.refusals.at(token).reason);
       REQUIRE(refusal == PullRefusal::kUnknown);
       return std::nullopt;
     }
     std::vector<float> values(reply->second.values.begin(), reply->second.values.end());
-    story.replies.clear();  // they are leases
+    fixture.replies.clear();  // they are leases
     return values;
   }
   void Adopt(Version version) {
@@ -169,7 +170,7 @@ struct Puller {
     held = version;
   }
 
-  ServerStory& story;
+  ServerFixture& fixture;
   std::vector<OwnedShard> shards = {{0, 0, 4}, {1, 0, 2}, {2, 1, 3}};
   std::map<ShardId, std::vector<float>> base;
   Version held = kNoVersion;
@@ -179,23 +180,23 @@ struct Puller {
 
 TEST_CASE("islands_that_add_steps_have_what_is_served_whatever_turns_they_missed") {
   const bool crashes = GENERATE(false, true);
-  ServerStory story;
-  story.outer.pull_encoding = Encoding::kInt4;
-  Initialize(story, 2, crashes ? 3 : 0);
-  Puller always(story), seldom(story);
+  ServerFixture fixture;
+  fixture.outer.pull_encoding = Encoding::kInt4;
+  Initialize(fixture, 2, crashes ? 3 : 0);
+  Puller always(fixture), seldom(fixture);
   always.Adopt(0);
   seldom.Adopt(0);
   for (Version version = 1; version <= 12; ++version) {
     const bool passed = version % 5 == 0;
-    const ContributionId by = story.By(0, version - 1);
+    const ContributionId by = fixture.By(0, version - 1);
     const float value = 0.1F * static_cast<float>(version);
-    if (!passed) PushShards(story, by, version % 2 == 1 ? Ids{0, 1} : Ids{2}, value);
-    story.Commit(version, passed ? std::vector<RoundTerm>() : std::vector<RoundTerm>{{by, 1.0}});
-    story.Sync();
-    REQUIRE(story.version() == version);
+    if (!passed) PushShards(fixture, by, version % 2 == 1 ? Ids{0, 1} : Ids{2}, value);
+    fixture.Commit(version, passed ? std::vector<RoundTerm>() : std::vector<RoundTerm>{{by, 1.0}});
+    fixture.Sync();
+    REQUIRE(fixture.version() == version);
     if (crashes && version % 4 == 0) {
-      story.Crash();
-      story.Assign(always.shards, 3);
+      fixture.Crash();
+      fixture.Assign(always.shards, 3);
     }
     always.Adopt(version);
     if (version % 3 == 0) seldom.Adopt(version);
@@ -207,18 +208,18 @@ TEST_CASE("islands_that_add_steps_have_what_is_served_whatever_turns_they_missed
 }
 
 TEST_CASE("a_passed_turn_leaves_parameters_as_they_are_and_brings_what_was_rounded_away") {
-  ServerStory story;
-  story.outer.pull_encoding = Encoding::kInt4;
-  Initialize(story, 2);
-  Puller island(story);
-  PushShards(story, story.By(0, 0), {0, 1}, 1);
-  story.Push(story.Id(1, 0, 0), {1.0F, 0.3F, -0.7F, 0.2F});
-  story.Push(story.Id(1, 0, 1), {0.9F, -0.35F});
-  story.Sync();
-  story.Commit(1, {{story.By(0, 0), 0.5}, {story.By(1, 0), 0.5}});
-  story.Sync();
-  story.Commit(2, {});
-  story.Sync();
+  ServerFixture fixture;
+  fixture.outer.pull_encoding = Encoding::kInt4;
+  Initialize(fixture, 2);
+  Puller island(fixture);
+  PushShards(fixture, fixture.By(0, 0), {0, 1}, 1);
+  fixture.Push(fixture.Id(1, 0, 0), {1.0F, 0.3F, -0.7F, 0.2F});
+  fixture.Push(fixture.Id(1, 0, 1), {0.9F, -0.35F});
+  fixture.Sync();
+  fixture.Commit(1, {{fixture.By(0, 0), 0.5}, {fixture.By(1, 0), 0.5}});
+  fixture.Sync();
+  fixture.Commit(2, {});
+  fixture.Sync();
   const auto error = [&](Version version) {
     const auto theta = *island.Pull(version, 0, kPullTheta);
     const auto served = *island.Pull(version, 0, kPullServed);
@@ -230,8 +231,8 @@ TEST_CASE("a_passed_turn_leaves_parameters_as_they_are_and_brings_what_was_round
   };
   const float before = error(2);
   const auto theta = *island.Pull(2, 0, kPullTheta);
-  story.Commit(3, {});
-  story.Sync();
+  fixture.Commit(3, {});
+  fixture.Sync();
   CHECK(*island.Pull(3, 0, kPullTheta) == theta);
   CHECK(before > 0);
   CHECK(error(3) < 0.2F * before);

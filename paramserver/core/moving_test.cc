@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <utility>
 
-#include "paramserver/core/server_story.h"
+#include "paramserver/core/server_fixture.h"
 
 namespace atl::ps {
 namespace {
@@ -11,21 +11,21 @@ namespace {
 const OwnedShard kMoved{1, 0, 2};
 
 // A giver at version 1 that holds all shards.
-void TrainTwoVersions(ServerStory& story) {
-  story.Assign();
+void TrainTwoVersions(ServerFixture& fixture) {
+  fixture.Assign();
   for (const Version version : {0, 1}) {
-    const ContributionId by = story.By(0, version - 1);
-    story.PushAll(by, static_cast<uint64_t>(version) + 1);
-    story.Sync();
-    story.Commit(version, {{by, 1.0}});
-    story.Sync();
+    const ContributionId by = fixture.By(0, version - 1);
+    fixture.PushAll(by, static_cast<uint64_t>(version) + 1);
+    fixture.Sync();
+    fixture.Commit(version, {{by, 1.0}});
+    fixture.Sync();
   }
 }
 
 ReceiveShards Receive(bool fill = false) {
   ReceiveShards message{kJob, 1, 1, {{kMoved, "giver", "", fill}}};
-  message.newest = {kJob, 1, {{ServerStory::By(0, 0), 1.0}}, {}};
-  message.decided = {ServerStory::By(0, kNoVersion), ServerStory::By(0, 0)};
+  message.newest = {kJob, 1, {{ServerFixture::By(0, 0), 1.0}}, {}};
+  message.decided = {ServerFixture::By(0, kNoVersion), ServerFixture::By(0, 0)};
   return message;
 }
 
@@ -36,7 +36,7 @@ AssignShards Placed(std::vector<OwnedShard> shards) {
 }
 
 // Answers what the receiver requests; whole answers come from the giver.
-void Deliver(ServerStory& giver, ServerStory& receiver) {
+void Deliver(ServerFixture& giver, ServerFixture& receiver) {
   while (!receiver.fetches.empty()) {
     const FetchPart fetch = receiver.fetches.front();
     receiver.fetches.erase(receiver.fetches.begin());
@@ -51,10 +51,10 @@ void Deliver(ServerStory& giver, ServerStory& receiver) {
 }
 
 TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
-  ServerStory stays, giver, receiver;
+  ServerFixture stays, giver, receiver;
   OuterSpec outer;
   outer.optimizer = GENERATE("sgd", "nesterov", "adam_age", "delayed_nesterov");
-  for (ServerStory* story : {&stays, &giver, &receiver}) story->outer = outer;
+  for (ServerFixture* fixture : {&stays, &giver, &receiver}) fixture->outer = outer;
   TrainTwoVersions(stays);
   TrainTwoVersions(giver);
   ReceiveShards receive = Receive();
@@ -68,29 +68,29 @@ TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
   REQUIRE(received[0].shards == std::vector<ShardId>{kMoved.shard});
   REQUIRE(receiver.Theta(kMoved.shard).empty());  // it holds it from the assignment on
   receiver.Crash();
-  for (ServerStory* story : {&giver, &receiver}) {
-    AssignShards placed = story == &receiver ? Placed({kMoved}) : Placed({{0, 0, 4}, {2, 1, 3}});
+  for (ServerFixture* fixture : {&giver, &receiver}) {
+    AssignShards placed = fixture == &receiver ? Placed({kMoved}) : Placed({{0, 0, 4}, {2, 1, 3}});
     placed.charter.spec.outer = outer;
-    story->Says(placed);
-    story->Sync();
+    fixture->Says(placed);
+    fixture->Sync();
   }
   REQUIRE(receiver.Theta(kMoved.shard) == stays.Theta(kMoved.shard));
   REQUIRE(giver.Theta(kMoved.shard).empty());
   receiver.Crash();
-  for (ServerStory* story : {&stays, &receiver}) {
-    story->Push(story->Id(0, 1, kMoved.shard), {3, -1});
-    if (story == &stays) story->Push(story->Id(0, 1, 0), {1, 1, 1, 1});
-    if (story == &stays) story->Push(story->Id(0, 1, 2), {1, 1, 1});
-    story->Sync();
-    story->Commit(2, {{story->By(0, 1), 1.0}});
-    story->Sync();
+  for (ServerFixture* fixture : {&stays, &receiver}) {
+    fixture->Push(fixture->Id(0, 1, kMoved.shard), {3, -1});
+    if (fixture == &stays) fixture->Push(fixture->Id(0, 1, 0), {1, 1, 1, 1});
+    if (fixture == &stays) fixture->Push(fixture->Id(0, 1, 2), {1, 1, 1});
+    fixture->Sync();
+    fixture->Commit(2, {{fixture->By(0, 1), 1.0}});
+    fixture->Sync();
   }
   REQUIRE(receiver.version() == 2);
   REQUIRE(receiver.Theta(kMoved.shard) == stays.Theta(kMoved.shard));  // all slots came along
 }
 
 TEST_CASE("a_filled_shard_has_its_parameters_and_no_momentum") {
-  ServerStory giver, receiver;
+  ServerFixture giver, receiver;
   TrainTwoVersions(giver);
   const PushId fill{kJob, 0, 1, 1, FillBase(1), kMoved.shard};
   const std::vector<float> theta = giver.Theta(kMoved.shard);
@@ -110,7 +110,7 @@ TEST_CASE("a_filled_shard_has_its_parameters_and_no_momentum") {
 }
 
 TEST_CASE("what_was_not_received_cannot_be_assigned") {
-  ServerStory giver, receiver;
+  ServerFixture giver, receiver;
   TrainTwoVersions(giver);
   receiver.Says(Receive());
   receiver.Says(Placed({kMoved}));
@@ -119,7 +119,7 @@ TEST_CASE("what_was_not_received_cannot_be_assigned") {
 }
 
 TEST_CASE("late_orders_from_before_a_move_change_nothing") {
-  ServerStory giver, receiver;
+  ServerFixture giver, receiver;
   TrainTwoVersions(giver);
   giver.Says(Placed({{0, 0, 4}}));
   giver.Sync();
@@ -133,7 +133,7 @@ TEST_CASE("late_orders_from_before_a_move_change_nothing") {
 }
 
 TEST_CASE("what_was_staged_of_a_shard_that_has_left_is_not_announced_when_it_is_back") {
-  ServerStory giver;
+  ServerFixture giver;
   TrainTwoVersions(giver);
   giver.Push(giver.Id(0, 1, kMoved.shard), {3, -1});
   giver.Sync();
@@ -146,7 +146,7 @@ TEST_CASE("what_was_staged_of_a_shard_that_has_left_is_not_announced_when_it_is_
 }
 
 TEST_CASE("late_orders_from_before_a_removal_do_not_bring_the_job_back") {
-  ServerStory giver;
+  ServerFixture giver;
   TrainTwoVersions(giver);
   giver.Says(Placed({{0, 0, 4}}));
   giver.Sync();
@@ -160,7 +160,7 @@ TEST_CASE("late_orders_from_before_a_removal_do_not_bring_the_job_back") {
 }
 
 TEST_CASE("a_round_that_comes_first_makes_received_parts_useless") {
-  ServerStory giver, receiver;
+  ServerFixture giver, receiver;
   TrainTwoVersions(giver);
   receiver.Says(Receive());
   Deliver(giver, receiver);

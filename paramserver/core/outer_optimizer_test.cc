@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/protocol/outer_optimizer.h"
-#include "paramserver/core/server_story.h"
+#include "paramserver/core/server_fixture.h"
 
 namespace atl::ps {
 namespace {
@@ -24,13 +24,13 @@ OuterSpec Named(const std::string& optimizer) {
 }
 
 // Version 0 and two rounds.
-void Train(ServerStory& server) {
+void Train(ServerFixture& server) {
   for (int version = 0; version < 3; ++version) {
-    const ContributionId by = ServerStory::By(0, version - 1);
+    const ContributionId by = ServerFixture::By(0, version - 1);
     Rng rng(7, static_cast<uint64_t>(version));
     std::vector<float> values(static_cast<size_t>(kMoved.elements));
     for (float& value : values) value = static_cast<float>(rng.Normal());
-    server.Push(ServerStory::Id(0, version - 1, kMoved.shard), values);
+    server.Push(ServerFixture::Id(0, version - 1, kMoved.shard), values);
     server.Sync();
     server.Commit(version, {{by, 1.0}});
     server.Sync();
@@ -40,7 +40,7 @@ void Train(ServerStory& server) {
 TEST_CASE("every_optimizer_of_the_table_is_made_and_moves_the_parameters") {
   for (const OuterOptimizerInfo& info : OuterOptimizers()) {
     INFO(info.name);
-    ServerStory server(1 << 20);
+    ServerFixture server(1 << 20);
     server.Says(With(Named(info.name)));
     server.Sync();
     Train(server);
@@ -54,7 +54,7 @@ TEST_CASE("every_optimizer_of_the_table_is_made_and_moves_the_parameters") {
 }
 
 TEST_CASE("an_assignment_of_another_optimizer_is_refused_once_there_is_a_version") {
-  ServerStory server(1 << 20);
+  ServerFixture server(1 << 20);
   server.Says(With(Named("nesterov")));
   server.Sync();
   Train(server);
@@ -67,15 +67,15 @@ TEST_CASE("an_assignment_of_another_optimizer_is_refused_once_there_is_a_version
 }
 
 TEST_CASE("a_round_with_a_step_of_its_own_uses_its_rate_its_weights_and_the_reference_slot") {
-  ServerStory server(1 << 20);
+  ServerFixture server(1 << 20);
   server.Says(With(Named("nesterov")));
   server.Sync();
   Train(server);
   const std::vector<float> before = server.Theta(kMoved.shard);
   const std::vector<float> ones(static_cast<size_t>(kMoved.elements), 1.0f);
-  server.Push(ServerStory::Id(0, 2, kMoved.shard), ones);
+  server.Push(ServerFixture::Id(0, 2, kMoved.shard), ones);
   server.Sync();
-  CommitRound wrong{kJob, 3, {{ServerStory::By(0, 2), 1.0}}, {}};
+  CommitRound wrong{kJob, 3, {{ServerFixture::By(0, 2), 1.0}}, {}};
   wrong.step.layers = {{0, {1, 2}, 0}};  // two weights of one term
   server.Told<ServerFault>();
   server.Says(wrong);

@@ -5,7 +5,7 @@
 
 #include "common/net/tensor_types.h"
 #include "kernels/add_delta.h"
-#include "paramserver/core/server_story.h"
+#include "paramserver/core/server_fixture.h"
 
 namespace atl::ps {
 namespace {
@@ -29,29 +29,29 @@ std::vector<uint32_t> BitsOf(const std::vector<float>& words) {
 // A server, and an island that pulls each version's step.
 struct Island {
   explicit Island(Encoding pulls, int64_t snapshot_every = 0) : encoding(pulls) {
-    story.outer.pull_encoding = pulls;
-    story.Assign({{0, 0, kElements}}, snapshot_every);
-    story.Push(story.Id(0, -1, 0), Drawn(1));
-    story.Sync();
-    story.Commit(0, {{story.By(0, -1), 1.0}});
-    story.Sync();
+    fixture.outer.pull_encoding = pulls;
+    fixture.Assign({{0, 0, kElements}}, snapshot_every);
+    fixture.Push(fixture.Id(0, -1, 0), Drawn(1));
+    fixture.Sync();
+    fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
+    fixture.Sync();
     base = *Pulls(kPullServed);
   }
   void Round(uint64_t seed) {
-    story.Push(story.Id(0, version, 0), Drawn(seed));
-    story.Sync();
+    fixture.Push(fixture.Id(0, version, 0), Drawn(seed));
+    fixture.Sync();
     ++version;
-    story.Commit(version, {{story.By(0, version - 1), 1.0}});
-    story.Sync();
+    fixture.Commit(version, {{fixture.By(0, version - 1), 1.0}});
+    fixture.Sync();
   }
   // nullopt: refused.
   std::optional<std::vector<float>> Pulls(int32_t slot, int64_t begin = 0, int64_t elements = 0) {
     PullAsked asked{kJob, version, 0, ++token, begin, elements, slot};
-    story.Do(asked);
-    const auto reply = story.replies.find(token);
-    if (reply == story.replies.end()) return std::nullopt;
+    fixture.Do(asked);
+    const auto reply = fixture.replies.find(token);
+    if (reply == fixture.replies.end()) return std::nullopt;
     std::vector<float> values(reply->second.values.begin(), reply->second.values.end());
-    story.replies.clear();  // they are leases
+    fixture.replies.clear();  // they are leases
     return values;
   }
   void AddsStep(std::span<const float> words) {
@@ -59,7 +59,7 @@ struct Island {
     AddDelta({words.data(), encoding, kElements}, base, base, pool);
   }
   const Encoding encoding;
-  ServerStory story;
+  ServerFixture fixture;
   Version version = 0;
   Token token = 1'000'000;
   std::vector<float> base;
@@ -112,7 +112,7 @@ TEST_CASE("a crash changes no bit of what is served, with and without a snapshot
   for (int round = 1; round <= rounds; ++round) {
     for (Island* island : {&steady, &crashed}) island->Round(static_cast<uint64_t>(round));
   }
-  crashed.story.Crash();
+  crashed.fixture.Crash();
   for (Island* island : {&steady, &crashed}) island->Round(99);
   REQUIRE(*steady.Pulls(kPullServed) == *crashed.Pulls(kPullServed));
   REQUIRE(*steady.Pulls(kPullTheta) == *crashed.Pulls(kPullTheta));
@@ -130,8 +130,8 @@ TEST_CASE("an ended job serves what islands hold") {
   Island island(Encoding::kInt4);
   island.Round(3);
   const auto served = island.Pulls(kPullServed);
-  island.story.Says(EndJob{kJob});
-  island.story.Sync();
+  island.fixture.Says(EndJob{kJob});
+  island.fixture.Sync();
   REQUIRE(*island.Pulls(kPullServed) == *served);
   REQUIRE(*island.Pulls(kPullTheta) == *served);
 }

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "paramserver/core/server_story.h"
+#include "paramserver/core/server_fixture.h"
 
 namespace atl::ps {
 namespace {
@@ -10,115 +10,116 @@ namespace {
 // Version 0 is committed and the pushes of version 1 are durable. Arithmetic waits to be requested.
 struct Round {
   explicit Round(bool in_parts) {
-    story.Assign();
-    story.PushAll(story.By(0, -1), /*seed=*/1);
-    story.Sync();
-    story.Commit(0, {{story.By(0, -1), 1.0}});
-    story.Sync();
+    fixture.Assign();
+    fixture.PushAll(fixture.By(0, -1), /*seed=*/1);
+    fixture.Sync();
+    fixture.Commit(0, {{fixture.By(0, -1), 1.0}});
+    fixture.Sync();
     for (IslandId island = 0; island < 2; ++island) {
       for (ShardId shard = 0; shard < 3; ++shard) {
         Rng rng(10 + island, static_cast<uint64_t>(shard));
         std::vector<float> values(std::vector<size_t>{4, 2, 3}[static_cast<size_t>(shard)]);
         for (float& value : values) value = static_cast<float>(rng.Normal());
-        story.Push(story.Id(island, 0, shard), values);
+        fixture.Push(fixture.Id(island, 0, shard), values);
       }
     }
-    story.Sync();
-    story.told.clear();
-    story.in_parts = in_parts;
+    fixture.Sync();
+    fixture.told.clear();
+    fixture.in_parts = in_parts;
   }
   void Commits() {
-    story.Commit(1, {{story.By(0, 0), 0.5}, {story.By(1, 0), 0.5}});
-    story.Sync();
+    fixture.Commit(1, {{fixture.By(0, 0), 0.5}, {fixture.By(1, 0), 0.5}});
+    fixture.Sync();
   }
   std::vector<float> Theta() const {
     std::vector<float> all;
     for (const ShardId shard : {0, 1, 2}) {
-      for (const float value : story.Theta(shard)) all.push_back(value);
+      for (const float value : fixture.Theta(shard)) all.push_back(value);
     }
     return all;
   }
-  ServerStory story;
+  ServerFixture fixture;
 };
 
 TEST_CASE("a round is applied a part at a time, and nothing of it is seen before all is done") {
   Round whole(/*in_parts=*/false), parts(/*in_parts=*/true);
   whole.Commits();
   parts.Commits();
-  ServerStory& story = parts.story;
+  ServerFixture& fixture = parts.fixture;
   for (int part = 0; part < 3; ++part) {
-    REQUIRE(story.version() == 0);
-    REQUIRE(story.Told<RoundApplied>().empty());
+    REQUIRE(fixture.version() == 0);
+    REQUIRE(fixture.Told<RoundApplied>().empty());
     // The first shards have other bits already.
-    const Token stepped = story.Pull(0, 0), not_yet = story.Pull(0, 2);
-    REQUIRE(story.replies.contains(not_yet));
-    REQUIRE(story.replies.contains(stepped) == (part == 0));
-    if (part > 0) REQUIRE(story.refusals.at(stepped).refusal == PullRefusal::kNotYet);
-    story.Turn(Tick{});
+    const Token stepped = fixture.Pull(0, 0), not_yet = fixture.Pull(0, 2);
+    REQUIRE(fixture.replies.contains(not_yet));
+    REQUIRE(fixture.replies.contains(stepped) == (part == 0));
+    if (part > 0) REQUIRE(fixture.refusals.at(stepped).refusal == PullRefusal::kNotYet);
+    fixture.Turn(Tick{});
   }
-  REQUIRE(story.version() == 1);
-  REQUIRE(story.Told<RoundApplied>().size() == 1);
+  REQUIRE(fixture.version() == 1);
+  REQUIRE(fixture.Told<RoundApplied>().size() == 1);
   REQUIRE(parts.Theta() == whole.Theta());
 }
 
 TEST_CASE("heartbeats go out and pushes are taken between two parts of a round") {
   Round round(/*in_parts=*/true);
-  ServerStory& story = round.story;
+  ServerFixture& fixture = round.fixture;
   round.Commits();
-  story.told.clear();
-  story.Wait(kHeartbeatInterval);
-  REQUIRE(story.Told<ServerHeartbeat>().size() == 1);
-  REQUIRE(story.version() == 0);
-  const Token push = story.Push(story.Id(5, 0, 0), {1, 2, 3, 4});
-  story.Sync();
-  REQUIRE(story.Answered(push, PushStatus::kStaged));
-  REQUIRE(story.version() == 0);
+  fixture.told.clear();
+  fixture.Wait(kHeartbeatInterval);
+  REQUIRE(fixture.Told<ServerHeartbeat>().size() == 1);
+  REQUIRE(fixture.version() == 0);
+  const Token push = fixture.Push(fixture.Id(5, 0, 0), {1, 2, 3, 4});
+  fixture.Sync();
+  REQUIRE(fixture.Answered(push, PushStatus::kStaged));
+  REQUIRE(fixture.version() == 0);
 }
 
 TEST_CASE("a crash between two parts of a round costs nothing: the log has it") {
   Round whole(/*in_parts=*/false), parts(/*in_parts=*/true);
   whole.Commits();
   parts.Commits();
-  parts.story.Turn(Tick{});
-  parts.story.Crash();
-  REQUIRE(parts.story.version() == 1);
+  parts.fixture.Turn(Tick{});
+  parts.fixture.Crash();
+  REQUIRE(parts.fixture.version() == 1);
   REQUIRE(parts.Theta() == whole.Theta());
 }
 
 TEST_CASE("the end of a job and its removal wait for no part") {
   Round round(/*in_parts=*/true);
-  ServerStory& story = round.story;
+  ServerFixture& fixture = round.fixture;
   round.Commits();
-  story.Turn(Tick{});
+  fixture.Turn(Tick{});
   SECTION("the end comes when the round is applied") {
-    story.Says(EndJob{kJob});
-    story.Turn(Tick{});
-    story.Turn(Tick{});
-    REQUIRE(story.version() == 1);
-    REQUIRE(story.Told<RoundApplied>().size() == 1);
+    fixture.Says(EndJob{kJob});
+    fixture.Turn(Tick{});
+    fixture.Turn(Tick{});
+    REQUIRE(fixture.version() == 1);
+    REQUIRE(fixture.Told<RoundApplied>().size() == 1);
   }
   SECTION("removal at once") {
-    story.Says(RemoveJob{kJob});
-    REQUIRE(story.asked_erasures.size() == 1);
-    story.Turn(Tick{});
-    REQUIRE(story.version() == kNoVersion);
+    fixture.Says(RemoveJob{kJob});
+    REQUIRE(fixture.asked_erasures.size() == 1);
+    fixture.Turn(Tick{});
+    REQUIRE(fixture.version() == kNoVersion);
   }
 }
 
 TEST_CASE("statistics are made a part at a time, once for repeated requests") {
   Round whole(/*in_parts=*/false), parts(/*in_parts=*/true);
   const auto ask = [](Round& round) {
-    round.story.Says(CollectStatistics{kJob, 1, {round.story.By(0, 0), round.story.By(1, 0)}});
+    round.fixture.Says(
+        CollectStatistics{kJob, 1, {round.fixture.By(0, 0), round.fixture.By(1, 0)}});
   };
   ask(whole);
-  const auto expected = whole.story.Told<Statistics>();
+  const auto expected = whole.fixture.Told<Statistics>();
   REQUIRE(expected.size() == 1);
   for (int part = 0; part < 3; ++part) {
-    REQUIRE(parts.story.Told<Statistics>().empty());
+    REQUIRE(parts.fixture.Told<Statistics>().empty());
     ask(parts);
-    parts.story.Turn(Tick{});
+    parts.fixture.Turn(Tick{});
   }
-  const auto told = parts.story.Told<Statistics>();
+  const auto told = parts.fixture.Told<Statistics>();
   REQUIRE(told.size() == 1);
   REQUIRE(told[0].layers.size() == expected[0].layers.size());
   for (size_t i = 0; i < told[0].layers.size(); ++i) {
@@ -128,13 +129,13 @@ TEST_CASE("statistics are made a part at a time, once for repeated requests") {
 
 TEST_CASE("statistics of a contribution that is dropped meanwhile are not made") {
   Round round(/*in_parts=*/true);
-  ServerStory& story = round.story;
-  story.Says(CollectStatistics{kJob, 1, {story.By(0, 0), story.By(1, 0)}});
-  story.Turn(Tick{});
-  story.Says(DropContributions{kJob, {story.By(1, 0)}, "its island has failed"});
-  for (int part = 0; part < 3; ++part) story.Turn(Tick{});
-  REQUIRE(story.Told<Statistics>().empty());
-  REQUIRE(story.Told<ServerFault>().empty());
+  ServerFixture& fixture = round.fixture;
+  fixture.Says(CollectStatistics{kJob, 1, {fixture.By(0, 0), fixture.By(1, 0)}});
+  fixture.Turn(Tick{});
+  fixture.Says(DropContributions{kJob, {fixture.By(1, 0)}, "its island has failed"});
+  for (int part = 0; part < 3; ++part) fixture.Turn(Tick{});
+  REQUIRE(fixture.Told<Statistics>().empty());
+  REQUIRE(fixture.Told<ServerFault>().empty());
 }
 
 }  // namespace

@@ -27,9 +27,9 @@ std::vector<LogRecord> SomeRecords() {
 }
 
 // A log in d/, written record by record: what was read from it is compared with what was written.
-class LogStory {
+class LogFixture {
  public:
-  explicit LogStory(int64_t segment_bytes = 1 << 20) { options_.segment_bytes = segment_bytes; }
+  explicit LogFixture(int64_t segment_bytes = 1 << 20) { options_.segment_bytes = segment_bytes; }
 
   void Write(const LogEnd& end, const std::vector<LogRecord>& records, size_t sync_every = 1) {
     writer_ = std::make_unique<LogWriter>(&disk, "d", end, options_);
@@ -83,47 +83,47 @@ class LogStory {
 
 TEST_CASE("records come back as they were, over segments and restarts") {
   for (const int64_t segment_bytes : {1, 300, 100000}) {
-    LogStory story(segment_bytes);
-    story.Write({}, SomeRecords());
-    REQUIRE(*story.Read() == 7);
-    REQUIRE(story.last.cut.empty());
-    REQUIRE((story.disk.Paths().size() == 7) == (segment_bytes == 1));
-    story.Write(story.last, SomeRecords());
-    REQUIRE(*story.Read() == 14);
-    REQUIRE(*story.Read(9) == 6);
+    LogFixture fixture(segment_bytes);
+    fixture.Write({}, SomeRecords());
+    REQUIRE(*fixture.Read() == 7);
+    REQUIRE(fixture.last.cut.empty());
+    REQUIRE((fixture.disk.Paths().size() == 7) == (segment_bytes == 1));
+    fixture.Write(fixture.last, SomeRecords());
+    REQUIRE(*fixture.Read() == 14);
+    REQUIRE(*fixture.Read(9) == 6);
   }
 }
 
 TEST_CASE("truncation removes whole segments that hold only old records") {
-  LogStory story(1);
-  story.Write({}, SomeRecords());
-  REQUIRE(story.writer().Truncate(4).ok());
-  REQUIRE(story.disk.Paths().size() == 4);
-  REQUIRE(*story.Read(4) == 4);
-  REQUIRE(story.writer().Truncate(100).ok());
-  REQUIRE(story.disk.Paths().size() == 1);  // it holds the numbering
-  REQUIRE(*story.Read(7) == 1);
+  LogFixture fixture(1);
+  fixture.Write({}, SomeRecords());
+  REQUIRE(fixture.writer().Truncate(4).ok());
+  REQUIRE(fixture.disk.Paths().size() == 4);
+  REQUIRE(*fixture.Read(4) == 4);
+  REQUIRE(fixture.writer().Truncate(100).ok());
+  REQUIRE(fixture.disk.Paths().size() == 1);  // it holds the numbering
+  REQUIRE(*fixture.Read(7) == 1);
 }
 
 TEST_CASE("a cut newest segment is read up to the cut and the rest is reported") {
-  LogStory whole;
+  LogFixture whole;
   whole.Write({}, SomeRecords());
   const std::vector<std::byte> bytes = whole.disk.Bytes(whole.newest());
   size_t before = 0;
   int at_boundaries = 0;
   for (size_t size = 0; size < bytes.size(); ++size) {
-    LogStory story;
-    story.Write({}, SomeRecords());
-    story.disk.Bytes(story.newest()).resize(size);
-    const auto read = story.Read();
+    LogFixture fixture;
+    fixture.Write({}, SomeRecords());
+    fixture.disk.Bytes(fixture.newest()).resize(size);
+    const auto read = fixture.Read();
     REQUIRE(read.ok());
     REQUIRE(*read < 7);
     REQUIRE(*read >= before);
     before = *read;
-    at_boundaries += story.last.cut.empty();
-    story.last.cut.clear();
-    REQUIRE(*story.Read() == before);  // it is mended
-    REQUIRE(story.last.cut.empty());
+    at_boundaries += fixture.last.cut.empty();
+    fixture.last.cut.clear();
+    REQUIRE(*fixture.Read() == before);  // it is mended
+    REQUIRE(fixture.last.cut.empty());
   }
   REQUIRE(at_boundaries == 7);  // after the head and after each record but the last
 }
@@ -131,19 +131,19 @@ TEST_CASE("a cut newest segment is read up to the cut and the rest is reported")
 TEST_CASE(
     "a flipped bit in what was durable is an error that names file and offset, never a record") {
   const size_t size = [] {
-    LogStory story;
-    story.Write({}, SomeRecords());
-    return story.disk.Bytes(story.newest()).size();
+    LogFixture fixture;
+    fixture.Write({}, SomeRecords());
+    return fixture.disk.Bytes(fixture.newest()).size();
   }();
   size_t errors = 0, tails = 0;
   for (size_t at = 0; at < size; ++at) {
-    LogStory story;
-    story.Write({}, SomeRecords());
-    story.disk.Bytes(story.newest())[at] ^= std::byte(1 << (at % 8));
-    const auto read = story.Read();
+    LogFixture fixture;
+    fixture.Write({}, SomeRecords());
+    fixture.disk.Bytes(fixture.newest())[at] ^= std::byte(1 << (at % 8));
+    const auto read = fixture.Read();
     if (read.ok()) {
       REQUIRE(*read == 6);  // only of the last record, for which nothing later vouches
-      REQUIRE_FALSE(story.last.cut.empty());
+      REQUIRE_FALSE(fixture.last.cut.empty());
       ++tails;
     } else {
       REQUIRE(read.status().message().find("d/log-00000000000000000001: damaged at offset ") == 0);
@@ -155,12 +155,12 @@ TEST_CASE(
 }
 
 TEST_CASE("damage in an older segment is an error, at every byte; so is a missing segment") {
-  LogStory whole(1);
+  LogFixture whole(1);
   whole.Write({}, SomeRecords());
   const std::string path = whole.disk.Paths()[2];
   const size_t size = whole.disk.Bytes(path).size();
   for (size_t at = 0; at < size; ++at) {
-    LogStory flipped(1), cut(1);
+    LogFixture flipped(1), cut(1);
     flipped.Write({}, SomeRecords());
     cut.Write({}, SomeRecords());
     flipped.disk.Bytes(path)[at] ^= std::byte(0x10);
@@ -173,26 +173,27 @@ TEST_CASE("damage in an older segment is an error, at every byte; so is a missin
 }
 
 TEST_CASE("unsynced records after a broken one are a torn tail, not damage") {
-  LogStory story;
-  story.Write({}, SomeRecords(), /*sync_every=*/100);
-  story.disk.Bytes(story.newest())[32 + 80] ^= std::byte(1);  // in the fields of the first record
-  REQUIRE(*story.Read() == 0);
-  REQUIRE(story.last.cut.find("cut ") != std::string::npos);
+  LogFixture fixture;
+  fixture.Write({}, SomeRecords(), /*sync_every=*/100);
+  fixture.disk.Bytes(fixture.newest())[32 + 80] ^=
+      std::byte(1);  // in the fields of the first record
+  REQUIRE(*fixture.Read() == 0);
+  REQUIRE(fixture.last.cut.find("cut ") != std::string::npos);
 }
 
 TEST_CASE("a full disk: rolled back, and written when there is room") {
-  LogStory story;
-  story.Write({}, SomeRecords());
-  const auto before = story.disk.Bytes(story.newest());
-  story.disk.space_bytes = static_cast<int64_t>(before.size()) + 70;
+  LogFixture fixture;
+  fixture.Write({}, SomeRecords());
+  const auto before = fixture.disk.Bytes(fixture.newest());
+  fixture.disk.space_bytes = static_cast<int64_t>(before.size()) + 70;
   const LogRecord record = SomeRecords()[2];
-  REQUIRE(story.writer().Append(8, record).code() == absl::StatusCode::kResourceExhausted);
-  REQUIRE(story.writer().Rollback().ok());
-  REQUIRE(story.disk.Bytes(story.newest()) == before);
-  story.disk.space_bytes = 1 << 20;
-  REQUIRE(story.writer().Append(8, record).ok());
-  REQUIRE(story.writer().Sync().ok());
-  REQUIRE(story.writer().synced() == 8);
+  REQUIRE(fixture.writer().Append(8, record).code() == absl::StatusCode::kResourceExhausted);
+  REQUIRE(fixture.writer().Rollback().ok());
+  REQUIRE(fixture.disk.Bytes(fixture.newest()) == before);
+  fixture.disk.space_bytes = 1 << 20;
+  REQUIRE(fixture.writer().Append(8, record).ok());
+  REQUIRE(fixture.writer().Sync().ok());
+  REQUIRE(fixture.writer().synced() == 8);
 }
 
 TEST_CASE("fields that are not a record are refused without taking memory for them") {
@@ -226,26 +227,26 @@ TEST_CASE("a_committed_record_of_format_3_reads_as_one_without_a_step") {
 
 TEST_CASE("a_flipped_bit_in_records_that_a_snapshot_contains_does_not_matter") {
   for (const int64_t segment_bytes : {1, 300, 100000}) {
-    LogStory story(segment_bytes);
+    LogFixture fixture(segment_bytes);
     std::vector<LogRecord> records = SomeRecords();
     const std::vector<LogRecord> newer(records.begin() + 5, records.end());
     records.resize(5);
-    story.Write({}, records);
-    const std::vector<std::string> older = story.disk.Paths();
-    REQUIRE(*story.Read() == 5);
-    story.Write(story.last, newer);
+    fixture.Write({}, records);
+    const std::vector<std::string> older = fixture.disk.Paths();
+    REQUIRE(*fixture.Read() == 5);
+    fixture.Write(fixture.last, newer);
     for (const std::string& path : older) {
-      const size_t size = story.disk.Bytes(path).size();
+      const size_t size = fixture.disk.Bytes(path).size();
       for (size_t byte = 0; byte < size; ++byte) {
-        story.disk.Bytes(path)[byte] ^= std::byte(4);
-        const auto read = story.ReadCovered(5);
+        fixture.disk.Bytes(path)[byte] ^= std::byte(4);
+        const auto read = fixture.ReadCovered(5);
         INFO(path << ", byte " << byte << ", segments of " << segment_bytes);
         REQUIRE(read.ok());
         CHECK(std::count(read->begin(), read->end(), 6) == 1);
         CHECK(read->back() == 7);
-        CHECK(story.last.next_sequence == 8);
-        CHECK_FALSE(story.ReadCovered(0).ok());  // it is damage where it is needed
-        story.disk.Bytes(path)[byte] ^= std::byte(4);
+        CHECK(fixture.last.next_sequence == 8);
+        CHECK_FALSE(fixture.ReadCovered(0).ok());  // it is damage where it is needed
+        fixture.disk.Bytes(path)[byte] ^= std::byte(4);
       }
     }
   }

@@ -20,9 +20,9 @@ constexpr Version kRounds = 7;
 // A server on a simulated disk, and a coordinator and workers that retry until they succeed, as the
 // real ones do. All rounds are decided beforehand, so every run that reaches the end must end with
 // the same bits.
-class DiskStory {
+class DiskFixture {
  public:
-  explicit DiskStory(uint64_t seed, Encoding encoding = Encoding::kFloat32)
+  explicit DiskFixture(uint64_t seed, Encoding encoding = Encoding::kFloat32)
       : disk(seed), encoding_(encoding) {
     Start();
   }
@@ -198,7 +198,7 @@ class DiskStory {
 TEST_CASE(
     "killed at any operation of the disk, the server loses nothing and ends with the same bits") {
   const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt8, Encoding::kTopK);
-  DiskStory uncrashed(0, encoding);
+  DiskFixture uncrashed(0, encoding);
   uncrashed.Run(kRounds);
   REQUIRE(uncrashed.version() == kRounds);
   const std::vector<float> expected = uncrashed.Theta();
@@ -207,24 +207,24 @@ TEST_CASE(
   for (int64_t die_at = 1; die_at <= operations; ++die_at) {
     for (uint64_t seed = 0; seed < 4; ++seed) {
       INFO("die_at " << die_at << " seed " << seed);
-      DiskStory story(seed, encoding);
-      story.disk.die_at = die_at;
-      story.Run(kRounds);
-      story.Crash();
+      DiskFixture fixture(seed, encoding);
+      fixture.disk.die_at = die_at;
+      fixture.Run(kRounds);
+      fixture.Crash();
       // And once more, while it recovers or soon after.
       Rng rng(seed, static_cast<uint64_t>(die_at));
-      story.disk.die_at = story.disk.operations + 1 + static_cast<int64_t>(rng.Below(20));
-      story.Run(kRounds);
-      story.Crash();
-      story.Run(kRounds);
-      REQUIRE(story.version() == kRounds);
-      REQUIRE(story.Theta() == expected);
+      fixture.disk.die_at = fixture.disk.operations + 1 + static_cast<int64_t>(rng.Below(20));
+      fixture.Run(kRounds);
+      fixture.Crash();
+      fixture.Run(kRounds);
+      REQUIRE(fixture.version() == kRounds);
+      REQUIRE(fixture.Theta() == expected);
     }
   }
 }
 
 TEST_CASE("killed at any operation of the disk, a job is there whole or removed for good") {
-  DiskStory whole(0);
+  DiskFixture whole(0);
   whole.Run(3);
   const std::vector<float> expected = whole.Theta();
   const int64_t before = whole.disk.operations;
@@ -238,50 +238,50 @@ TEST_CASE("killed at any operation of the disk, a job is there whole or removed 
   for (int64_t die_at = 1; die_at <= operations + 1; ++die_at) {
     for (uint64_t seed = 0; seed < 8; ++seed) {
       INFO("die_at " << die_at << " seed " << seed);
-      DiskStory story(seed);
-      story.Run(3);
-      story.disk.die_at = story.disk.operations + die_at;
-      story.Says(RemoveJob{kJob});
-      story.Work();
-      const bool told = !story.Told<JobRemoved>().empty();
+      DiskFixture fixture(seed);
+      fixture.Run(3);
+      fixture.disk.die_at = fixture.disk.operations + die_at;
+      fixture.Says(RemoveJob{kJob});
+      fixture.Work();
+      const bool told = !fixture.Told<JobRemoved>().empty();
       REQUIRE(told == (die_at >= operations));  // the last one is not waited for
-      story.disk.Restart();
-      story.Start();
-      if (story.version() != kNoVersion) {
+      fixture.disk.Restart();
+      fixture.Start();
+      if (fixture.version() != kNoVersion) {
         REQUIRE_FALSE(told);
-        REQUIRE(story.Theta() == expected);
+        REQUIRE(fixture.Theta() == expected);
         ++there;
       }
-      story.Says(RemoveJob{kJob});
-      story.Work();
-      REQUIRE(story.Told<JobRemoved>().size() == 1);
-      REQUIRE(story.disk.Paths().empty());
+      fixture.Says(RemoveJob{kJob});
+      fixture.Work();
+      REQUIRE(fixture.Told<JobRemoved>().size() == 1);
+      REQUIRE(fixture.disk.Paths().empty());
     }
   }
   REQUIRE(there > 0);
 }
 
 TEST_CASE("a disk that deletes nothing: that is said once a reason, and tried again") {
-  DiskStory story(0);
-  story.Run(2);
-  story.disk.die_at = story.disk.operations + 4;  // the mark is written, nothing is deleted
-  story.Says(RemoveJob{kJob});
-  for (int again = 0; again < 5; ++again) story.Work();
-  const auto faults = story.Told<ServerFault>();
+  DiskFixture fixture(0);
+  fixture.Run(2);
+  fixture.disk.die_at = fixture.disk.operations + 4;  // the mark is written, nothing is deleted
+  fixture.Says(RemoveJob{kJob});
+  for (int again = 0; again < 5; ++again) fixture.Work();
+  const auto faults = fixture.Told<ServerFault>();
   REQUIRE(faults.size() == 2);  // it died, and it is dead
   REQUIRE(faults[0].passing);
   REQUIRE(faults[0].reason.find("cannot be removed yet: ") == 0);
-  story.Start();
-  REQUIRE(story.notes ==
+  fixture.Start();
+  REQUIRE(fixture.notes ==
           std::vector<std::string>{"s/jobs/job-1: to be deleted, the job was removed"});
-  REQUIRE(story.version() == kNoVersion);
-  story.disk.die_at = std::numeric_limits<int64_t>::max();
-  story.Work();
-  REQUIRE(story.disk.Paths().empty());
+  REQUIRE(fixture.version() == kNoVersion);
+  fixture.disk.die_at = std::numeric_limits<int64_t>::max();
+  fixture.Work();
+  REQUIRE(fixture.disk.Paths().empty());
 }
 
 TEST_CASE("a damaged newest snapshot, at any byte, is put aside; the one before it does") {
-  DiskStory whole(0);
+  DiskFixture whole(0);
   whole.Run(kRounds);
   const std::vector<float> expected = whole.Theta();
   const auto snapshots = ListSnapshots(whole.disk, "s/jobs/job-1");
@@ -289,50 +289,50 @@ TEST_CASE("a damaged newest snapshot, at any byte, is put aside; the one before 
   const std::string newest = snapshots->front();
   const size_t size = whole.disk.Bytes(newest).size();
   for (size_t at = 0; at < 2 * size; ++at) {
-    DiskStory story(0);
-    story.Run(kRounds);
-    auto& bytes = story.disk.Bytes(newest);
+    DiskFixture fixture(0);
+    fixture.Run(kRounds);
+    auto& bytes = fixture.disk.Bytes(newest);
     if (at < size) {
       bytes[at] ^= std::byte(1 << (at % 8));
     } else {
       bytes.resize(at - size);
     }
-    REQUIRE(ReadSnapshotFile(story.disk, newest).status().code() == absl::StatusCode::kDataLoss);
+    REQUIRE(ReadSnapshotFile(fixture.disk, newest).status().code() == absl::StatusCode::kDataLoss);
     if (at % 16 != 0) continue;
-    story.Start();
-    REQUIRE(story.notes.size() == 1);
-    REQUIRE(story.notes[0].find(newest + ": damaged: ") == 0);
-    REQUIRE(story.Theta() == expected);
-    story.Run(kRounds + 4);  // later snapshots take its place
-    story.Crash();
-    REQUIRE(story.version() == kRounds + 4);
+    fixture.Start();
+    REQUIRE(fixture.notes.size() == 1);
+    REQUIRE(fixture.notes[0].find(newest + ": damaged: ") == 0);
+    REQUIRE(fixture.Theta() == expected);
+    fixture.Run(kRounds + 4);  // later snapshots take its place
+    fixture.Crash();
+    REQUIRE(fixture.version() == kRounds + 4);
   }
 }
 
 TEST_CASE(
     "a full disk: a fault says so, nothing is acknowledged, and it goes on when there is room") {
-  DiskStory story(0);
-  story.Run(2);
-  story.Told<PushStaged>();
-  story.disk.space_bytes = 0;
-  story.PushAll({0, 1, 1, 2});
-  story.Work();
-  const auto faults = story.Told<ServerFault>();
+  DiskFixture fixture(0);
+  fixture.Run(2);
+  fixture.Told<PushStaged>();
+  fixture.disk.space_bytes = 0;
+  fixture.PushAll({0, 1, 1, 2});
+  fixture.Work();
+  const auto faults = fixture.Told<ServerFault>();
   REQUIRE(faults.size() == 1);
   REQUIRE(faults[0].reason.find("no space left") != std::string::npos);
-  REQUIRE(story.Told<PushStaged>().empty());
-  story.Work();
-  story.disk.space_bytes = 1 << 20;
-  story.Work();
-  REQUIRE(story.Told<PushStaged>().size() == 2);
-  story.Run(5);
-  REQUIRE(story.version() == 5);
+  REQUIRE(fixture.Told<PushStaged>().empty());
+  fixture.Work();
+  fixture.disk.space_bytes = 1 << 20;
+  fixture.Work();
+  REQUIRE(fixture.Told<PushStaged>().size() == 2);
+  fixture.Run(5);
+  REQUIRE(fixture.version() == 5);
 }
 
 TEST_CASE("damage to one job's log is that job's fault and names the place; others are served") {
-  DiskStory story(0);
-  story.Run(1);
-  SimulatedFiles& disk = story.disk;
+  DiskFixture fixture(0);
+  fixture.Run(1);
+  SimulatedFiles& disk = fixture.disk;
   const auto copy = disk.Paths();
   ThreadPool pool(1);
   for (const std::string& path : copy) {
@@ -356,9 +356,9 @@ TEST_CASE("damage to one job's log is that job's fault and names the place; othe
 }
 
 TEST_CASE("a_damaged_job_whose_shards_are_filled_is_kept_aside_and_begins_anew") {
-  DiskStory story(0);
-  story.Run(1);
-  SimulatedFiles& disk = story.disk;
+  DiskFixture fixture(0);
+  fixture.Run(1);
+  SimulatedFiles& disk = fixture.disk;
   const std::string log = disk.Paths().front();
   const std::vector<std::byte> before = disk.Bytes(log);
   std::vector<std::byte> bytes = before;
@@ -392,14 +392,14 @@ TEST_CASE("a_damaged_job_whose_shards_are_filled_is_kept_aside_and_begins_anew")
 }
 
 TEST_CASE("a state that cannot be read now is no damage: the server does not start without it") {
-  DiskStory story(0);
-  story.Run(kRounds);
-  const std::vector<float> expected = story.Theta();
+  DiskFixture fixture(0);
+  fixture.Run(kRounds);
+  const std::vector<float> expected = fixture.Theta();
   ThreadPool pool(1);
-  for (const std::string& path : story.disk.Paths()) {
+  for (const std::string& path : fixture.disk.Paths()) {
     INFO(path);
-    story.disk.unreadable = path;
-    const auto recovered = RecoverState(story.disk, "s", {200, 1 << 20}, &pool);
+    fixture.disk.unreadable = path;
+    const auto recovered = RecoverState(fixture.disk, "s", {200, 1 << 20}, &pool);
     if (recovered.ok()) {  // an older snapshot, or a segment before the newest one
       REQUIRE(recovered->jobs.at(0).damage.empty());
       continue;
@@ -407,23 +407,23 @@ TEST_CASE("a state that cannot be read now is no damage: the server does not sta
     REQUIRE(absl::IsUnavailable(recovered.status()));
     REQUIRE(recovered.status().message().find(path + ": cannot read; start again") == 0);
   }
-  const auto newest = ListSnapshots(story.disk, "s/jobs/job-1");
-  story.disk.unreadable = newest->front();
-  REQUIRE_FALSE(RecoverState(story.disk, "s", {200, 1 << 20}, &pool).ok());
-  story.disk.unreadable.clear();
-  story.Start();
-  REQUIRE(story.version() == kRounds);
-  REQUIRE(story.Theta() == expected);
+  const auto newest = ListSnapshots(fixture.disk, "s/jobs/job-1");
+  fixture.disk.unreadable = newest->front();
+  REQUIRE_FALSE(RecoverState(fixture.disk, "s", {200, 1 << 20}, &pool).ok());
+  fixture.disk.unreadable.clear();
+  fixture.Start();
+  REQUIRE(fixture.version() == kRounds);
+  REQUIRE(fixture.Theta() == expected);
 }
 
 TEST_CASE("a whole record that does not fit the job is damage, and the server starts") {
-  DiskStory story(0);
-  story.Run(1);
-  LogWriter log(&story.disk, "s/jobs/job-2", {}, {200, 1 << 20});
+  DiskFixture fixture(0);
+  fixture.Run(1);
+  LogWriter log(&fixture.disk, "s/jobs/job-2", {}, {200, 1 << 20});
   REQUIRE(log.Append(1, CommittedRecord{5, {}, {}}).ok());
   REQUIRE(log.Sync().ok());
   ThreadPool pool(1);
-  const auto recovered = RecoverState(story.disk, "s", {200, 1 << 20}, &pool);
+  const auto recovered = RecoverState(fixture.disk, "s", {200, 1 << 20}, &pool);
   REQUIRE(recovered.ok());
   REQUIRE(recovered->jobs.size() == 2);
   REQUIRE(recovered->jobs[0].damage.empty());

@@ -292,7 +292,7 @@ bool AcceptsFlags(std::string_view bytes) {
   app.add_option("--data-root", roots);
   app.add_option("--memory-bytes", joined);
   app.add_option("--bytes-max", bytes_max);
-  const auto words = FlagsBeside(
+  const auto words = FlagsFromElsewhere(
       app, {"--listen=a"}, [](const char*) -> const char* { return nullptr; }, "worker.toml",
       std::string(bytes));
   if (!words.ok()) return false;

@@ -92,7 +92,7 @@ void Use(const v1::GroupReply& reply) {
   for (const auto& memory : reply.memory()) worker::FromWire(memory);
   worker::FromWire(reply.taken());
   worker::FromWire(reply.outer());
-  if (reply.has_inheritance()) worker::FromWire(reply.inheritance().leadership());
+  if (reply.has_handover()) worker::FromWire(reply.handover().leadership());
 }
 
 void Use(const v1::OuterCall& call) {
@@ -145,7 +145,7 @@ std::vector<std::string> GroupFrameSeeds() {
                "saves { save: 1 units { unit { " +
                shard +
                " begin: 0 end: 4 } elements: 4 } } "
-               "inheritance { leadership { island: 1 } } }",
+               "handover { leadership { island: 1 } } }",
            "save { save: 2 keep: 1 own { " + shard + " begin: 0 end: 4 } }",
            std::string("forget_saves { save: 1 }"),
        }) {

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <thread>
 
-#include "tests/island/group_story.h"
+#include "tests/island/group_fixture.h"
 #include "worker/runtime/compute_thread.h"
 #include "worker/runtime/island.h"
 #include "worker/runtime/testing/island_events.h"
@@ -54,7 +54,7 @@ class Place {
     island_ = std::make_unique<Island>(trainer_.get(), IslandOptions(),
                                        Island::Hooks{[this](Event e) { events.Post(e); }});
     spec_ = world.spec;
-    spec_.layout.island = IslandExtent::kWorker;
+    spec_.layout.island = IslandScope::kWorker;
     spec_.outer.push_encoding = encoding;
     facts_ = Does<Prepared>(Prepare{kJob, spec_}).facts;
     if (goes_on) return;
@@ -280,7 +280,7 @@ TEST_CASE("a staged version that something came between is adopted all the same"
     const int64_t ticket = device.island().StagingTicket();
     LayerGate().Close();
     device.Pulls(version);
-    LayerGate().AwaitHeldUp();
+    LayerGate().AwaitStall();
     device.island().CancelStaging();  // waits for no device
     CHECK(device.island().staging());
     LayerGate().Open();

@@ -6,14 +6,14 @@
 
 #include "absl/strings/match.h"
 #include "common/event_loop.h"
-#include "tests/island/group_story.h"
+#include "tests/island/group_fixture.h"
 
 namespace atl::worker {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kHeldUp = 60s;  // at most; a failing test releases its devices in the end
+constexpr auto kStall = 60s;  // at most; a failing test releases its devices in the end
 
 TEST_CASE("a plan at a step's end: no member gets it while another is still taking the step") {
   const World world;
@@ -23,7 +23,7 @@ TEST_CASE("a plan at a step's end: no member gets it while another is still taki
   EngineOptions options;
   options.before_word = [&](const std::string& device, const std::string&) {
     std::unique_lock lock(mutex);
-    if (device == "w3/0") changed.wait_for(lock, kHeldUp, [&] { return !slow; });
+    if (device == "w3/0") changed.wait_for(lock, kStall, [&] { return !slow; });
     return absl::OkStatus();
   };
   const auto set_slow = [&](bool now) {
@@ -69,7 +69,7 @@ class Cuts {
       changed_.notify_all();
       const auto cut = cuts_.find({device, from});
       if (cut == cuts_.end()) return absl::OkStatus();
-      changed_.wait_for(lock, kHeldUp, [this] { return !waits_; });
+      changed_.wait_for(lock, kStall, [this] { return !waits_; });
       cuts_.erase(cut);
       return absl::AbortedError("the test cuts it");
     };
@@ -94,7 +94,7 @@ class Cuts {
   // Until `device` takes the commit vote of `from`.
   void AwaitWord(const std::string& device, const std::string& from) {
     std::unique_lock lock(mutex_);
-    REQUIRE(changed_.wait_for(lock, kHeldUp, [&] { return asked_.contains({device, from}); }));
+    REQUIRE(changed_.wait_for(lock, kStall, [&] { return asked_.contains({device, from}); }));
   }
 
  private:
@@ -254,7 +254,7 @@ TEST_CASE(
   cuts.Cut("w1/0", "w2/0", /*later=*/true);
   absl::Status made;
   std::thread trains([&] { made = leader.trainer->Step(Batch(1), RateOf(1)).status(); });
-  const Instant until = SteadyNow() + kHeldUp;
+  const Instant until = SteadyNow() + kStall;
   while (other.Committed().taken.number == before && SteadyNow() < until) {
     std::this_thread::sleep_for(1ms);
   }

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/cpu/cpu.h"
-#include "tests/island/engine_story.h"
+#include "tests/island/engine_fixture.h"
 
 namespace atl::worker {
 namespace {

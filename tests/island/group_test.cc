@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "common/event_loop.h"
-#include "tests/island/group_story.h"
+#include "tests/island/group_fixture.h"
 
 namespace atl::worker {
 namespace {
@@ -192,7 +192,7 @@ TEST_CASE("all members say how fast their devices and messages are, each window 
 
 TEST_CASE("without a plan a worker trains on its first device, exactly as one device does") {
   World world;
-  world.spec.layout.island = IslandExtent::kWorker;
+  world.spec.layout.island = IslandScope::kWorker;
   Alone alone(world);
   TestWorker worker(world, "w1");
   REQUIRE(worker.trainer->InitialWeights().ok());
@@ -203,7 +203,7 @@ TEST_CASE("without a plan a worker trains on its first device, exactly as one de
 
 TEST_CASE("a worker alone whose data cannot be read for a while goes on where it was") {
   World world;
-  world.spec.layout.island = IslandExtent::kWorker;
+  world.spec.layout.island = IslandScope::kWorker;
   Alone alone(world);
   TestWorker worker(world, "w1");
   const auto sets_up = [&] { return worker.trainer->Configure(kJob, 1, IslandPlan()); };
@@ -318,9 +318,9 @@ TEST_CASE("what has come whole before a fetch was broken off is not fetched agai
   REQUIRE(group["w1"].trainer->InitialWeights().ok());
   GroupMember& member = *group["w1"].member;
   const LayerShard first{0, 0, {1}}, second{1, 0, {1}};
-  const auto from = [&](const LayerShard& shard, const NodeId& lender) -> ShardSource {
+  const auto from = [&](const LayerShard& shard, const NodeId& source) -> ShardSource {
     const int64_t elements = group["w1"].layers[static_cast<size_t>(shard.layer)].elements;
-    return {shard, lender, kAllParts, {0, elements}};
+    return {shard, source, kAllParts, {0, elements}};
   };
   const absl::Status status =
       member.Fetch({{first, {from(first, "w1")}}, {second, {from(second, "who has failed")}}}, 9);

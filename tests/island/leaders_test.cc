@@ -6,7 +6,7 @@
 #include <latch>
 #include <thread>
 
-#include "tests/island/group_story.h"
+#include "tests/island/group_fixture.h"
 
 namespace atl::worker {
 namespace {
@@ -82,23 +82,23 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
   REQUIRE(taken->kept);
   REQUIRE(!taken->step_taken);
   REQUIRE(known == kept);
-  TestWorker& heir = group["w2"];
-  REQUIRE(heir.trainer->outer()->tag() == OuterTag{4, capture.contribution, since});
-  REQUIRE(ReadOuter(heir, OuterKind::kBase) == base);
-  REQUIRE(ReadOuter(heir, OuterKind::kDelta) == delta);
+  TestWorker& successor = group["w2"];
+  REQUIRE(successor.trainer->outer()->tag() == OuterTag{4, capture.contribution, since});
+  REQUIRE(ReadOuter(successor, OuterKind::kBase) == base);
+  REQUIRE(ReadOuter(successor, OuterKind::kDelta) == delta);
   for (const char* name : {"w2", "w3"}) {
     for (const auto& [shard, bytes] : group[name].member->outer()->delta()->encoded) {
       CHECK(bytes == encoded.at(shard));
     }
   }
-  REQUIRE(heir.trainer->optimizer_steps() == 2);
+  REQUIRE(successor.trainer->optimizer_steps() == 2);
   group.Kill("w1");
   const auto alone_now = group.Order(group.PlanFor(Pipeline("two", {3, 3}, 2), {"w2", "w3"}));
   REQUIRE(alone_now.ok());
   CHECK(alone_now->kept);
-  REQUIRE(ReadOuter(heir, OuterKind::kBase) == base);
+  REQUIRE(ReadOuter(successor, OuterKind::kBase) == base);
   for (int64_t step = 2; step < 4; ++step) {
-    REQUIRE(heir.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+    REQUIRE(successor.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   }
 }
 

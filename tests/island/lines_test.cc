@@ -11,7 +11,7 @@
 #include "common/event_loop.h"
 #include "kernels/testing/fake_device.h"
 #include "kernels/testing/gate.h"
-#include "tests/island/engine_story.h"
+#include "tests/island/engine_fixture.h"
 
 namespace atl::worker {
 namespace {

@@ -8,7 +8,7 @@
 #include "coordinator/planning/auxiliary_memory.h"
 #include "coordinator/planning/planning.h"
 #include "coordinator/planning/recomputation.h"
-#include "tests/island/group_story.h"
+#include "tests/island/group_fixture.h"
 #include "worker/profiler/layer_profiler.h"
 #include "worker/runtime/island.h"
 #include "worker/runtime/testing/island_events.h"
@@ -23,7 +23,7 @@ class LoneWorker {
  public:
   LoneWorker(const World& world, int64_t memory_bytes)
       : spec(world.spec), memory_bytes_(memory_bytes) {
-    spec.layout.island = IslandExtent::kWorker;
+    spec.layout.island = IslandScope::kWorker;
     GroupOptions options;
     options.link.name = "w1";
     options.link.incarnation = 1;

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "common/model/hugging_face.h"
-#include "tests/island/planned_story.h"
+#include "tests/island/planned_fixture.h"
 
 namespace atl::worker {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "tests/island/planned_story.h"
+#include "tests/island/planned_fixture.h"
 
 namespace atl::worker {
 namespace {

@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "absl/strings/match.h"
-#include "tests/island/group_story.h"
+#include "tests/island/group_fixture.h"
 
 namespace atl::worker {
 namespace {

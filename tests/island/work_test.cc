@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "tests/island/engine_story.h"
+#include "tests/island/engine_fixture.h"
 #include "tests/island/island_harness.h"
 #include "tests/island/layouts.h"
 

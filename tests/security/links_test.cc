@@ -11,7 +11,7 @@
 #include "common/http/http_get.h"
 #include "common/metrics/metrics_server.h"
 #include "common/net/interceptor.h"
-#include "common/net/peer_story.h"
+#include "common/net/peer_fixture.h"
 #include "common/net/test_handler.h"
 #include "tests/security/cluster.h"
 

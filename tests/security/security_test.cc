@@ -175,13 +175,13 @@ TEST_CASE("a_role_allows_its_own_calls_and_no_others") {
 TEST_CASE("a_tail_of_the_audit_log_shows_the_newest_actions_behind_any_refusals") {
   Authority ours;
   TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1"));
-  const TlsOptions me = ours.Sign("operator", "me"), guest = ours.Sign("viewer", "guest");
+  const TlsOptions me = ours.Sign("operator", "me"), temporary_peer = ours.Sign("viewer", "guest");
   const std::string folder = FreshFolder();
   WriteTinyJob(folder);
   const Outcome submitted = Atoll(coordinator, me, {"submit", folder + "/job.toml"});
   REQUIRE(submitted.code == 0);
   const std::string job = submitted.out.substr(0, submitted.out.size() - 1);
-  for (int i = 0; i < 4; ++i) CHECK(Atoll(coordinator, guest, {"pause", job}).code == 1);
+  for (int i = 0; i < 4; ++i) CHECK(Atoll(coordinator, temporary_peer, {"pause", job}).code == 1);
   const Outcome audit = Atoll(coordinator, me, {"audit", "--tail=1", "--json"});
   REQUIRE(audit.code == 0);
   std::vector<std::string> actions, refused;

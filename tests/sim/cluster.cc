@@ -115,13 +115,13 @@ ClusterOptions RandomOptions(uint64_t seed) {
   if (shape.Chance(0.5)) {
     o.workers = 2 + static_cast<int>(shape.Below(4));
     o.leave_every = shape.Chance(0.5) ? seconds(0) : seconds(10 + shape.Below(30));
-    spec.layout.island = shape.Chance(0.6) ? IslandExtent::kAll : IslandExtent::kSite;
+    spec.layout.island = shape.Chance(0.6) ? IslandScope::kAll : IslandScope::kSite;
     Rng sites(seed, /*stream=*/79);
     o.sites_declared = sites.Chance(0.5);
     o.change_every = sites.Chance(0.5) ? seconds(0) : seconds(5 + sites.Below(40));
     spec.layout.workers_per_island = static_cast<int64_t>(shape.Below(3));
     if (sites.Chance(0.3)) {
-      spec.layout.island = IslandExtent::kAuto;
+      spec.layout.island = IslandScope::kAuto;
       spec.layout.workers_per_island = 0;
     }
     spec.inner.micro_batch_sequences = 0;
@@ -155,7 +155,7 @@ ClusterOptions CopiesOptions(uint64_t seed) {
   o.spec.outer.shard_copies = 2;
   o.servers = 2 + static_cast<int>(copies.Below(2));
   o.disk_lost = copies.Chance(0.3) ? 0 : 0.4;
-  o.away_long = copies.Chance(0.5) ? 0 : 0.4;
+  o.unavailable_long = copies.Chance(0.5) ? 0 : 0.4;
   o.folder_away = 0;  // which is a disk that is lost and found here
   if (copies.Chance(0.7)) {
     o.lost_store = 0;
@@ -167,7 +167,7 @@ ClusterOptions CopiesOptions(uint64_t seed) {
   o.mistaken_coordinator = plain.mistaken_coordinator;
   o.late_servers = 0;
   o.drain_every = seconds(0);
-  o.disk_lost = o.away_long = 0;
+  o.disk_lost = o.unavailable_long = 0;
   return o;
 }
 
@@ -190,11 +190,11 @@ std::string Describe(const ClusterOptions& o) {
       static_cast<int>(o.spec.outer.push_encoding), static_cast<int>(o.spec.outer.pull_encoding),
       o.spec.outer.overlap == Overlap::kCarry ? "carry" : "none", o.spec.outer.grace_seconds,
       o.spec.outer.wait_for_all ? ", waits for all" : "",
-      o.spec.layout.island == IslandExtent::kAll ? ", one island of all"
-      : o.spec.layout.island == IslandExtent::kSite
+      o.spec.layout.island == IslandScope::kAll ? ", one island of all"
+      : o.spec.layout.island == IslandScope::kSite
           ? (o.sites_declared ? ", islands by site" : ", islands by measured site")
-      : o.spec.layout.island == IslandExtent::kAuto ? ", islands as the planner says"
-                                                    : "",
+      : o.spec.layout.island == IslandScope::kAuto ? ", islands as the planner says"
+                                                   : "",
       o.spec.layout.workers_per_island, Seconds(o.leave_every));
 }
 
@@ -275,7 +275,7 @@ void Cluster::CrashServer(ServerNode& node) {
     if (!node.alive()) node.Start();
   };
   Duration later = world_.UpTo(seconds(world_.rng.Chance(0.5) ? 1 : 15));
-  if (world_.options.away_long > 0 && world_.rng.Chance(world_.options.away_long)) {
+  if (world_.options.unavailable_long > 0 && world_.rng.Chance(world_.options.unavailable_long)) {
     later = seconds(20) + world_.UpTo(seconds(40));
   }
   // Before the job is placed any folder is the right one.

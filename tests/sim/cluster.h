@@ -48,7 +48,7 @@ struct ClusterOptions {
   bool moves = false;                 // shards move by themselves
   int late_servers = 0;               // more servers, that start while the job runs
   Duration drain_every{0};            // mean: a member is drained for a while
-  double away_long = 0;               // of a server's crashes: others' copies are used meanwhile
+  double unavailable_long = 0;        // of a server's crashes: others' copies are used meanwhile
   double disk_lost = 0;               // of a server's crashes: its folder is lost, and refilled
   double folder_away = 0.15;          // of a server's crashes: it runs without its folder a while
   double spoiled_statistics = 0.003;  // of each request for them: the job fails, and is resumed

@@ -53,7 +53,7 @@ void WorkerNode::Do(const worker::Prepare& action) {
              control_->Release();
              known_ = kept_ = Known();
              island_ = {-1, 0};
-             if (action.spec.layout.island == IslandExtent::kWorker) {
+             if (action.spec.layout.island == IslandScope::kWorker) {
                Lead();
                if (const absl::Status alone = control_->ConfigureAlone(); !alone.ok()) {
                  return worker::PrepareFailed{action.job, std::string(alone.message())};
@@ -275,10 +275,10 @@ void WorkerNode::Do(const worker::CaptureDelta& action) {
          Post(worker::DeltaCaptured{action.contribution});
          capturing_ = true;
          Fiber::Start([this, action, theta, make = *std::move(make), member = member_,
-                       control = control_, at = life(), cancelled = side_cancelled_] {
+                       control = control_, at = run(), cancelled = side_cancelled_] {
            member->Pause(milliseconds(2) + world_.UpTo(milliseconds(100)));
            const absl::Status made = make(*cancelled);
-           if (life() != at) return;
+           if (run() != at) return;
            capturing_ = false;
            member->Wake();
            if (made.ok()) {

@@ -92,7 +92,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   void Tell(const NodeId& to, v1::GroupFrame frame) override;
   void InterruptWork(const std::string& reason) override;
   std::shared_ptr<worker::OuterState> outer() const override { return outer_; }
-  void Keep(v1::Inheritance kept) override { kept_ = std::move(kept); }
+  void Keep(v1::Handover kept) override { kept_ = std::move(kept); }
   void DropKept() override { kept_.reset(); }
   absl::StatusOr<std::vector<worker::HeldSave>> SavesIn(Tier tier) override;
   void DropCopies() override;
@@ -194,7 +194,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   LoggedStep stepping_;  // the newest
   int64_t stepping_number_ = 0;
   std::shared_ptr<worker::OuterState> outer_, next_outer_;
-  std::optional<v1::Inheritance> kept_;
+  std::optional<v1::Handover> kept_;
   worker::ReplayLog log_;
   worker::UnitStore units_;
   std::map<Tier, worker::KeeperTask> keeping_;  // prepared

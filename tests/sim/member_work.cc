@@ -97,7 +97,7 @@ absl::StatusOr<v1::GroupReply> SimMember::Do(const v1::GroupFrame& call,
       if (!kept_ || kept_->leadership().generation() != fence_.generation) {
         return absl::NotFoundError("it has not led this island in this generation");
       }
-      *reply.mutable_inheritance() = *kept_;
+      *reply.mutable_handover() = *kept_;
       return reply;
     case v1::GroupFrame::kOuter:
       ATOLL_RETURN_IF_ERROR(Takes(milliseconds(5)));

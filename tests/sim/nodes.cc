@@ -16,8 +16,8 @@ constexpr double kStoreIsChecked = 0.002;  // after a step: some dozens of times
 }  // namespace
 
 void Node::After(Duration delay, Timeline::Action action) {
-  world_.timeline.After(delay, [this, life = life_, action = std::move(action)] {
-    if (alive_ && life == life_) action();
+  world_.timeline.After(delay, [this, run = run_, action = std::move(action)] {
+    if (alive_ && run == run_) action();
   });
 }
 
@@ -34,7 +34,7 @@ void Node::Arm(Instant deadline, Timeline::Action tick) {
 // ----------------------------------------------------------------------------- coordinator ----
 
 void CoordinatorNode::Start() {
-  BeginLife();
+  BeginRun();
   connections_.clear();
   mistaken_ = false;
   int64_t epoch = 1;
@@ -59,7 +59,7 @@ void CoordinatorNode::Start() {
 }
 
 void CoordinatorNode::StartEmpty(bool other_cluster) {
-  BeginLife();
+  BeginRun();
   connections_.clear();
   mistaken_ = true;
   world_.Trace(absl::StrCat("a coordinator with an empty store starts",
@@ -89,7 +89,7 @@ void CoordinatorNode::StartAfter(Loss loss) {
 
 void CoordinatorNode::Crash() {
   world_.Trace("coordinator crashes");
-  EndLife();
+  EndRun();
   core_.reset();
   for (auto& member : world_.servers) member->DisconnectSoon();
   for (auto& member : world_.workers) member->DisconnectSoon();
@@ -189,9 +189,9 @@ void CoordinatorNode::Group(const GroupWorkers& ask) {
     const char* site = worker.member.worker.back() % 2 == 0 ? "even" : "odd";
     found.workers.push_back({worker.member.worker, site, "simulated"});
   }
-  const bool by_site = ask.spec.layout.island == IslandExtent::kSite || world_.rng.Chance(0.4);
+  const bool by_site = ask.spec.layout.island == IslandScope::kSite || world_.rng.Chance(0.4);
   const WorkersGrouped grouped{ask.job, ask.request,
-                               by_site ? IslandExtent::kSite : IslandExtent::kAll, "simulated"};
+                               by_site ? IslandScope::kSite : IslandScope::kAll, "simulated"};
   if (world_.faulty() && world_.rng.Chance(world_.options.no_plan)) return;
   After(world_.UpTo(seconds(3)), [this, found, grouped] {
     Deliver(found);

@@ -36,24 +36,24 @@ class Node {
  protected:
   // Runs `action` after `delay` if this incarnation still runs.
   void After(Duration delay, Timeline::Action action);
-  void BeginLife() {
+  void BeginRun() {
     alive_ = true;
-    ++life_;
+    ++run_;
   }
-  void EndLife() {
+  void EndRun() {
     alive_ = false;
-    ++life_;
+    ++run_;
   }
   // Calls `tick` at `deadline`, unless another deadline has replaced it by then.
   void Arm(Instant deadline, Timeline::Action tick);
-  int64_t life() const { return life_; }
+  int64_t run() const { return run_; }
 
   World& world_;
 
  private:
   const std::string name_;
   bool alive_ = false;
-  int64_t life_ = 0;
+  int64_t run_ = 0;
   int64_t deadline_number_ = 0;
 };
 
@@ -168,7 +168,7 @@ class ServerNode : public Member {
   void Erase(const JobId& job);
 
   std::map<JobId, JobDisk> disk_, away_;
-  ClusterMark mark_away_;
+  ClusterMark mark_unavailable_;
   std::optional<ps::ServerCore> core_;
   std::set<JobId> syncing_;
   int64_t epoch_seen_ = 0;                  // newest coordinator seen

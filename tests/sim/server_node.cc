@@ -33,7 +33,7 @@ std::shared_ptr<const ps::Snapshot> OnDisk(const ps::Snapshot& snapshot) {
 }  // namespace
 
 void ServerNode::Start() {
-  BeginLife();
+  BeginRun();
   ++incarnation_;
   connected_ = false;
   syncing_.clear();
@@ -88,12 +88,12 @@ void ServerNode::SwapFolder() {
   world_.Trace(
       absl::StrCat(name(), away_.empty() ? ": its folder is moved aside" : ": its folder is back"));
   std::swap(disk_, away_);
-  std::swap(mark_, mark_away_);
+  std::swap(mark_, mark_unavailable_);
 }
 
 void ServerNode::Crash() {
   world_.Trace(absl::StrCat(name(), " crashes"));
-  EndLife();
+  EndRun();
   core_.reset();
   CloseByDeath();
 }
@@ -240,9 +240,9 @@ void ServerNode::Append(ps::AppendLog append) {
 // From another server, which is known by its endpoint.
 void ServerNode::Fetch(const ps::FetchPart& fetch) {
   const auto open = std::make_shared<bool>(true);
-  const auto finish = [this, open, at = life(), token = fetch.token](absl::Status status,
-                                                                     std::vector<float> values) {
-    if (!alive() || life() != at || !std::exchange(*open, false)) return;
+  const auto finish = [this, open, at = run(), token = fetch.token](absl::Status status,
+                                                                    std::vector<float> values) {
+    if (!alive() || run() != at || !std::exchange(*open, false)) return;
     const auto owner = std::make_shared<const std::vector<float>>(std::move(values));
     Deliver(ps::PartFetched{token, std::move(status), {owner, std::as_bytes(std::span(*owner))}});
   };
@@ -265,8 +265,8 @@ void ServerNode::Fetch(const ps::FetchPart& fetch) {
 // To another server, which is known by its endpoint.
 void ServerNode::Forward(const ps::ForwardPush& push) {
   const auto open = std::make_shared<bool>(true);
-  const auto finish = [this, open, at = life(), token = push.token](absl::Status status) {
-    if (!alive() || life() != at || !std::exchange(*open, false)) return;
+  const auto finish = [this, open, at = run(), token = push.token](absl::Status status) {
+    if (!alive() || run() != at || !std::exchange(*open, false)) return;
     Deliver(ps::PushForwarded{token, std::move(status)});
   };
   const auto answer = [this, finish, from = push.endpoint](PushStatus status, std::string reason) {

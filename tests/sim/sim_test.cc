@@ -165,7 +165,7 @@ void PlayHandOvers(uint64_t first, uint64_t seeds) {
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     ClusterOptions options = Calm(seed);
     options.workers = 4 + static_cast<int>(seed % 2);  // of three layers: one is spare, or none
-    options.spec.layout.island = IslandExtent::kAll;
+    options.spec.layout.island = IslandScope::kAll;
     options.spec.layout.workers_per_island = 0;
     options.spec.outer.min_islands = 1;
     options.spec.outer.reject_outliers = false;

@@ -150,11 +150,11 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
                              : worker::PullFailure::kError;
     EndPull(transfer, worker::PullFailed{pull, failure, refusal.current, refusal.reason});
   };
-  const auto answer = [this, owner, part, arrived, refused, step, at = life()](
+  const auto answer = [this, owner, part, arrived, refused, step, at = run()](
                           const ps::ReplyPull* reply, const ps::RefusePull* refusal) {
     const auto alive_then = [this, at](Timeline::Action action) {
       return [this, at, action] {
-        if (alive() && life() == at) action();
+        if (alive() && run() == at) action();
       };
     };
     if (reply != nullptr) {
@@ -181,10 +181,10 @@ void WorkerNode::StagePulled(const worker::PullDone& pulled, int64_t ticket) {
     if (bring.ok() && *bring != nullptr) {
       if (ticket != staging_ticket_) return;
       staging_ = true;
-      Fiber::Start([this, pulled, ticket, bring = *std::move(bring), at = life(), member = member_,
+      Fiber::Start([this, pulled, ticket, bring = *std::move(bring), at = run(), member = member_,
                     control = control_, cancelled = side_cancelled_] {
         (void)bring(*cancelled);
-        if (life() != at) return;
+        if (run() != at) return;
         staging_ = false;
         member->Wake();
         if (ticket == staging_ticket_) Post(pulled);
@@ -250,12 +250,12 @@ void WorkerNode::PushPart(const worker::PushShards& action, const NodeId& sender
     if (transfers_.erase(transfer) > 0) Deliver(worker::PushShardDone{id, status, reason, 4});
   };
   // By way of the member that has pushed it.
-  const auto answer = [this, part, finish, sender, at = life()](PushStatus status,
-                                                                std::string reason) {
+  const auto answer = [this, part, finish, sender, at = run()](PushStatus status,
+                                                               std::string reason) {
     const auto mapped =
         status == PushStatus::kRefused ? worker::PushStatus::kRefused : worker::PushStatus::kStaged;
     const auto told = [this, at, finish, mapped, reason] {
-      if (alive() && life() == at) finish(mapped, reason);
+      if (alive() && run() == at) finish(mapped, reason);
     };
     world_.network.Send(part.server, sender, [this, sender, told] {
       if (sender == name()) return told();

@@ -12,7 +12,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 void WorkerNode::Start() {
-  BeginLife();
+  BeginRun();
   ++incarnation_;
   connected_ = false;
   queue_.clear();
@@ -54,7 +54,7 @@ void WorkerNode::Crash() {
   const bool lost = world_.faulty() && !disk_.empty() && world_.rng.Chance(0.1);
   if (lost) disk_.clear();
   world_.Trace(absl::StrCat(name(), " crashes", lost ? ", and its disk is lost" : ""));
-  EndLife();
+  EndRun();
   core_.reset();
   queue_.clear();
   *side_cancelled_ = true;
@@ -67,7 +67,7 @@ void WorkerNode::Crash() {
 
 void WorkerNode::End() {
   if (!alive()) return;
-  EndLife();
+  EndRun();
   queue_.clear();
   const std::shared_ptr<SimMember> member = member_;
   member->Die();
@@ -80,10 +80,10 @@ void WorkerNode::TellCoordinatorLost(Incarnation incarnation, int64_t connection
 void WorkerNode::Deliver(const worker::Event& event) {
   if (!core_) return;
   const worker::Actions actions = core_->Step(world_.timeline.now(), event);
-  const int64_t this_life = life();
+  const int64_t this_run = run();
   for (const worker::Action& action : actions.list) {
     std::visit([this](const auto& a) { Do(a); }, action);
-    if (life() != this_life) return;
+    if (run() != this_run) return;
   }
   Arm(actions.deadline, [this] { Deliver(worker::Tick{}); });
 }
@@ -125,8 +125,8 @@ void WorkerNode::Enqueue(Command command) {
 void WorkerNode::Compute() {
   if (computing_ || queue_.empty()) return;
   computing_ = true;
-  Fiber::Start([this, member = member_, control = control_, at = life()] {
-    while (life() == at && !queue_.empty()) {
+  Fiber::Start([this, member = member_, control = control_, at = run()] {
+    while (run() == at && !queue_.empty()) {
       const Command next = std::move(queue_.front());
       queue_.pop_front();
       control->ForgetInterrupts();
@@ -134,12 +134,12 @@ void WorkerNode::Compute() {
       const bool refused = next.interrupted && next.refused;
       const std::optional<worker::Event> event = refused ? next.refused : next.run();
       const auto* failed = event ? std::get_if<worker::CommandFailed>(&*event) : nullptr;
-      if (life() == at && failed != nullptr) {
+      if (run() == at && failed != nullptr) {
         world_.Trace(absl::StrCat(name(), ": a command failed: ", failed->reason));
       }
-      if (life() == at && event) Post(*event);
+      if (run() == at && event) Post(*event);
     }
-    if (life() == at) computing_ = false;
+    if (run() == at) computing_ = false;
   });
 }
 
@@ -186,13 +186,13 @@ void WorkerNode::Do(const worker::Unfollow& action) {
 void WorkerNode::RunFollower() {
   if (follower_runs_ || !alive()) return;
   follower_runs_ = true;
-  Fiber::Start([this, member = member_, follower = follower_, at = life()] {
-    while (life() == at) {
+  Fiber::Start([this, member = member_, follower = follower_, at = run()] {
+    while (run() == at) {
       std::optional<worker::FollowerControl::Next> next = follower->Take();
       if (!next) break;
       follower->Do(*std::move(next));
     }
-    if (life() != at) return;
+    if (run() != at) return;
     follower_runs_ = false;
     member->Wake();
   });

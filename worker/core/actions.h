@@ -234,7 +234,7 @@ struct Measuring {
 };
 
 // A chunk of the layers that this worker holds has reached another member.
-struct Lent {};
+struct TransferDue {};
 
 struct ShutdownRequested {
   std::string reason;
@@ -244,12 +244,12 @@ struct ShutdownRequested {
 // The deadline of the last Actions has come.
 struct Tick {};
 
-using Event =
-    std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Settled,
-                 Reconfigured, FollowerState, BoundariesSeen, MemorySeen, InitialWeightsMade,
-                 StepDone, DeltaCaptured, DeltaReady, EagerApplied, Adopted, ValidationDone,
-                 CommandFailed, StateCopied, StateSaved, PushShardDone, PullDone, PullFailed,
-                 LinksMeasured, StepTraced, HandedOver, Measuring, Lent, ShutdownRequested, Tick>;
+using Event = std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Settled,
+                           Reconfigured, FollowerState, BoundariesSeen, MemorySeen,
+                           InitialWeightsMade, StepDone, DeltaCaptured, DeltaReady, EagerApplied,
+                           Adopted, ValidationDone, CommandFailed, StateCopied, StateSaved,
+                           PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced,
+                           HandedOver, Measuring, TransferDue, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 

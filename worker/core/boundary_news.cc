@@ -20,7 +20,7 @@ std::vector<std::string> BoundaryNews::Tell(Instant now, const std::vector<Bound
       told.reason = boundary.reason;
     }
     if (told.changes == 0 || told.reason.empty()) continue;
-    if (told.any && now < told.at + kQuiet) continue;
+    if (told.any && now < told.at + kRepeatAfter) continue;
     std::string often;
     if (told.changes > 1) {
       const auto passed = std::chrono::duration_cast<std::chrono::seconds>(now - told.at);
@@ -33,7 +33,7 @@ std::vector<std::string> BoundaryNews::Tell(Instant now, const std::vector<Bound
   }
   std::erase_if(told_, [&](const auto& entry) {
     const Told& told = entry.second;
-    return !here.contains(entry.first) && (!told.any || now >= told.at + kQuiet);
+    return !here.contains(entry.first) && (!told.any || now >= told.at + kRepeatAfter);
   });
   return lines;
 }

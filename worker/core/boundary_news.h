@@ -19,7 +19,7 @@ namespace atl::worker {
 
 class BoundaryNews {
  public:
-  static constexpr Duration kQuiet = std::chrono::minutes(1);
+  static constexpr Duration kRepeatAfter = std::chrono::minutes(1);
 
   // The lines that are due, given what is seen now: all stage links of the plan in force.
   std::vector<std::string> Tell(Instant now, const std::vector<BoundaryState>& seen);
@@ -36,7 +36,7 @@ class BoundaryNews {
   // From, to, and which of those between the same two devices.
   using Key = std::tuple<std::string, std::string, int>;
 
-  std::map<Key, Told> told_;  // those seen now, or logged less than kQuiet ago
+  std::map<Key, Told> told_;  // those seen now, or logged less than kRepeatAfter ago
 };
 
 }  // namespace atl::worker

@@ -16,7 +16,7 @@ BoundaryState Says(const std::string& from, const std::string& to, const std::st
 }
 
 // Between two devices, and back.
-class Story {
+class Fixture {
  public:
   Lines Sees(const std::string& out, const std::string& back = "") {
     return news_.Tell(now_, {Says("a/0", "b/0", out), Says("b/0", "a/0", back)});
@@ -28,47 +28,47 @@ class Story {
 };
 
 TEST_CASE("The first change of each stage link is reported at once, and once") {
-  Story story;
-  CHECK(story.Sees("").empty());
-  CHECK(story.Sees("2 chunks") == Lines{"a/0 > b/0: 2 chunks"});
-  CHECK(story.Sees("2 chunks", "saturated") == Lines{"b/0 > a/0: saturated"});
-  CHECK(story.Sees("2 chunks", "saturated").empty());
-  story.Passes(std::chrono::hours(1));
-  CHECK(story.Sees("2 chunks", "saturated").empty());
-  CHECK(story.Sees("4 chunks", "saturated") == Lines{"a/0 > b/0: 4 chunks"});
+  Fixture fixture;
+  CHECK(fixture.Sees("").empty());
+  CHECK(fixture.Sees("2 chunks") == Lines{"a/0 > b/0: 2 chunks"});
+  CHECK(fixture.Sees("2 chunks", "saturated") == Lines{"b/0 > a/0: saturated"});
+  CHECK(fixture.Sees("2 chunks", "saturated").empty());
+  fixture.Passes(std::chrono::hours(1));
+  CHECK(fixture.Sees("2 chunks", "saturated").empty());
+  CHECK(fixture.Sees("4 chunks", "saturated") == Lines{"a/0 > b/0: 4 chunks"});
 }
 
 TEST_CASE("A stage link that changes all the time gets a line a minute, which says how often") {
-  Story story;
+  Fixture fixture;
   int lines = 0;
   Lines last;
   for (int i = 0; i < 50 * 180; ++i) {  // every 20 ms, for three minutes
-    Lines now = story.Sees(i % 2 == 0 ? "saturated" : "no longer saturated");
+    Lines now = fixture.Sees(i % 2 == 0 ? "saturated" : "no longer saturated");
     lines += static_cast<int>(now.size());
     if (!now.empty()) last = std::move(now);
-    story.Passes(std::chrono::milliseconds(20));
+    fixture.Passes(std::chrono::milliseconds(20));
   }
   CHECK(lines == 3);
   CHECK(last == Lines{"a/0 > b/0: changed 3000 times in 60 s; now saturated"});
 }
 
 TEST_CASE("A change within the minute is reported at its end, if nothing else happens") {
-  Story story;
-  story.Sees("2 chunks");
-  story.Passes(std::chrono::seconds(59));
-  CHECK(story.Sees("4 chunks").empty());
-  story.Passes(std::chrono::seconds(1));
-  CHECK(story.Sees("4 chunks") == Lines{"a/0 > b/0: 4 chunks"});
+  Fixture fixture;
+  fixture.Sees("2 chunks");
+  fixture.Passes(std::chrono::seconds(59));
+  CHECK(fixture.Sees("4 chunks").empty());
+  fixture.Passes(std::chrono::seconds(1));
+  CHECK(fixture.Sees("4 chunks") == Lines{"a/0 > b/0: 4 chunks"});
 }
 
 TEST_CASE("A new plan begins with nothing to say, and is no way around the minute") {
-  Story story;
-  story.Sees("2 chunks");
-  story.news_.Tell(story.now_, {});
-  CHECK(story.Sees("").empty());
-  CHECK(story.Sees("2 chunks").empty());
-  story.Passes(BoundaryNews::kQuiet);
-  CHECK(story.Sees("2 chunks") == Lines{"a/0 > b/0: 2 chunks"});
+  Fixture fixture;
+  fixture.Sees("2 chunks");
+  fixture.news_.Tell(fixture.now_, {});
+  CHECK(fixture.Sees("").empty());
+  CHECK(fixture.Sees("2 chunks").empty());
+  fixture.Passes(BoundaryNews::kRepeatAfter);
+  CHECK(fixture.Sees("2 chunks") == Lines{"a/0 > b/0: 2 chunks"});
 }
 
 TEST_CASE("Two stages between the same two devices are two stage links") {

@@ -19,7 +19,7 @@ constexpr Duration kShutdownLimit = std::chrono::seconds(20);
 constexpr Duration kShutdownLimitReading = std::chrono::seconds(4);
 constexpr size_t kSeenJobs = 64;
 constexpr size_t kSeenLinks = 4096;
-constexpr size_t kToldMax = 16;
+constexpr size_t kNamedMax = 16;
 constexpr Duration kTellMeasuringAfter = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -320,7 +320,7 @@ void WorkerCore::Impl::ForgetCounts() {
   inner_step_ = tokens_ = steps_redone_ = steps_interrupted_ = 0;
   pushed_bytes_ = pulled_bytes_ = 0;
   learning_rate_ = 0;
-  loss_ = tokens_per_s_ = quiet_seconds_ = overlap_seconds_ = RecentMean();
+  loss_ = tokens_per_s_ = idle_link_seconds_ = overlap_seconds_ = RecentMean();
   boundary_news_.Clear();
 }
 
@@ -376,7 +376,7 @@ void WorkerCore::Impl::Log(const std::string& text) {
 // A recurring failure or recovery is logged once, until steps succeed again.
 void WorkerCore::Impl::LogOnce(const std::string& text) {
   if (!welcomed_ || std::find(told_.begin(), told_.end(), text) != told_.end()) return;
-  if (told_.size() == kToldMax) told_.pop_front();
+  if (told_.size() == kNamedMax) told_.pop_front();
   told_.push_back(text);
   told_at_ = now_;
   Log(text);

@@ -2,12 +2,12 @@
 
 #include <catch2/catch.hpp>
 
-#include "worker/core/story.h"
+#include "worker/core/fixture.h"
 
 namespace atl::worker {
 namespace {
 
-struct Eager : Story {
+struct Eager : Fixture {
   Eager() {
     order.spec.outer.eager = true;
     share = 0.25;
@@ -39,71 +39,71 @@ struct Eager : Story {
 };
 
 TEST_CASE("without_a_share_of_an_earlier_round_there_is_no_eager_update") {
-  Eager story;
-  story.TrainsSteps(4);
-  const CaptureDelta capture = story.Captures();
+  Eager fixture;
+  fixture.TrainsSteps(4);
+  const CaptureDelta capture = fixture.Captures();
   CHECK(capture.share == 0);
-  const AdoptPulled adopt = story.Adopts(capture.contribution, 1);
-  CHECK(story.Idle<ApplyEager>());
+  const AdoptPulled adopt = fixture.Adopts(capture.contribution, 1);
+  CHECK(fixture.Idle<ApplyEager>());
   CHECK_FALSE(adopt.eager);
   CHECK(adopt.share == 0.25);
 }
 
 TEST_CASE("an_eager_update_follows_the_delta_and_is_taken_back_by_the_adoption") {
-  Eager story;
-  story.FirstRound();
-  const CaptureDelta capture = story.Captures();
+  Eager fixture;
+  fixture.FirstRound();
+  const CaptureDelta capture = fixture.Captures();
   CHECK(capture.share == 0.25);
-  CHECK(story.Idle<ApplyEager>());  // a step is under way
-  story.Trains();
-  CHECK(story.Wants<ApplyEager>().contribution == capture.contribution);
-  CHECK(story.Idle<TrainStep>());
-  story.Happens(EagerApplied{capture.contribution});
-  story.Trains();
-  CHECK(story.Idle<ApplyEager>());
-  story.share = 0.5;
-  const AdoptPulled adopt = story.Adopts(capture.contribution, 2);
+  CHECK(fixture.Idle<ApplyEager>());  // a step is under way
+  fixture.Trains();
+  CHECK(fixture.Wants<ApplyEager>().contribution == capture.contribution);
+  CHECK(fixture.Idle<TrainStep>());
+  fixture.Happens(EagerApplied{capture.contribution});
+  fixture.Trains();
+  CHECK(fixture.Idle<ApplyEager>());
+  fixture.share = 0.5;
+  const AdoptPulled adopt = fixture.Adopts(capture.contribution, 2);
   CHECK(adopt.mode == AdoptMode::kCarry);
   CHECK(adopt.eager);
   CHECK(adopt.share == 0.5);
 }
 
 TEST_CASE("a_rejected_contribution_has_no_share_and_the_next_uses_the_newest_known") {
-  Eager story;
-  story.FirstRound();
-  CaptureDelta capture = story.Captures();
-  story.Trains();
-  story.Wants<ApplyEager>();
-  story.Happens(EagerApplied{capture.contribution});
-  const AdoptPulled adopt = story.Adopts(capture.contribution, 2, /*accepted=*/false);
+  Eager fixture;
+  fixture.FirstRound();
+  CaptureDelta capture = fixture.Captures();
+  fixture.Trains();
+  fixture.Wants<ApplyEager>();
+  fixture.Happens(EagerApplied{capture.contribution});
+  const AdoptPulled adopt = fixture.Adopts(capture.contribution, 2, /*accepted=*/false);
   CHECK(adopt.eager);
   CHECK(adopt.share == 0);
-  story.TrainsSteps(4);
-  CHECK(story.Captures().share == 0.25);
+  fixture.TrainsSteps(4);
+  CHECK(fixture.Captures().share == 0.25);
 }
 
 TEST_CASE("a_version_that_comes_before_the_eager_update_is_adopted_without_it") {
-  Eager story;
-  story.FirstRound();
-  const CaptureDelta capture = story.Captures();
-  CHECK_FALSE(story.Adopts(capture.contribution, 2).eager);
-  CHECK(story.Idle<ApplyEager>());
+  Eager fixture;
+  fixture.FirstRound();
+  const CaptureDelta capture = fixture.Captures();
+  CHECK_FALSE(fixture.Adopts(capture.contribution, 2).eager);
+  CHECK(fixture.Idle<ApplyEager>());
 }
 
 TEST_CASE("after_an_eager_update_that_failed_the_committed_version_replaces_the_parameters") {
-  Eager story;
-  story.FirstRound();
-  const CaptureDelta capture = story.Captures();
-  story.Trains();
-  story.Wants<ApplyEager>();
-  story.Happens(CommandFailed{"a member failed"});
-  story.Passes(std::chrono::seconds(2));
-  story.IsSetUp(/*kept=*/true);
-  CHECK(story.Idle<ApplyEager>());
-  CHECK(story.Idle<TrainStep>());
-  story.Decides(capture.contribution, 2);
-  story.Pulls(2);
-  const AdoptPulled adopt = story.Wants<AdoptPulled>();
+  Eager fixture;
+  fixture.FirstRound();
+  const CaptureDelta capture = fixture.Captures();
+  fixture.Trains();
+  fixture.Wants<ApplyEager>();
+  fixture.Happens(CommandFailed{"a member failed"});
+  fixture.Passes(std::chrono::seconds(2));
+  fixture.IsSetUp(/*kept=*/true);
+  CHECK(fixture.Idle<ApplyEager>());
+  CHECK(fixture.Idle<TrainStep>());
+  fixture.Decides(capture.contribution, 2);
+  fixture.Pulls(2);
+  const AdoptPulled adopt = fixture.Wants<AdoptPulled>();
   CHECK(adopt.mode == AdoptMode::kReplace);
   CHECK_FALSE(adopt.eager);
 }

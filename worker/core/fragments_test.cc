@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "worker/core/story.h"
+#include "worker/core/fixture.h"
 
 namespace atl::worker {
 namespace {
@@ -18,7 +18,7 @@ std::vector<ShardId> IdsOf(const Shards& shards) {
 using Ids = std::vector<ShardId>;
 
 // Two fragments: layer 0 has the turns of odd versions.
-struct Fragments : Story {
+struct Fragments : Fixture {
   explicit Fragments(Overlap overlap = Overlap::kNone) {
     order.spec.outer.overlap = overlap;
     order.spec.outer.steps_per_round = 8;
@@ -45,104 +45,104 @@ struct Fragments : Story {
 };
 
 TEST_CASE("each_round_captures_pulls_and_adopts_its_fragment") {
-  Fragments story;
+  Fragments fixture;
   for (Version version = 1; version <= 4; ++version) {
     const Ids turn = {version % 2 == 1 ? 0 : 1};
-    story.TrainsSteps(4);
-    const CaptureDelta capture = story.Captures();
+    fixture.TrainsSteps(4);
+    const CaptureDelta capture = fixture.Captures();
     CHECK(IdsOf(capture.shards) == turn);
     CHECK(capture.contribution.base_version == version - 1);
-    story.Decides(capture.contribution, version);
-    CHECK(IdsOf(story.PullsShards().shards) == turn);
-    const AdoptPulled adopt = story.AdoptsPulled();
+    fixture.Decides(capture.contribution, version);
+    CHECK(IdsOf(fixture.PullsShards().shards) == turn);
+    const AdoptPulled adopt = fixture.AdoptsPulled();
     CHECK(adopt.mode == AdoptMode::kReplace);
     CHECK(IdsOf(adopt.shards) == turn);
-    if (version % 2 == 0) story.Leases(20);
+    if (version % 2 == 0) fixture.Leases(20);
   }
 }
 
 TEST_CASE("a_missed_turn_is_pulled_too_and_its_unpushed_steps_are_kept") {
-  Fragments story;
-  story.TrainsSteps(4);
-  const CaptureDelta capture = story.Captures();
-  story.Decides(capture.contribution, 3);  // versions 1 and 2 were made without it
-  CHECK(IdsOf(story.PullsShards().shards) == Ids{1, 0});
-  const AdoptPulled adopt = story.AdoptsPulled();
+  Fragments fixture;
+  fixture.TrainsSteps(4);
+  const CaptureDelta capture = fixture.Captures();
+  fixture.Decides(capture.contribution, 3);  // versions 1 and 2 were made without it
+  CHECK(IdsOf(fixture.PullsShards().shards) == Ids{1, 0});
+  const AdoptPulled adopt = fixture.AdoptsPulled();
   CHECK(adopt.mode == AdoptMode::kCarry);
   CHECK(IdsOf(adopt.shards) == Ids{1, 0});
-  CHECK(story.Wants<TrainStep>().ranges.front().begin == 8);
+  CHECK(fixture.Wants<TrainStep>().ranges.front().begin == 8);
 }
 
 TEST_CASE("a_pull_says_how_many_fragments_there_are_and_how_steps_are_encoded") {
-  Fragments story;
-  story.order.spec.outer.pull_encoding = Encoding::kInt4;
-  story.Orders();
-  story.TrainsSteps(4);
-  const CaptureDelta capture = story.Captures();
-  story.Decides(capture.contribution, 1);
-  const StartPull pull = story.PullsShards();
+  Fragments fixture;
+  fixture.order.spec.outer.pull_encoding = Encoding::kInt4;
+  fixture.Orders();
+  fixture.TrainsSteps(4);
+  const CaptureDelta capture = fixture.Captures();
+  fixture.Decides(capture.contribution, 1);
+  const StartPull pull = fixture.PullsShards();
   CHECK(pull.fragments == 2);
   CHECK(pull.encoding == Encoding::kInt4);
 }
 
 TEST_CASE("an_island_that_warms_up_again_pulls_and_replaces_all_layers") {
-  Fragments story;
-  story.TrainsSteps(4);
-  const CaptureDelta capture = story.Captures();
-  story.Decides(capture.contribution, 1, /*accepted=*/false, /*warm_up_again=*/true);
-  CHECK(IdsOf(story.PullsShards().shards) == Ids{1, 0});
-  const AdoptPulled adopt = story.AdoptsPulled();
+  Fragments fixture;
+  fixture.TrainsSteps(4);
+  const CaptureDelta capture = fixture.Captures();
+  fixture.Decides(capture.contribution, 1, /*accepted=*/false, /*warm_up_again=*/true);
+  CHECK(IdsOf(fixture.PullsShards().shards) == Ids{1, 0});
+  const AdoptPulled adopt = fixture.AdoptsPulled();
   CHECK(adopt.mode == AdoptMode::kReplace);
   CHECK(adopt.shards.empty());
   CHECK(adopt.reset_moments);
 }
 
 TEST_CASE("a_pull_of_a_fragment_is_of_no_use_after_a_loss_that_is_no_number") {
-  Fragments story(Overlap::kCarry);
-  story.TrainsSteps(4);
-  const CaptureDelta capture = story.Captures();
-  story.Decides(capture.contribution, 1);
-  const StartPull part = story.Wants<StartPull>();
+  Fragments fixture(Overlap::kCarry);
+  fixture.TrainsSteps(4);
+  const CaptureDelta capture = fixture.Captures();
+  fixture.Decides(capture.contribution, 1);
+  const StartPull part = fixture.Wants<StartPull>();
   CHECK(IdsOf(part.shards) == Ids{0});
-  story.Trains(std::nan(""));
-  story.Happens(PullDone{part.pull, 100});
-  CHECK(story.Idle<AdoptPulled>());
-  CHECK(IdsOf(story.PullsShards().shards) == Ids{1, 0});
-  CHECK(story.AdoptsPulled().shards.empty());
+  fixture.Trains(std::nan(""));
+  fixture.Happens(PullDone{part.pull, 100});
+  CHECK(fixture.Idle<AdoptPulled>());
+  CHECK(IdsOf(fixture.PullsShards().shards) == Ids{1, 0});
+  CHECK(fixture.AdoptsPulled().shards.empty());
 }
 
 TEST_CASE("a_version_is_adopted_after_the_delay_and_not_before") {
-  Fragments story(Overlap::kCarry);
-  story.order.spec.outer.fragment_delay_steps = 2;
-  story.Orders();
-  story.TrainsSteps(4);
-  CaptureDelta capture = story.Captures();
-  story.Decides(capture.contribution, 1);
-  story.PullsShards();
-  CHECK(story.Idle<AdoptPulled>());
-  story.TrainsSteps(2);
-  CHECK(story.AdoptsPulled().mode == AdoptMode::kCarry);
-  story.Leases(20);
-  story.TrainsSteps(2);  // pushes stay four steps apart
-  capture = story.Captures();
+  Fragments fixture(Overlap::kCarry);
+  fixture.order.spec.outer.fragment_delay_steps = 2;
+  fixture.Orders();
+  fixture.TrainsSteps(4);
+  CaptureDelta capture = fixture.Captures();
+  fixture.Decides(capture.contribution, 1);
+  fixture.PullsShards();
+  CHECK(fixture.Idle<AdoptPulled>());
+  fixture.TrainsSteps(2);
+  CHECK(fixture.AdoptsPulled().mode == AdoptMode::kCarry);
+  fixture.Leases(20);
+  fixture.TrainsSteps(2);  // pushes stay four steps apart
+  capture = fixture.Captures();
   CHECK(capture.contribution.base_version == 1);
   // The island waits where the version is late.
-  story.TrainsSteps(2);
-  CHECK(story.Idle<TrainStep>());
-  story.Decides(capture.contribution, 2);
-  story.PullsShards();
-  CHECK(story.AdoptsPulled().version == 2);
+  fixture.TrainsSteps(2);
+  CHECK(fixture.Idle<TrainStep>());
+  fixture.Decides(capture.contribution, 2);
+  fixture.PullsShards();
+  CHECK(fixture.AdoptsPulled().version == 2);
 }
 
 TEST_CASE("with_a_blend_below_1_a_version_is_added_in_part") {
-  Fragments story;
-  story.order.spec.outer.fragment_blend = 0.5;
-  story.Orders();
-  story.TrainsSteps(4);
-  const CaptureDelta capture = story.Captures();
-  story.Decides(capture.contribution, 1);
-  story.PullsShards();
-  CHECK(story.AdoptsPulled().mode == AdoptMode::kCarry);
+  Fragments fixture;
+  fixture.order.spec.outer.fragment_blend = 0.5;
+  fixture.Orders();
+  fixture.TrainsSteps(4);
+  const CaptureDelta capture = fixture.Captures();
+  fixture.Decides(capture.contribution, 1);
+  fixture.PullsShards();
+  CHECK(fixture.AdoptsPulled().mode == AdoptMode::kCarry);
 }
 
 }  // namespace

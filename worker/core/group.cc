@@ -79,7 +79,8 @@ void WorkerCore::Impl::On(const Settled& event) {
 void WorkerCore::Impl::On(const Reconfigured& event) {
   if (command_ != Command::kReconfigure || event.plan_number != configuring_.number) return;
   // What a step took under another plan, or before a failure, says nothing of this one.
-  if (configured_.number != configuring_.number) quiet_seconds_ = overlap_seconds_ = RecentMean();
+  if (configured_.number != configuring_.number)
+    idle_link_seconds_ = overlap_seconds_ = RecentMean();
   configured_ = configuring_;  // also when the order has changed meanwhile
   LeaveLater();
   boundaries_ = BoundariesSeen();
@@ -170,8 +171,8 @@ void WorkerCore::Impl::On(const BoundariesSeen& event) {
 // This worker led the island until now, and goes on as the order says when what is under way has
 // ended.
 void WorkerCore::Impl::HandOverTo(const MemberOrder& order) {
-  const NodeId& heir = order.plan.members.front().worker;
-  if (!order.at_boundary) Interrupt(absl::StrCat(heir, " is to lead"));
+  const NodeId& successor = order.plan.members.front().worker;
+  if (!order.at_boundary) Interrupt(absl::StrCat(successor, " is to lead"));
   hand_over_ = order;
   LeaveLater();
 }
@@ -210,8 +211,8 @@ Leadership WorkerCore::Impl::Known() const {
 }
 
 void WorkerCore::Impl::PlanHandOver() {
-  const NodeId& heir = hand_over_->plan.members.front().worker;
-  doing_ = absl::StrCat("handing the island over to ", heir);
+  const NodeId& successor = hand_over_->plan.members.front().worker;
+  doing_ = absl::StrCat("handing the island over to ", successor);
   if (command_ != Command::kNone || Capturing()) return;
   if (!prepared_ || prepared_->job != order_->job) return;
   if (resumed_) leases_.PutBack(std::exchange(resumed_, std::nullopt)->consumed);

@@ -139,7 +139,7 @@ class WorkerCore::Impl {
   void StopFollowing(const std::string& reason);
   void PlanFollow();
   void PlanLeaving();
-  void On(const Lent&) { LeaveLater(); }
+  void On(const TransferDue&) { LeaveLater(); }
   void LeaveLater();
   bool StartReconfigure();
   // Whether the trainer is set up for the order's plan.
@@ -361,7 +361,7 @@ class WorkerCore::Impl {
   int64_t pushed_bytes_ = 0;
   int64_t pulled_bytes_ = 0;
   double learning_rate_ = 0;
-  RecentMean loss_, tokens_per_s_, quiet_seconds_, overlap_seconds_;
+  RecentMean loss_, tokens_per_s_, idle_link_seconds_, overlap_seconds_;
 
   // Shutdown.
   bool stopping_ = false;

@@ -83,7 +83,7 @@ IslandProgress WorkerCore::Impl::Progress() const {
   p.train_loss = loss_.Get();
   p.learning_rate = learning_rate_;
   p.tokens_per_s = tokens_per_s_.Get();
-  p.step_seconds_quiet = quiet_seconds_.Get();
+  p.step_seconds_quiet = idle_link_seconds_.Get();
   p.step_seconds_overlap = overlap_seconds_.Get();
   p.pushed_bytes = pushed_bytes_;
   p.pulled_bytes = pulled_bytes_;

@@ -45,7 +45,8 @@ void AddSteps(const std::vector<LoggedStep>& steps, LocalCheckpoint* about) {
 int64_t WorkerCore::Impl::PeerEverySteps() const {
   const int64_t asked = spec().checkpoint.peer_every_steps;
   if (asked > 0) return asked;
-  const double step = quiet_seconds_.Get() > 0 ? quiet_seconds_.Get() : overlap_seconds_.Get();
+  const double step =
+      idle_link_seconds_.Get() > 0 ? idle_link_seconds_.Get() : overlap_seconds_.Get();
   if (step <= 0) return 2;  // the first of them is beside the save: the second one is measured
   const double slower = std::max(0.0, step_seconds_saving_.Get() - step) * steps_a_save_.Get();
   const double steps = (save_seconds_.Get() + slower) / (kSavingShare * step);

@@ -36,7 +36,7 @@ void WorkerCore::Impl::On(const StepDone& step) {
   if (now_ >= told_at_ + kTellAgainAfter) told_.clear();
   (beside_save_      ? step_seconds_saving_
    : step.overlapped ? overlap_seconds_
-                     : quiet_seconds_)
+                     : idle_link_seconds_)
       .Add(step.seconds);
   if (beside_save_) {
     ++steps_saving_;

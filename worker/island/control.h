@@ -125,7 +125,7 @@ class IslandControl {
   IslandPlan PlanOfOne() const;
   absl::Status SetUp(Holdings* holdings);
   absl::Status AgreeOnStep();
-  absl::Status Inherit(const NodeId& before, Leadership* inherited);
+  absl::Status TakeOverState(const NodeId& before, Leadership* taken_over);
   std::map<NodeId, OuterOrder> PlanOuter(std::string* lost) const;
   absl::Status MoveOuter(std::string* lost);
   absl::Status FetchAll(LayerMoves& moves, int64_t save, const StateName& state);
@@ -160,7 +160,8 @@ class IslandControl {
   void InterruptAll();
   // What all members do, between two steps, or beside them.
   absl::Status AllDo(const v1::GroupFrame& frame);
-  absl::Status AllDoBeside(const std::vector<NodeId>& followers, const v1::GroupFrame& frame) const;
+  absl::Status AllDoDuringSteps(const std::vector<NodeId>& followers,
+                                const v1::GroupFrame& frame) const;
   // All members do this between two steps; what fails leaves `change_failed_`.
   absl::Status AllDoNow(const v1::GroupFrame& frame);
   bool HaveAll(const std::set<NodeId>& taken) const;  // those that hold layers have taken copies

@@ -67,8 +67,8 @@ absl::Status IslandControl::AllDo(const v1::GroupFrame& frame) {
   return status;
 }
 
-absl::Status IslandControl::AllDoBeside(const std::vector<NodeId>& followers,
-                                        const v1::GroupFrame& frame) const {
+absl::Status IslandControl::AllDoDuringSteps(const std::vector<NodeId>& followers,
+                                             const v1::GroupFrame& frame) const {
   Calls calls;
   absl::Status status;
   for (const NodeId& follower : followers) {
@@ -128,7 +128,7 @@ absl::StatusOr<IslandControl::Completion> IslandControl::CaptureDelta(
   // Nothing of the control's own is touched here but what stays as long as the plan.
   return [this, make, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
     if (cancelled) return absl::AbortedError("interrupted");
-    absl::Status status = AllDoBeside(followers, make);
+    absl::Status status = AllDoDuringSteps(followers, make);
     if (status.ok() && cancelled) status = absl::AbortedError("interrupted");
     if (!status.ok()) port_->outer()->DropDelta();
     return status;
@@ -148,7 +148,7 @@ absl::StatusOr<IslandControl::Completion> IslandControl::StageCarry() {
   return [this, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
     if (cancelled) return absl::AbortedError("interrupted");
     const auto frame = ApplyFrame(OuterKind::kAddition, OuterTarget::kAddition, /*beside=*/true);
-    ATOLL_RETURN_IF_ERROR(AllDoBeside(followers, frame));
+    ATOLL_RETURN_IF_ERROR(AllDoDuringSteps(followers, frame));
     if (cancelled) return absl::AbortedError("interrupted");
     staged_ = true;
     return absl::OkStatus();

@@ -64,13 +64,13 @@ absl::StatusOr<PlanTaken> IslandControl::Configure(const JobId& job, Generation 
   ATOLL_RETURN_IF_ERROR(port_->Join(fence, plan_));
   Holdings holdings;
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings));
-  if (!before.empty()) ATOLL_RETURN_IF_ERROR(Inherit(before, known));
+  if (!before.empty()) ATOLL_RETURN_IF_ERROR(TakeOverState(before, known));
   return MoveState(holdings);
 }
 
 void IslandControl::Keep(Leadership known) {
   if (configured_) (void)Settle();  // what it says of the newest step is in step_tried_
-  v1::Inheritance kept;
+  v1::Handover kept;
   ToWire(known, kept.mutable_leadership());
   kept.set_known_steps(known_steps_.value_or(-1));
   kept.set_step_tried(step_tried_);
@@ -82,16 +82,16 @@ void IslandControl::Keep(Leadership known) {
   port_->Keep(std::move(kept));
 }
 
-absl::Status IslandControl::Inherit(const NodeId& before, Leadership* inherited) {
+absl::Status IslandControl::TakeOverState(const NodeId& before, Leadership* taken_over) {
   v1::GroupFrame frame;
   frame.mutable_take_over();
   ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(before, frame));
   ATOLL_ASSIGN_OR_RETURN(const v1::GroupReply reply, port_->Await(call, port_->limits().call));
-  if (!reply.has_inheritance()) {
+  if (!reply.has_handover()) {
     return absl::InternalError(absl::StrCat(before, " does not say what it knows"));
   }
-  const v1::Inheritance& known = reply.inheritance();
-  *inherited = FromWire(known.leadership());
+  const v1::Handover& known = reply.handover();
+  *taken_over = FromWire(known.leadership());
   outer_expected_ = FromWire(known.outer());
   known_steps_.reset();
   if (known.known_steps() >= 0) known_steps_ = known.known_steps();

@@ -48,7 +48,7 @@ absl::StatusOr<JobFacts> GroupTrainer::Prepare(const JobSpec& spec) {
     return member_->Open(spec, [this] { return control_.interrupted().load(); });
   };
   ATOLL_ASSIGN_OR_RETURN(const JobFacts facts, open());
-  if (spec.layout.island != IslandExtent::kWorker) return facts;
+  if (spec.layout.island != IslandScope::kWorker) return facts;
   const absl::Status alone = control_.ConfigureAlone();
   if (alone.ok()) return facts;
   const bool may_fit = absl::IsResourceExhausted(alone) && PlanMayNeedLess(spec);

@@ -99,7 +99,7 @@ void LineTurns::OnCall(const NodeId& from, const LineCall& call) {
   Actions actions;
   {
     const std::lock_guard lock(mutex_);
-    HearLocked(from, call, &actions);
+    ReceiveLocked(from, call, &actions);
   }
   changed_.notify_all();
   Do(actions);
@@ -107,11 +107,11 @@ void LineTurns::OnCall(const NodeId& from, const LineCall& call) {
 
 // A call to this worker itself is handled at once.
 void LineTurns::SayLocked(const NodeId& to, const LineCall& call, Actions* actions) {
-  if (to == worker_) return HearLocked(worker_, call, actions);
+  if (to == worker_) return ReceiveLocked(worker_, call, actions);
   actions->push_back([this, to, call] { tell_(to, call); });
 }
 
-void LineTurns::HearLocked(const NodeId& from, const LineCall& call, Actions* actions) {
+void LineTurns::ReceiveLocked(const NodeId& from, const LineCall& call, Actions* actions) {
   if (call.line < 0 || call.line >= static_cast<int64_t>(lines_.size())) return;
   Line& line = lines_[call.line];
   const LinePart& part = call.part;

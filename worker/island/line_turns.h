@@ -89,7 +89,7 @@ class LineTurns {
   using Actions = std::vector<std::function<void()>>;
 
   void SayLocked(const NodeId& to, const LineCall& call, Actions* actions);
-  void HearLocked(const NodeId& from, const LineCall& call, Actions* actions);
+  void ReceiveLocked(const NodeId& from, const LineCall& call, Actions* actions);
   void StartLocked(const Key& key, Actions* actions);
   void TurnLocked(int32_t line, Actions* actions);
   void OnLeft(int64_t round, const Key& key);

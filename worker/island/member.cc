@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<GroupMember>> GroupMember::Create(GroupOptions op
   std::unique_ptr<GroupMember> member(new GroupMember(std::move(options)));
   ATOLL_ASSIGN_OR_RETURN(member->link_, PeerLink::Create(member->options_.link, member.get()));
   member->transport_.Use(member->link_.get());
-  member->lender_ = std::thread([m = member.get()] { m->LendForEver(); });
+  member->transfer_thread_ = std::thread([m = member.get()] { m->SendTransfers(); });
   for (std::unique_ptr<Keeper>& keeper : member->keepers_) {
     keeper = std::make_unique<Keeper>(
         [m = member.get()](const KeeperTask& task, const Cancelled& cancelled) {
@@ -68,11 +68,11 @@ GroupMember::~GroupMember() {
   Interrupt("the worker ends");
   for (std::unique_ptr<Keeper>& keeper : keepers_) keeper.reset();
   {
-    const std::lock_guard lock(loans_mutex_);
+    const std::lock_guard lock(transfers_mutex_);
     stopping_ = true;
-    loans_changed_.notify_all();
+    transfers_changed_.notify_all();
   }
-  if (lender_.joinable()) lender_.join();
+  if (transfer_thread_.joinable()) transfer_thread_.join();
   beside_.Stop();
   if (device_side_ != nullptr) device_side_->Close();
   engine_.reset();
@@ -378,7 +378,7 @@ Duration GroupMember::StepTimeout() const {
   return StepLimit(plan_, options_.call_timeout);
 }
 
-void GroupMember::Keep(v1::Inheritance kept) {
+void GroupMember::Keep(v1::Handover kept) {
   const std::lock_guard lock(state_mutex_);
   kept_ = std::move(kept);
 }
@@ -388,7 +388,7 @@ void GroupMember::DropKept() {
   kept_.reset();
 }
 
-std::optional<v1::Inheritance> GroupMember::kept() const {
+std::optional<v1::Handover> GroupMember::kept() const {
   const std::lock_guard lock(state_mutex_);
   return kept_;
 }

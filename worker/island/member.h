@@ -76,7 +76,7 @@ struct GroupOptions {
   // Of all members having their layers under a new plan, beside what the bytes need (MoveLimit).
   Duration move_timeout = std::chrono::minutes(15);
   // A chunk of a layer that this worker sent has arrived; from the link's thread. May be null.
-  std::function<void()> on_lent;
+  std::function<void()> on_transfer_due;
   // Longer than the coordinator takes to detect a failed worker.
   Duration unreachable_after = std::chrono::seconds(8);
 };
@@ -132,9 +132,9 @@ class GroupMember final : public IslandPort, private PeerHandler {
   void DropSurplus();
 
   // ---- What this worker knows of the island that it led, for whom takes over. ----
-  void Keep(v1::Inheritance kept) override;  // until Close or the next one
+  void Keep(v1::Handover kept) override;  // until Close or the next one
   void DropKept() override;
-  std::optional<v1::Inheritance> kept() const;
+  std::optional<v1::Handover> kept() const;
 
   // ---- What is exchanged with the parameter servers: what this worker owns of it. ----
   std::shared_ptr<OuterState> outer() const override;  // null: no plan was set up for this job
@@ -270,14 +270,14 @@ class GroupMember final : public IslandPort, private PeerHandler {
 
  private:
   // A job of the sending thread: sends a layer, or takes an addition to one.
-  struct Loan {
+  struct OutgoingTransfer {
     NodeId to;
     CallId call = 0;
     v1::LayerCall what;
     int64_t interrupts = 0;  // there had been, when it was requested
   };
 
-  static constexpr size_t kLoansMax = 1024;
+  static constexpr size_t kTransfersMax = 1024;
 
   explicit GroupMember(GroupOptions options);
 
@@ -303,19 +303,19 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // What has come whole stays, at that step: a fetch that is broken off goes on where it was.
   absl::Status FetchOne(const ShardMove& move, int64_t optimizer_step);
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step, const ShardParts& values);
-  absl::Status Borrow(const NodeId& from, const LayerShard& shard, Range elements,
-                      v1::LayerCall what, const ShardParts& out);
-  absl::Status LendSnapshot(const Loan& loan);
-  absl::StatusOr<bool> LendSaved(const Loan& loan);
+  absl::Status FetchFrom(const NodeId& from, const LayerShard& shard, Range elements,
+                         v1::LayerCall what, const ShardParts& out);
+  absl::Status SendSnapshot(const OutgoingTransfer& outgoing);
+  absl::StatusOr<bool> SendSaved(const OutgoingTransfer& outgoing);
   // What quantised pushes owed at a save.
   int64_t KeptResiduals() const;
   absl::Status SaveResiduals(KeeperTask* task);
   absl::Status ReadSavedResidual(int64_t save, int32_t layer, ElementRange range, bool remote,
                                  std::span<float> out, ElementRanges* found);
   absl::Status RestoreResiduals(int64_t save, OuterState& next);
-  absl::Status BorrowResidual(const NodeId& from, int64_t save, int32_t layer, ElementRange range,
-                              std::span<float> out);
-  absl::StatusOr<bool> LendSavedResidual(const Loan& loan);
+  absl::Status FetchResidualFrom(const NodeId& from, int64_t save, int32_t layer,
+                                 ElementRange range, std::span<float> out);
+  absl::StatusOr<bool> SendSavedResidual(const OutgoingTransfer& outgoing);
   std::optional<int64_t> PresentSave() const;
   absl::Status KeepCopies(const KeeperTask& task, const Cancelled& cancelled);
   absl::Status WriteUnits(const KeeperTask& task, const Cancelled& cancelled);
@@ -323,16 +323,16 @@ class GroupMember final : public IslandPort, private PeerHandler {
   absl::Status ReadSaved(int64_t save, const LayerShard& shard, Range elements,
                          const ShardParts& out);
   absl::Status AwaitPieces(const StateInbox::Key& key, const ShardParts& parts);
-  bool AddLoan(Loan loan);  // false: there are too many
-  void LendForEver();
-  absl::Status Lend(const Loan& loan);
+  bool AddTransfer(OutgoingTransfer outgoing);  // false: there are too many
+  void SendTransfers();
+  absl::Status SendTransfer(const OutgoingTransfer& outgoing);
   void NoteStep(int64_t number, int64_t optimizer_step,
                 std::optional<double> loss_times_tokens);  // taken
-  absl::Status LendOuter(const Loan& loan);
+  absl::Status SendOuter(const OutgoingTransfer& outgoing);
   absl::Status FetchOuter(const OuterSource& source, const std::shared_ptr<OuterState>& before,
                           OuterState& next);
-  absl::Status BorrowOuter(const NodeId& from, OuterKind kind, int32_t layer, ElementRange range,
-                           std::span<float> out);
+  absl::Status FetchOuterFrom(const NodeId& from, OuterKind kind, int32_t layer, ElementRange range,
+                              std::span<float> out);
   absl::Status ReadParameters(int32_t layer, ElementRange range, bool of_snapshot,
                               std::span<float> out);
   absl::Status SetDevices(const HeldLayer& held, OuterTarget target, std::span<const float> values);
@@ -341,7 +341,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // All layers of the plan on these devices, of whole layers as they are read.
   absl::Status SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
                        const ReadLayer& read_layer);
-  absl::Status DoBeside(const v1::OuterCall& call);
+  absl::Status DoDuringSteps(const v1::OuterCall& call);
   bool DoLater(const NodeId& from, v1::GroupFrame& frame);
   bool Serve(const NodeId& from, v1::GroupFrame& frame);
   void OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame);
@@ -370,7 +370,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   std::shared_ptr<CommunicatorFactory> older_, communicators_;
   std::unique_ptr<DeviceSide> device_side_;  // of the job; null: the host can touch all memory
   PeerFence fence_;                          // guarded by state_mutex_
-  std::optional<v1::Inheritance> kept_;      // guarded by state_mutex_
+  std::optional<v1::Handover> kept_;         // guarded by state_mutex_
   std::shared_ptr<OuterState> outer_;        // guarded by state_mutex_
   std::shared_ptr<OuterState> next_outer_;   // guarded by state_mutex_
   std::vector<HeldLayer> held_shards_;       // once each, by layer; guarded by state_mutex_
@@ -391,10 +391,10 @@ class GroupMember final : public IslandPort, private PeerHandler {
   int64_t traced_number_ = -1;  // of newest_step_, if it was to be traced
   LossSum newest_loss_;
 
-  std::mutex loans_mutex_;
-  std::condition_variable loans_changed_;
-  std::deque<Loan> loans_;  // guarded by loans_mutex_
-  bool stopping_ = false;   // guarded by loans_mutex_
+  std::mutex transfers_mutex_;
+  std::condition_variable transfers_changed_;
+  std::deque<OutgoingTransfer> transfers_;  // guarded by transfers_mutex_
+  bool stopping_ = false;                   // guarded by transfers_mutex_
   UnitStore units_;
   std::mutex tiers_mutex_;                                // after state_mutex_
   std::string remote_url_;                                // guarded by tiers_mutex_; of the job
@@ -404,7 +404,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   std::optional<LoggedStep> stepping_;  // guarded by log_mutex_; the newest, which may be taken yet
   int64_t stepping_number_ = 0;         // guarded by log_mutex_
   std::unique_ptr<PeerLink> link_;      // after all that its thread calls
-  std::thread lender_;
+  std::thread transfer_thread_;
   std::array<std::unique_ptr<Keeper>, kTiers> keepers_;
   WorkQueue beside_;  // makes pseudo-gradients, brings versions to devices
 };

@@ -121,7 +121,7 @@ absl::Status GroupMember::DoStep(const v1::StepCall& step, v1::GroupReply* reply
 }
 
 absl::Status GroupMember::DoOuter(const v1::OuterCall& call) {
-  if (call.beside()) return DoBeside(call);
+  if (call.beside()) return DoDuringSteps(call);
   switch (call.what()) {
     case v1::OuterCall::LAYOUT:
       return SetOuterLayout(OrderFrom(call));
@@ -164,7 +164,7 @@ absl::Status GroupMember::TakeOver(v1::GroupReply* reply) const {
   if (!kept_ || kept_->leadership().generation() != fence_.generation) {
     return absl::NotFoundError("it has not led this island in this generation");
   }
-  *reply->mutable_inheritance() = *kept_;
+  *reply->mutable_handover() = *kept_;
   return absl::OkStatus();
 }
 

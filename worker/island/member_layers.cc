@@ -19,8 +19,8 @@ absl::Status CheckElements(const LayerShard& shard, Range wanted, int64_t elemen
 
 }  // namespace
 
-absl::Status GroupMember::Borrow(const NodeId& from, const LayerShard& shard, Range elements,
-                                 v1::LayerCall of, const ShardParts& out) {
+absl::Status GroupMember::FetchFrom(const NodeId& from, const LayerShard& shard, Range elements,
+                                    v1::LayerCall of, const ShardParts& out) {
   v1::GroupFrame frame;
   v1::LayerCall& what = *frame.mutable_get_layer();
   what = std::move(of);
@@ -78,7 +78,7 @@ absl::Status GroupMember::GetSnapshot(const NodeId& from, const LayerShard& shar
   if (from != name()) {
     v1::LayerCall of;
     of.set_of_snapshot(true);
-    return Borrow(from, shard, elements, std::move(of), out);
+    return FetchFrom(from, shard, elements, std::move(of), out);
   }
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
@@ -90,7 +90,7 @@ absl::Status GroupMember::GetSnapshot(const NodeId& from, const LayerShard& shar
 
 absl::Status GroupMember::GetShard(const NodeId& from, const LayerShard& shard, Range elements,
                                    const ShardParts& out) {
-  if (from != name()) return Borrow(from, shard, elements, {}, out);
+  if (from != name()) return FetchFrom(from, shard, elements, {}, out);
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const std::lock_guard work(engine_mutex_);
@@ -130,43 +130,43 @@ absl::Status GroupMember::SetOptimizerSteps(int64_t steps) {
   return engine->SetOptimizerSteps(steps);
 }
 
-void GroupMember::LendForEver() {
+void GroupMember::SendTransfers() {
   for (;;) {
-    std::unique_lock lock(loans_mutex_);
-    loans_changed_.wait(lock, [this] { return stopping_ || !loans_.empty(); });
+    std::unique_lock lock(transfers_mutex_);
+    transfers_changed_.wait(lock, [this] { return stopping_ || !transfers_.empty(); });
     if (stopping_) return;
-    const Loan loan = std::move(loans_.front());
-    loans_.pop_front();
+    const OutgoingTransfer outgoing = std::move(transfers_.front());
+    transfers_.pop_front();
     lock.unlock();
     v1::GroupReply reply;
-    if (loan.what.of_save() != 0) {
+    if (outgoing.what.of_save() != 0) {
       // Not an error: those that are interrupt what goes on at who leads.
-      const absl::StatusOr<bool> lent = LendSaved(loan);
-      reply.set_copies_taken(lent.ok() && *lent);
+      const absl::StatusOr<bool> sent = SendSaved(outgoing);
+      reply.set_copies_taken(sent.ok() && *sent);
     } else {
-      ToWire(Lend(loan), &reply);
+      ToWire(SendTransfer(outgoing), &reply);
     }
-    Reply(loan.to, loan.call, std::move(reply));
+    Reply(outgoing.to, outgoing.call, std::move(reply));
   }
 }
 
-absl::Status GroupMember::LendSnapshot(const Loan& loan) {
+absl::Status GroupMember::SendSnapshot(const OutgoingTransfer& outgoing) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  const LayerShard shard = FromWire(loan.what.shard());
+  const LayerShard shard = FromWire(outgoing.what.shard());
   // Checks that it is here before memory is taken.
   ATOLL_ASSIGN_OR_RETURN(const int64_t all, engine->SnapshotElements(shard));
-  const Range elements{loan.what.begin(), loan.what.end()};
+  const Range elements{outgoing.what.begin(), outgoing.what.end()};
   ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, all));
-  const auto parts = std::make_shared<const OwnedParts>(elements.size(), loan.what.parts());
+  const auto parts = std::make_shared<const OwnedParts>(elements.size(), outgoing.what.parts());
   ATOLL_RETURN_IF_ERROR(GetSnapshot(name(), shard, elements, parts->parts()));
-  return SendParts(loan.to, loan.call, parts);
+  return SendParts(outgoing.to, outgoing.call, parts);
 }
 
-absl::Status GroupMember::Lend(const Loan& loan) {
-  if ((loan.what.parts() & kOuterParts) != 0) return LendOuter(loan);
-  if (loan.what.of_snapshot()) return LendSnapshot(loan);
-  const LayerShard shard = FromWire(loan.what.shard());
+absl::Status GroupMember::SendTransfer(const OutgoingTransfer& outgoing) {
+  if ((outgoing.what.parts() & kOuterParts) != 0) return SendOuter(outgoing);
+  if (outgoing.what.of_snapshot()) return SendSnapshot(outgoing);
+  const LayerShard shard = FromWire(outgoing.what.shard());
   // Checks that it is here before memory is taken.
   const std::vector<HeldLayer> held = Held();
   const auto found = std::find_if(held.begin(), held.end(), [&](const HeldLayer& layer) {
@@ -174,11 +174,11 @@ absl::Status GroupMember::Lend(const Loan& loan) {
   });
   if (found == held.end())
     return absl::NotFoundError(absl::StrCat(ToString(shard), " is not here"));
-  const Range elements{loan.what.begin(), loan.what.end()};
+  const Range elements{outgoing.what.begin(), outgoing.what.end()};
   ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, found->elements));
-  const auto parts = std::make_shared<const OwnedParts>(elements.size(), loan.what.parts());
+  const auto parts = std::make_shared<const OwnedParts>(elements.size(), outgoing.what.parts());
   ATOLL_RETURN_IF_ERROR(GetShard(name(), shard, elements, parts->parts()));
-  return SendParts(loan.to, loan.call, parts);
+  return SendParts(outgoing.to, outgoing.call, parts);
 }
 
 }  // namespace atl::worker

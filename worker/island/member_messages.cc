@@ -172,7 +172,7 @@ absl::Status GroupMember::SendParts(const NodeId& to, CallId call,
   header.set_epoch(epoch_);
   const int64_t bytes_max = options_.link.queued_bytes_max / kQueueShare;
   return std::make_shared<Pieces>(link_.get(), to, std::move(header), parts, bytes_max,
-                                  options_.on_lent)
+                                  options_.on_transfer_due)
       ->Send();
 }
 
@@ -268,7 +268,7 @@ void GroupMember::OnFrame(const PeerFence& fence, const NodeId& from, v1::GroupF
       if (frame.outer().beside() ? DoLater(from, frame) : Serve(from, frame)) return;
       break;
     case v1::GroupFrame::kGetLayer:
-      if (AddLoan({from, frame.call(), frame.get_layer(), interrupts_})) return;
+      if (AddTransfer({from, frame.call(), frame.get_layer(), interrupts_})) return;
       break;
     default:
       if (Serve(from, frame)) return;
@@ -297,12 +297,13 @@ bool GroupMember::DoLater(const NodeId& from, v1::GroupFrame& frame) {
   const IslandPlan plan = this->plan();
   const bool leads = !plan.members.empty() && plan.members.front().worker == from;
   if (frame.epoch() != epoch_ || !leads) return false;
-  return beside_.Add([this, from, call = frame.call(), interrupts = interrupts_.load(),
-                      what = frame.outer()] {
-    v1::GroupReply reply;
-    ToWire(interrupts == interrupts_ ? DoBeside(what) : absl::AbortedError("interrupted"), &reply);
-    Reply(from, call, std::move(reply));
-  });
+  return beside_.Add(
+      [this, from, call = frame.call(), interrupts = interrupts_.load(), what = frame.outer()] {
+        v1::GroupReply reply;
+        ToWire(interrupts == interrupts_ ? DoDuringSteps(what) : absl::AbortedError("interrupted"),
+               &reply);
+        Reply(from, call, std::move(reply));
+      });
 }
 
 void GroupMember::OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame) {
@@ -316,11 +317,11 @@ void GroupMember::OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame) {
   }
 }
 
-bool GroupMember::AddLoan(Loan loan) {
-  const std::lock_guard lock(loans_mutex_);
-  if (loans_.size() >= kLoansMax) return false;
-  loans_.push_back(std::move(loan));
-  loans_changed_.notify_all();
+bool GroupMember::AddTransfer(OutgoingTransfer outgoing) {
+  const std::lock_guard lock(transfers_mutex_);
+  if (transfers_.size() >= kTransfersMax) return false;
+  transfers_.push_back(std::move(outgoing));
+  transfers_changed_.notify_all();
   return true;
 }
 

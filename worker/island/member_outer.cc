@@ -113,7 +113,7 @@ absl::Status GroupMember::FetchOuter(const OuterSource& source,
       ATOLL_CHECK(before != nullptr);
       ATOLL_RETURN_IF_ERROR(before->Read(kind, source.layer, source.range, values));
     } else {
-      ATOLL_RETURN_IF_ERROR(BorrowOuter(source.from, kind, source.layer, source.range, values));
+      ATOLL_RETURN_IF_ERROR(FetchOuterFrom(source.from, kind, source.layer, source.range, values));
     }
     ATOLL_RETURN_IF_ERROR(next.Write(kind, source.layer, source.range, values));
   }
@@ -128,31 +128,31 @@ void GroupMember::CommitOuterLayout() {
 
 // ---------------------------------------------------------------------------------- elements ----
 
-absl::Status GroupMember::BorrowOuter(const NodeId& from, OuterKind kind, int32_t layer,
-                                      ElementRange range, std::span<float> out) {
+absl::Status GroupMember::FetchOuterFrom(const NodeId& from, OuterKind kind, int32_t layer,
+                                         ElementRange range, std::span<float> out) {
   if (out.empty()) return absl::OkStatus();
   ShardParts parts;
   parts.outer = out;
   parts.outer_part = PartOf(kind);
-  return Borrow(from, LayerShard{layer, 0, {1}}, ToRange(range), {}, parts);
+  return FetchFrom(from, LayerShard{layer, 0, {1}}, ToRange(range), {}, parts);
 }
 
-absl::Status GroupMember::LendOuter(const Loan& loan) {
+absl::Status GroupMember::SendOuter(const OutgoingTransfer& outgoing) {
   const std::shared_ptr<OuterState> outer = this->outer();
   if (outer == nullptr) return absl::NotFoundError("it keeps nothing for the servers");
-  const ElementRange range{loan.what.begin(), loan.what.end()};
-  const int32_t layer = loan.what.shard().layer();
+  const ElementRange range{outgoing.what.begin(), outgoing.what.end()};
+  const int32_t layer = outgoing.what.shard().layer();
   // Checks that it is here before memory is taken.
   if (!PlaceOf(*outer->parts(), layer, range)) {
     return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end,
                                             " of layer ", layer, " are not kept here"));
   }
-  const OuterKind kind = OuterKindOf(loan.what.parts());
+  const OuterKind kind = OuterKindOf(outgoing.what.parts());
   const int64_t size =
       kind == OuterKind::kEncoded ? outer->EncodedFloats(layer, range) : range.size();
-  const auto parts = std::make_shared<const OwnedParts>(size, loan.what.parts());
+  const auto parts = std::make_shared<const OwnedParts>(size, outgoing.what.parts());
   ATOLL_RETURN_IF_ERROR(outer->Read(kind, layer, range, parts->parts().outer));
-  return SendParts(loan.to, loan.call, parts);
+  return SendParts(outgoing.to, outgoing.call, parts);
 }
 
 absl::Status GroupMember::ReadOuterLayer(OuterKind kind, int32_t layer, std::span<float> out) {
@@ -164,7 +164,7 @@ absl::Status GroupMember::ReadOuterLayer(OuterKind kind, int32_t layer, std::spa
     if (std::count(part.holders.begin(), part.holders.end(), name()) > 0) {
       ATOLL_RETURN_IF_ERROR(outer->Read(kind, layer, part.range, to));
     } else {
-      ATOLL_RETURN_IF_ERROR(BorrowOuter(part.holders.front(), kind, layer, part.range, to));
+      ATOLL_RETURN_IF_ERROR(FetchOuterFrom(part.holders.front(), kind, layer, part.range, to));
     }
   }
   return absl::OkStatus();
@@ -208,7 +208,7 @@ absl::Status GroupMember::ReadForDelta(const std::vector<ShardPlacement>& shards
   });
 }
 
-absl::Status GroupMember::DoBeside(const v1::OuterCall& call) {
+absl::Status GroupMember::DoDuringSteps(const v1::OuterCall& call) {
   if (call.what() == v1::OuterCall::APPLY) {
     return ApplyOuter(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()),
                       ShardsFrom(call));
@@ -256,7 +256,7 @@ absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target,
       if (!Concern(shards, part.layer)) continue;
       values.resize(static_cast<size_t>(part.range.size()));
       ATOLL_RETURN_IF_ERROR(
-          BorrowOuter(part.holders.front(), OuterKind::kPulled, part.layer, part.range, values));
+          FetchOuterFrom(part.holders.front(), OuterKind::kPulled, part.layer, part.range, values));
       ATOLL_RETURN_IF_ERROR(outer->Write(OuterKind::kPulled, part.layer, part.range, values));
     }
   }

@@ -211,7 +211,7 @@ absl::Status GroupMember::GetSaved(const NodeId& from, int64_t save, const Layer
   if (from != name()) {
     v1::LayerCall of;
     of.set_of_save(save);
-    return Borrow(from, shard, elements, std::move(of), out);
+    return FetchFrom(from, shard, elements, std::move(of), out);
   }
   const absl::StatusOr<StoredUnit> stored = units_.Find(save, shard, elements);
   if (!stored.ok()) return ReadSaved(save, shard, elements, out);
@@ -252,7 +252,7 @@ absl::Status GroupMember::RestoreResiduals(int64_t save, OuterState& next) {
     for (const IslandMember& member : plan.members) {
       if (member.worker == name()) continue;
       for (const ElementRange& missing : found.Missing(part.range)) {
-        ATOLL_RETURN_IF_ERROR(BorrowResidual(
+        ATOLL_RETURN_IF_ERROR(FetchResidualFrom(
             member.worker, save, part.layer, missing,
             std::span(values).subspan(static_cast<size_t>(missing.begin - part.range.begin),
                                       static_cast<size_t>(missing.size()))));
@@ -264,53 +264,53 @@ absl::Status GroupMember::RestoreResiduals(int64_t save, OuterState& next) {
 }
 
 // What another member has of these elements; the others stay.
-absl::Status GroupMember::BorrowResidual(const NodeId& from, int64_t save, int32_t layer,
-                                         ElementRange range, std::span<float> out) {
-  std::vector<float> lent(out.size());
+absl::Status GroupMember::FetchResidualFrom(const NodeId& from, int64_t save, int32_t layer,
+                                            ElementRange range, std::span<float> out) {
+  std::vector<float> sent(out.size());
   ShardParts parts;
-  parts.outer = lent;
+  parts.outer = sent;
   parts.outer_part = PartOf(OuterKind::kResidual);
   v1::LayerCall of;
   of.set_of_save(save);
   const absl::Status status =
-      Borrow(from, LayerShard{layer, 0, {1}}, {range.begin, range.end}, std::move(of), parts);
+      FetchFrom(from, LayerShard{layer, 0, {1}}, {range.begin, range.end}, std::move(of), parts);
   if (absl::IsNotFound(status)) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(status);
-  for (size_t i = 0; i < lent.size(); ++i) {
-    if (lent[i] != 0) out[i] = lent[i];  // zero, or not there: then another one may have it
+  for (size_t i = 0; i < sent.size(); ++i) {
+    if (sent[i] != 0) out[i] = sent[i];  // zero, or not there: then another one may have it
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> GroupMember::LendSavedResidual(const Loan& loan) {
-  const ElementRange range{loan.what.begin(), loan.what.end()};
-  const int32_t layer = loan.what.shard().layer();
+absl::StatusOr<bool> GroupMember::SendSavedResidual(const OutgoingTransfer& outgoing) {
+  const ElementRange range{outgoing.what.begin(), outgoing.what.end()};
+  const int32_t layer = outgoing.what.shard().layer();
   if (job_ == nullptr || layer < 0 || layer >= std::ssize(job_->layouts) ||
       range.end > job_->layouts[static_cast<size_t>(layer)].size) {
     return false;  // before memory is taken
   }
-  const auto parts = std::make_shared<const OwnedParts>(range.size(), loan.what.parts());
+  const auto parts = std::make_shared<const OwnedParts>(range.size(), outgoing.what.parts());
   ElementRanges found;
-  ATOLL_RETURN_IF_ERROR(ReadSavedResidual(loan.what.of_save(), layer, range, /*remote=*/false,
+  ATOLL_RETURN_IF_ERROR(ReadSavedResidual(outgoing.what.of_save(), layer, range, /*remote=*/false,
                                           parts->parts().outer, &found));
   if (found.empty()) return false;
-  ATOLL_RETURN_IF_ERROR(SendParts(loan.to, loan.call, parts));
+  ATOLL_RETURN_IF_ERROR(SendParts(outgoing.to, outgoing.call, parts));
   return true;
 }
 
 // False: it is not here.
-absl::StatusOr<bool> GroupMember::LendSaved(const Loan& loan) {
-  if ((loan.what.parts() & kOuterParts) != 0) return LendSavedResidual(loan);
-  const LayerShard shard = FromWire(loan.what.shard());
-  const Range elements{loan.what.begin(), loan.what.end()};
+absl::StatusOr<bool> GroupMember::SendSaved(const OutgoingTransfer& outgoing) {
+  if ((outgoing.what.parts() & kOuterParts) != 0) return SendSavedResidual(outgoing);
+  const LayerShard shard = FromWire(outgoing.what.shard());
+  const Range elements{outgoing.what.begin(), outgoing.what.end()};
   // Checks that it is here before memory is taken.
-  if (!units_.Find(loan.what.of_save(), shard, elements).ok()) {
+  if (!units_.Find(outgoing.what.of_save(), shard, elements).ok()) {
     ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> disk, StoreOf(Tier::kDisk));
-    if (disk == nullptr || !disk->Has(loan.what.of_save(), shard, elements)) return false;
+    if (disk == nullptr || !disk->Has(outgoing.what.of_save(), shard, elements)) return false;
   }
-  const auto parts = std::make_shared<const OwnedParts>(elements.size(), loan.what.parts());
-  ATOLL_RETURN_IF_ERROR(GetSaved(name(), loan.what.of_save(), shard, elements, parts->parts()));
-  ATOLL_RETURN_IF_ERROR(SendParts(loan.to, loan.call, parts));
+  const auto parts = std::make_shared<const OwnedParts>(elements.size(), outgoing.what.parts());
+  ATOLL_RETURN_IF_ERROR(GetSaved(name(), outgoing.what.of_save(), shard, elements, parts->parts()));
+  ATOLL_RETURN_IF_ERROR(SendParts(outgoing.to, outgoing.call, parts));
   return true;
 }
 

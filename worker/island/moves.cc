@@ -16,10 +16,10 @@ namespace atl::worker {
 namespace {
 
 // Chooses the sources of what is held at one step.
-class Lenders {
+class SourceMembers {
  public:
   // No state: everything counts.
-  Lenders(const Holdings& holdings, std::optional<StateName> state)
+  SourceMembers(const Holdings& holdings, std::optional<StateName> state)
       : holdings_(holdings), state_(state) {}
 
   bool Current(const HeldLayer& layer) const { return !state_ || state_->Names(layer); }
@@ -80,7 +80,7 @@ class Lenders {
 class Planner {
  public:
   Planner(const Holdings& holdings, const StateName& state)
-      : holdings_(holdings), state_(state), lenders_(holdings, state) {}
+      : holdings_(holdings), state_(state), source_members_(holdings, state) {}
 
   LayerMoves Plan() {
     LayerMoves result;
@@ -89,7 +89,7 @@ class Planner {
     int64_t shards = 0;
     for (const auto& [worker, held] : holdings_) {
       for (const HeldLayer& layer : held) {
-        if (layer.surplus || (lenders_.Current(layer) && layer.whole)) continue;
+        if (layer.surplus || (source_members_.Current(layer) && layer.whole)) continue;
         std::vector<ShardMove>& moves = result.moves[worker];
         const bool known = std::any_of(moves.begin(), moves.end(), [&](const ShardMove& move) {
           return move.shard == layer.shard;
@@ -130,7 +130,7 @@ class Planner {
     const Range owned = Owned(shard, receiver);
     std::vector<ShardSource> sources;
     const auto cover = [&](int32_t parts, Range elements) {
-      return lenders_.Cover(shard, parts, elements, receiver, &sources);
+      return source_members_.Cover(shard, parts, elements, receiver, &sources);
     };
     if (cover(kAllParts, owned) && cover(kParametersPart, {0, owned.begin}) &&
         cover(kParametersPart, {owned.end, wanted.elements})) {
@@ -148,8 +148,8 @@ class Planner {
       if (elements.size() != cut.size()) continue;
       std::vector<ShardSource> all;
       const bool held = std::all_of(elements.begin(), elements.end(), [&](const auto& rank) {
-        return lenders_.Cover({shard.layer, rank.first, cut}, kAllParts, {0, rank.second}, receiver,
-                              &all);
+        return source_members_.Cover({shard.layer, rank.first, cut}, kAllParts, {0, rank.second},
+                                     receiver, &all);
       });
       if (held) return all;
     }
@@ -158,7 +158,7 @@ class Planner {
 
   const Holdings& holdings_;
   const StateName state_;
-  Lenders lenders_;
+  SourceMembers source_members_;
 };
 
 }  // namespace
@@ -260,7 +260,7 @@ std::vector<ShardSource> SourcesOf(const Holdings& holdings, const LayerShard& s
   ATOLL_CHECK(elements >= 0, ToString(shard), " is nowhere");
   std::vector<ShardSource> sources;
   ATOLL_CHECK(
-      Lenders(holdings, std::nullopt).Cover(shard, parts, {0, elements}, receiver, &sources),
+      SourceMembers(holdings, std::nullopt).Cover(shard, parts, {0, elements}, receiver, &sources),
       ToString(shard), " is not whole");
   return sources;
 }

@@ -31,7 +31,7 @@ std::vector<StateName> At(const std::vector<int64_t>& steps) {
 }
 LayerShard Rank(int32_t rank, std::vector<int32_t> shares) { return {0, rank, std::move(shares)}; }
 
-std::vector<NodeId> Lenders(const LayerMoves& moves, const NodeId& receiver) {
+std::vector<NodeId> SourceMembers(const LayerMoves& moves, const NodeId& receiver) {
   std::vector<NodeId> all;
   if (!moves.moves.contains(receiver)) return all;
   for (const ShardMove& move : moves.moves.at(receiver)) {
@@ -48,19 +48,19 @@ TEST_CASE("what is held where it is needed stays, the rest comes from the member
   const LayerMoves moves = PlanMoves(holdings, At({5}));
   REQUIRE(moves.kept);
   REQUIRE(moves.optimizer_step == 5);
-  REQUIRE(Lenders(moves, "c") == std::vector<NodeId>{"a", "b"});
-  REQUIRE(Lenders(moves, "d") == std::vector<NodeId>{"a"});
-  REQUIRE(Lenders(moves, "a").empty());
+  REQUIRE(SourceMembers(moves, "c") == std::vector<NodeId>{"a", "b"});
+  REQUIRE(SourceMembers(moves, "d") == std::vector<NodeId>{"a"});
+  REQUIRE(SourceMembers(moves, "a").empty());
 }
 
 TEST_CASE(
     "a step counts where all layers are held after it, else the one before, else all is lost") {
   const Holdings taken = {{"a", {Has(0, 6)}}, {"b", {Has(0, 5), Has(1, 6)}}};
   REQUIRE(PlanMoves(taken, At({6, 5})).optimizer_step == 6);
-  REQUIRE(Lenders(PlanMoves(taken, At({6, 5})), "b") == std::vector<NodeId>{"a"});
+  REQUIRE(SourceMembers(PlanMoves(taken, At({6, 5})), "b") == std::vector<NodeId>{"a"});
   const Holdings torn = {{"a", {Has(0, 6)}}, {"b", {Has(0, 5), Has(1, 5)}}};
   REQUIRE(PlanMoves(torn, At({6, 5})).optimizer_step == 5);
-  REQUIRE(Lenders(PlanMoves(torn, At({6, 5})), "a") == std::vector<NodeId>{"b"});
+  REQUIRE(SourceMembers(PlanMoves(torn, At({6, 5})), "a") == std::vector<NodeId>{"b"});
   const Holdings lost = {{"a", {Has(0, 6)}}, {"b", {Has(1, 5)}}};
   const LayerMoves moves = PlanMoves(lost, At({6, 5}));
   REQUIRE(!moves.kept);
@@ -88,7 +88,7 @@ TEST_CASE("layers of another change of the state do not fit, though they are at 
       {"a", {Of(Has(0, 5), 7, 3), Spare(Of(Has(1, 5), 7, 3))}},
       {"b", {Of(Has(1, 5), 6, 3)}},
   };
-  CHECK(Lenders(PlanMoves(fetched, {now}), "b") == std::vector<NodeId>{"a"});
+  CHECK(SourceMembers(PlanMoves(fetched, {now}), "b") == std::vector<NodeId>{"a"});
   // Who is about to replace the parameters wants the moments alone: of one optimizer.
   const LayerMoves moments = PlanMoves(away, StatesIn(away));
   CHECK(moments.kept);
@@ -131,7 +131,7 @@ TEST_CASE("what no owner holds any more is lost, unless there is another owner")
   const HeldLayer first = Owning(Has(0, 5), 0, 5), second = Owning(Has(0, 5), 5, 10);
   REQUIRE(!PlanMoves({{"a", {first}}, {"c", {Needs(0)}}}, At({5})).kept);
   const LayerMoves moves = PlanMoves({{"a", {first}}, {"b", {second}}, {"c", {Needs(0)}}}, At({5}));
-  REQUIRE(Lenders(moves, "c") == std::vector<NodeId>{"a", "b"});
+  REQUIRE(SourceMembers(moves, "c") == std::vector<NodeId>{"a", "b"});
 }
 
 TEST_CASE("a step that owners have taken is whole where all of them are there") {
@@ -154,7 +154,7 @@ TEST_CASE("who owns other elements from now on keeps what it has") {
 TEST_CASE("a cut that changes takes all ranks of the other cut") {
   const Holdings holdings = {{"a", {Spare(Has(0, 1, Rank(0, {1, 3}))), Needs(0)}},
                              {"b", {Spare(Has(0, 1, Rank(1, {1, 3})))}}};
-  REQUIRE(Lenders(PlanMoves(holdings, At({1})), "a") == std::vector<NodeId>{"a", "b"});
+  REQUIRE(SourceMembers(PlanMoves(holdings, At({1})), "a") == std::vector<NodeId>{"a", "b"});
   const Holdings half = {{"a", {Spare(Has(0, 1, Rank(0, {1, 3}))), Needs(0)}}};
   REQUIRE(!PlanMoves(half, At({1})).kept);
 }
@@ -164,7 +164,7 @@ TEST_CASE("a head's copy of the table is written like a layer and is no source f
   table.table_only = true;
   REQUIRE(!PlanMoves({{"a", {table}}, {"b", {Needs(0)}}}, At({2})).kept);
   table.written = false;
-  REQUIRE(Lenders(PlanMoves({{"a", {table}}, {"b", {Has(0, 2)}}}, At({2})), "a") ==
+  REQUIRE(SourceMembers(PlanMoves({{"a", {table}}, {"b", {Has(0, 2)}}}, At({2})), "a") ==
           std::vector<NodeId>{"b"});
 }
 
@@ -273,7 +273,7 @@ TEST_CASE("frames that break a rule are refused by name") {
   refused([](auto& f) { f.mutable_reply()->set_last_number(INT64_MAX); }, "step number");
   refused([](auto& f) { ToWire(Has(0, INT64_MAX), f.mutable_reply()->add_held()); },
           "optimizer step");
-  refused([](auto& f) { f.mutable_reply()->mutable_inheritance()->set_known_steps(INT64_MAX); },
+  refused([](auto& f) { f.mutable_reply()->mutable_handover()->set_known_steps(INT64_MAX); },
           "a leader's count");
   refused([](auto& f) { f.mutable_rendezvous()->set_key(std::string(2000, 'k')); }, "rendezvous");
   REQUIRE(!ParsePieceHeader("", 3).ok());

@@ -85,7 +85,7 @@ class IslandPort {
   // For the parameter servers; null: no plan was set up for this job.
   virtual std::shared_ptr<OuterState> outer() const = 0;
   // What this worker knows of the island that it led, for the worker that takes over.
-  virtual void Keep(v1::Inheritance kept) = 0;
+  virtual void Keep(v1::Handover kept) = 0;
   virtual void DropKept() = 0;
   // Saved states. Empty: there is no such tier.
   virtual absl::StatusOr<std::vector<HeldSave>> SavesIn(Tier tier) = 0;

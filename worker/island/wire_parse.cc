@@ -73,23 +73,23 @@ absl::Status Check(const v1::ContributionName& name) {
   return absl::OkStatus();
 }
 
-absl::Status Check(const v1::Inheritance& inheritance) {
-  const v1::Leadership& known = inheritance.leadership();
+absl::Status Check(const v1::Handover& handover) {
+  const v1::Leadership& known = handover.leadership();
   for (const int64_t count : {int64_t{known.island()}, known.generation(), known.tokens_at_base(),
                               known.carried_steps(), known.lease_request(), known.inner_step(),
                               known.tokens(), known.pushed_bytes(), known.pulled_bytes()}) {
     if (!IsCount(count)) return Bad("a leader's count");
   }
   for (const int64_t or_none :
-       {known.base_version(), inheritance.known_steps(), inheritance.outer().base()}) {
+       {known.base_version(), handover.known_steps(), handover.outer().base()}) {
     if (or_none != -1 && !IsCount(or_none)) return Bad("a leader's count");
   }
-  for (const double share : {known.share(), known.in_flight_share(), inheritance.outer().share()}) {
+  for (const double share : {known.share(), known.in_flight_share(), handover.outer().share()}) {
     if (!std::isfinite(share)) return Bad("a leader's share of a round");
   }
   ATOLL_RETURN_IF_ERROR(Check(known.local()));
   ATOLL_RETURN_IF_ERROR(Check(known.in_flight()));
-  ATOLL_RETURN_IF_ERROR(Check(inheritance.outer().captured()));
+  ATOLL_RETURN_IF_ERROR(Check(handover.outer().captured()));
   ATOLL_RETURN_IF_ERROR(Check(known.in_flight_work()));
   ATOLL_RETURN_IF_ERROR(Check(known.last_pushed()));
   ATOLL_RETURN_IF_ERROR(Check(known.stepping()));
@@ -174,7 +174,7 @@ absl::Status Check(const v1::GroupReply& reply) {
   }
   ATOLL_RETURN_IF_ERROR(Check(reply.taken()));
   ATOLL_RETURN_IF_ERROR(Check(reply.waits()));
-  if (reply.has_inheritance()) ATOLL_RETURN_IF_ERROR(Check(reply.inheritance()));
+  if (reply.has_handover()) ATOLL_RETURN_IF_ERROR(Check(reply.handover()));
   ATOLL_RETURN_IF_ERROR(worker::Check(reply.outer()));
   for (const v1::HeldShard& held : reply.held()) {
     ATOLL_RETURN_IF_ERROR(Check(held.shard()));

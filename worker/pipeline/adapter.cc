@@ -141,11 +141,11 @@ bool Adapter::Climb() {
   const double waited = wait_seconds_;
   const bool waits = waited > kWaitMin * work_seconds_;
   calm_ = waits ? 0 : calm_ + 1;
-  const bool in_vain = wait_before_ > 0 && waited > (1 - kWaitGainMin) * wait_before_;
+  const bool failures = wait_before_ > 0 && waited > (1 - kWaitGainMin) * wait_before_;
   const bool affordable = compute_.sizes() > 1 && 2 * steady_ <= fill_ &&
                           (2 * steady_ - 1) * compute_.base() < kWaitCost * waited;
   wait_before_ = 0;
-  if (in_vain) {
+  if (failures) {
     steady_ = std::max(1, steady_ / 2);
     wait_in_vain_ = waited;
   } else if (waits && affordable && (wait_in_vain_ == 0 || Apart(waited, wait_in_vain_))) {
@@ -163,7 +163,7 @@ bool Adapter::Climb() {
       absl::StrFormat("%d chunks between fill and drain (%d before): %.1f ms of waiting a "
                       "micro-batch of %.1f ms of work%s",
                       steady_, before, 1e3 * waited, 1e3 * work_seconds_,
-                      in_vain ? ", no less than with fewer chunks" : ""));
+                      failures ? ", no less than with fewer chunks" : ""));
   return true;
 }
 

@@ -12,9 +12,9 @@ namespace {
 
 // A link and two devices with configured behaviour; the adapter's decisions are kept as a
 // transcript.
-class Story {
+class Fixture {
  public:
-  explicit Story(int64_t rows, int max_pieces)
+  explicit Fixture(int64_t rows, int max_pieces)
       : adapter_({"w1/0", "w2/0", false, rows, 1000, max_pieces}), rows_(rows) {}
 
   double latency_s = 0, bytes_per_s = 1e6;
@@ -56,157 +56,157 @@ class Story {
 };
 
 TEST_CASE("a fast link is left alone but for the devices' sake") {
-  Story story(16, 16);
-  story.bytes_per_s = 1e9;
-  story.piece_s = 0.120;  // cutting costs more than it gains
-  REQUIRE(story.Windows(1) ==
+  Fixture fixture(16, 16);
+  fixture.bytes_per_s = 1e9;
+  fixture.piece_s = 0.120;  // cutting costs more than it gains
+  REQUIRE(fixture.Windows(1) ==
           "0: 2 chunks in fill and drain (1 before), 1 between (1 before): a micro-batch computes "
           "280.0 ms and travels 0.0 ms, 0.0 of them latency\n");
   // Half a micro-batch took 200 ms, not the 140 that was predicted from one size alone.
-  REQUIRE(story.Windows(10) ==
+  REQUIRE(fixture.Windows(10) ==
           "0: 1 chunks in fill and drain (2 before), 1 between (1 before): a micro-batch computes "
           "280.0 ms and travels 0.0 ms, 0.0 of them latency\n");
 }
 
 TEST_CASE("where a link takes as long as the devices, chunks overlap them") {
-  Story story(16, 16);
-  story.bytes_per_s = 1e5;  // 160 ms for a micro-batch's bytes, as its compute
-  const std::string transcript = story.Windows(8);
+  Fixture fixture(16, 16);
+  fixture.bytes_per_s = 1e5;  // 160 ms for a micro-batch's bytes, as its compute
+  const std::string transcript = fixture.Windows(8);
   CAPTURE(transcript);
   REQUIRE(transcript.find("0: 2 chunks in fill and drain (1 before)") == 0);
   REQUIRE(transcript.find("1: 4 chunks in fill and drain (2 before)") != std::string::npos);
-  REQUIRE(story.fill() == 16);
-  REQUIRE(story.steady() == 1);  // no stage waits
-  REQUIRE_FALSE(story.adapter().saturated());
+  REQUIRE(fixture.fill() == 16);
+  REQUIRE(fixture.steady() == 1);  // no stage waits
+  REQUIRE_FALSE(fixture.adapter().saturated());
 }
 
 TEST_CASE("in steady state chunks are doubled while that ends waiting, and no further") {
-  Story story(16, 16);
-  story.bytes_per_s = 1e5;
-  story.piece_s = 1e-4;
-  story.waits = [](int pieces) { return pieces < 4 ? 0.1 / pieces : 0.01; };  // work is 0.5 s
-  story.Windows(10);
-  REQUIRE(story.fill() == 16);
-  REQUIRE(story.steady() == 4);
+  Fixture fixture(16, 16);
+  fixture.bytes_per_s = 1e5;
+  fixture.piece_s = 1e-4;
+  fixture.waits = [](int pieces) { return pieces < 4 ? 0.1 / pieces : 0.01; };  // work is 0.5 s
+  fixture.Windows(10);
+  REQUIRE(fixture.fill() == 16);
+  REQUIRE(fixture.steady() == 4);
   // When there is nothing left to wait for, their number is halved step by step.
-  story.bytes_per_s = 1e6;
-  story.waits = [](int) { return 0; };
-  REQUIRE(story.Windows(20).find("2 chunks between fill and drain (4 before)") !=
+  fixture.bytes_per_s = 1e6;
+  fixture.waits = [](int) { return 0; };
+  REQUIRE(fixture.Windows(20).find("2 chunks between fill and drain (4 before)") !=
           std::string::npos);
-  REQUIRE(story.steady() == 1);
+  REQUIRE(fixture.steady() == 1);
 }
 
 TEST_CASE(
     "in steady state a doubling that ends no waiting is taken back, until there is more of it") {
-  Story story(16, 16);
-  story.bytes_per_s = 1e5;
-  story.piece_s = 1e-4;
-  story.waits = [](int) { return 0.1; };  // for a slower stage, not for the line
-  const std::string transcript = story.Windows(10);
+  Fixture fixture(16, 16);
+  fixture.bytes_per_s = 1e5;
+  fixture.piece_s = 1e-4;
+  fixture.waits = [](int) { return 0.1; };  // for a slower stage, not for the line
+  const std::string transcript = fixture.Windows(10);
   CAPTURE(transcript);
   REQUIRE(transcript.find("2 chunks between fill and drain (1 before): 100.0 ms of waiting a "
                           "micro-batch of 500.0 ms of work\n") != std::string::npos);
   REQUIRE(transcript.find("1 chunks between fill and drain (2 before): 100.0 ms of waiting a "
                           "micro-batch of 500.0 ms of work, no less than with fewer chunks\n") !=
           std::string::npos);
-  REQUIRE(story.steady() == 1);
-  REQUIRE(story.Windows(10) == "");
-  story.bytes_per_s = 6e4;
-  story.waits = [](int pieces) { return 0.2 / pieces; };
-  story.Windows(10);
-  REQUIRE(story.steady() > 1);
+  REQUIRE(fixture.steady() == 1);
+  REQUIRE(fixture.Windows(10) == "");
+  fixture.bytes_per_s = 6e4;
+  fixture.waits = [](int pieces) { return 0.2 / pieces; };
+  fixture.Windows(10);
+  REQUIRE(fixture.steady() > 1);
 }
 
 TEST_CASE("in steady state chunks that are merged too early come back, and stay longer") {
-  Story story(16, 16);
-  story.bytes_per_s = 1e5;
-  story.piece_s = 1e-4;
-  story.waits = [](int pieces) { return pieces < 2 ? 0.1 : 0.01; };
+  Fixture fixture(16, 16);
+  fixture.bytes_per_s = 1e5;
+  fixture.piece_s = 1e-4;
+  fixture.waits = [](int pieces) { return pieces < 2 ? 0.1 : 0.01; };
   int changes = 0, last = 1;
   for (int step = 0; step < 200; ++step) {
-    story.Windows(1);
-    changes += story.steady() != last ? 1 : 0;
-    last = story.steady();
+    fixture.Windows(1);
+    changes += fixture.steady() != last ? 1 : 0;
+    last = fixture.steady();
   }
   REQUIRE(changes <= 10);  // up at the start; down and up after about 8, 16, 32 and 64
   REQUIRE(changes >= 7);
 }
 
 TEST_CASE("in steady state chunks that cost the devices more than they could gain are not tried") {
-  Story story(16, 16);
-  story.bytes_per_s = 1e5;
-  story.piece_s = 0.012;
-  story.waits = [](int) { return 0.09; };
-  story.Windows(8);
-  REQUIRE(story.fill() == 4);
-  REQUIRE(story.steady() == 1);
+  Fixture fixture(16, 16);
+  fixture.bytes_per_s = 1e5;
+  fixture.piece_s = 0.012;
+  fixture.waits = [](int) { return 0.09; };
+  fixture.Windows(8);
+  REQUIRE(fixture.fill() == 4);
+  REQUIRE(fixture.steady() == 1);
 }
 
 TEST_CASE("noise changes nothing") {
-  Story story(16, 16);
-  story.latency_s = 0.020;
-  story.Windows(8);
-  const int settled = story.fill();
-  story.noise = 0.24;
-  REQUIRE(story.Windows(20) == "");
-  REQUIRE(story.fill() == settled);
+  Fixture fixture(16, 16);
+  fixture.latency_s = 0.020;
+  fixture.Windows(8);
+  const int settled = fixture.fill();
+  fixture.noise = 0.24;
+  REQUIRE(fixture.Windows(20) == "");
+  REQUIRE(fixture.fill() == settled);
 }
 
 TEST_CASE("chunks that wait behind each other do not make the link slower") {
-  Story story(16, 16);
-  story.bytes_per_s = 4e5;  // 40 ms of bytes, and 160 ms of computing
-  story.queues = 16;        // each chunk waits for all before it in its micro-batch
-  story.Windows(20);
-  REQUIRE_FALSE(story.adapter().saturated());
-  REQUIRE(story.adapter().bandwidth_bytes_per_s() == Approx(4e5));
-  REQUIRE(story.Windows(20) == "");
+  Fixture fixture(16, 16);
+  fixture.bytes_per_s = 4e5;  // 40 ms of bytes, and 160 ms of computing
+  fixture.queues = 16;        // each chunk waits for all before it in its micro-batch
+  fixture.Windows(20);
+  REQUIRE_FALSE(fixture.adapter().saturated());
+  REQUIRE(fixture.adapter().bandwidth_bytes_per_s() == Approx(4e5));
+  REQUIRE(fixture.Windows(20) == "");
 }
 
 TEST_CASE("a link that slows down is cut finer, and again coarser when it recovers") {
-  Story story(16, 16);
-  story.bytes_per_s = 2e6;
-  story.piece_s = 0.010;
-  story.Windows(8);
-  const int before = story.fill();
-  story.bytes_per_s = 4e4;
-  story.Windows(8);
-  REQUIRE(story.fill() > before);
-  story.bytes_per_s = 2e6;
-  story.Windows(16);
-  REQUIRE(story.fill() == before);
+  Fixture fixture(16, 16);
+  fixture.bytes_per_s = 2e6;
+  fixture.piece_s = 0.010;
+  fixture.Windows(8);
+  const int before = fixture.fill();
+  fixture.bytes_per_s = 4e4;
+  fixture.Windows(8);
+  REQUIRE(fixture.fill() > before);
+  fixture.bytes_per_s = 2e6;
+  fixture.Windows(16);
+  REQUIRE(fixture.fill() == before);
 }
 
 TEST_CASE("a saturated link causes one replan request") {
-  Story story(16, 1);
-  story.work_s = 0.4;
-  story.Windows(4);
-  story.bytes_per_s = 2e4;  // 800 ms for a micro-batch
-  REQUIRE(story.Windows(6) == "1: saturated: 800 ms of bytes a micro-batch, 400 ms of work\n");
-  REQUIRE(story.adapter().saturated());
-  story.bytes_per_s = 1e6;
-  REQUIRE(story.Windows(1) == "");  // one window says nothing
-  REQUIRE(story.adapter().saturated());
-  REQUIRE(story.Windows(5).find("0: no longer saturated: 16 ms of bytes") == 0);
-  REQUIRE_FALSE(story.adapter().saturated());
+  Fixture fixture(16, 1);
+  fixture.work_s = 0.4;
+  fixture.Windows(4);
+  fixture.bytes_per_s = 2e4;  // 800 ms for a micro-batch
+  REQUIRE(fixture.Windows(6) == "1: saturated: 800 ms of bytes a micro-batch, 400 ms of work\n");
+  REQUIRE(fixture.adapter().saturated());
+  fixture.bytes_per_s = 1e6;
+  REQUIRE(fixture.Windows(1) == "");  // one window says nothing
+  REQUIRE(fixture.adapter().saturated());
+  REQUIRE(fixture.Windows(5).find("0: no longer saturated: 16 ms of bytes") == 0);
+  REQUIRE_FALSE(fixture.adapter().saturated());
 }
 
 TEST_CASE("a link that is quick in every other window stays as it is") {
-  Story story(16, 1);
-  story.work_s = 0.4;
-  story.Windows(4);
+  Fixture fixture(16, 1);
+  fixture.work_s = 0.4;
+  fixture.Windows(4);
   for (const double bytes_per_s : {2e4, 1e6, 2e4, 1e6}) {
-    story.bytes_per_s = bytes_per_s;
-    REQUIRE(story.Windows(1) == "");
+    fixture.bytes_per_s = bytes_per_s;
+    REQUIRE(fixture.Windows(1) == "");
   }
-  REQUIRE_FALSE(story.adapter().saturated());
-  story.bytes_per_s = 2e4;
-  story.Windows(4);
-  REQUIRE(story.adapter().saturated());
+  REQUIRE_FALSE(fixture.adapter().saturated());
+  fixture.bytes_per_s = 2e4;
+  fixture.Windows(4);
+  REQUIRE(fixture.adapter().saturated());
   for (const double bytes_per_s : {1e6, 2e4, 1e6, 2e4}) {
-    story.bytes_per_s = bytes_per_s;
-    REQUIRE(story.Windows(1) == "");
+    fixture.bytes_per_s = bytes_per_s;
+    REQUIRE(fixture.Windows(1) == "");
   }
-  REQUIRE(story.adapter().saturated());
+  REQUIRE(fixture.adapter().saturated());
 }
 
 TEST_CASE("what has no bytes or took no time is no measurement") {
@@ -228,11 +228,11 @@ TEST_CASE("what has no bytes or took no time is no measurement") {
 }
 
 TEST_CASE("never more chunks than sequences, or than the job allows") {
-  Story few(3, 64);
+  Fixture few(3, 64);
   few.bytes_per_s = 1e5;
   few.Windows(20);
   REQUIRE(few.fill() == 2);
-  Story bounded(64, 4);
+  Fixture bounded(64, 4);
   bounded.bytes_per_s = 1e5;
   bounded.Windows(20);
   REQUIRE(bounded.fill() == 4);

@@ -245,20 +245,20 @@ void Engine::Impl::PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, i
 // all others where sequences may have padding.
 absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const SequenceReader& read,
                                       bool train) {
-  const auto dealt = DealSequences(plan_, request.sequences);
+  const auto assigned = AssignSequences(plan_, request.sequences);
   const bool padding = HasPadding(job_->model);
   const auto head = static_cast<int32_t>(job_->model.layers) + 1;
-  for (size_t r = 0; r < dealt.size(); ++r) {
+  for (size_t r = 0; r < assigned.size(); ++r) {
     int64_t rows = 0;
-    for (const MicroBatchRows& micro_batch : dealt[r]) rows += micro_batch.rows;
+    for (const MicroBatchRows& micro_batch : assigned[r]) rows += micro_batch.rows;
     bool have = false;
     for (const auto& run : runs_) {
       if (run->device.idle() || run->device.role().replica != static_cast<int32_t>(r)) continue;
-      run->input.micro_batches = dealt[r];
+      run->input.micro_batches = assigned[r];
       const DeviceRole& role = run->device.role();
       if (rows == 0 || (!role.HoldsLayer(0) && !role.HoldsLayer(head) && !padding)) continue;
       tokens_.resize(static_cast<size_t>(rows * job_->model.RowNumbers(job_->sequence_length)));
-      if (!have) ATOLL_RETURN_IF_ERROR(read(dealt[r][0].first_row, tokens_));
+      if (!have) ATOLL_RETURN_IF_ERROR(read(assigned[r][0].first_row, tokens_));
       have = true;
       PlaceTokens(*run, tokens_, rows, train);
     }

@@ -21,8 +21,8 @@ IslandPlan Plan(const std::vector<std::string>& devices) {
   return plan;
 }
 
-struct Story {
-  explicit Story(const std::vector<std::string>& devices)
+struct Fixture {
+  explicit Fixture(const std::vector<std::string>& devices)
       : plan(Plan(devices)),
         role(RoleOf(plan, devices[0], 4, false)),
         meter(role, plan, [this] { return ++windows; }) {}
@@ -49,31 +49,31 @@ struct Story {
 TEST_CASE(
     "twenty all-reduces and the rest of their step are a window, and the quickest large one "
     "counts") {
-  Story story({"w1/0", "w2/0"});
-  REQUIRE(story.role.syncs.size() == 4);
-  story.Steps(50);
-  story.Steps(10);
-  story.Steps(30);
-  story.Steps(30);
-  CHECK(story.meter.sums().empty());
-  story.Steps(20);
-  REQUIRE(story.meter.sums().size() == 1);
-  const GroupSums first = story.meter.sums()[0];
+  Fixture fixture({"w1/0", "w2/0"});
+  REQUIRE(fixture.role.syncs.size() == 4);
+  fixture.Steps(50);
+  fixture.Steps(10);
+  fixture.Steps(30);
+  fixture.Steps(30);
+  CHECK(fixture.meter.sums().empty());
+  fixture.Steps(20);
+  REQUIRE(fixture.meter.sums().size() == 1);
+  const GroupSums first = fixture.meter.sums()[0];
   CHECK(first.device == "w1/0");
   CHECK(first.devices == std::vector<std::string>{"w1/0", "w2/0"});
   CHECK(first.plan_number == 7);
   CHECK(first.window == 1);
   CHECK(first.bytes == 9000);
   CHECK(first.quickest_seconds == Approx(0.010));
-  for (int i = 0; i < 4; ++i) story.Steps(80);
-  CHECK(story.meter.sums()[0] == first);
-  story.Steps(90);
-  CHECK(story.meter.sums()[0].window == 2);
-  CHECK(story.meter.sums()[0].quickest_seconds == Approx(0.080));
+  for (int i = 0; i < 4; ++i) fixture.Steps(80);
+  CHECK(fixture.meter.sums()[0] == first);
+  fixture.Steps(90);
+  CHECK(fixture.meter.sums()[0].window == 2);
+  CHECK(fixture.meter.sums()[0].quickest_seconds == Approx(0.080));
 }
 
 TEST_CASE("all-reduces within a worker, and NCCL's, are ignored") {
-  Story within({"w1/0", "w1/1"});
+  Fixture within({"w1/0", "w1/1"});
   for (int i = 0; i < 20; ++i) within.Steps(10);
   CHECK(within.meter.sums().empty());
 

@@ -22,8 +22,8 @@ DeviceRole Role(int32_t ranks = 1) {
   return RoleOf(plan, "w1/0", kLayers, false);
 }
 
-struct Story {
-  explicit Story(const DeviceRole& role = Role())
+struct Fixture {
+  explicit Fixture(const DeviceRole& role = Role())
       : meter(role, kLayers, [this] { return ++windows; }) {}
 
   // A step that waits, computes F for so long, and B and W as long.
@@ -52,11 +52,11 @@ struct Story {
 };
 
 TEST_CASE("twenty steps are a window, and the one in the middle counts") {
-  Story story;
-  for (int i = 0; i < 19; ++i) story.Steps(i % 3 == 0 ? 50 : 10);
-  CHECK(story.meter.work().window == 0);
-  story.Steps(10);
-  const DeviceWork& work = story.meter.work();
+  Fixture fixture;
+  for (int i = 0; i < 19; ++i) fixture.Steps(i % 3 == 0 ? 50 : 10);
+  CHECK(fixture.meter.work().window == 0);
+  fixture.Steps(10);
+  const DeviceWork& work = fixture.meter.work();
   CHECK(work.window == 1);
   CHECK(work.device == "w1/0");
   CHECK(work.forward_seconds == Approx(0.010));
@@ -66,21 +66,21 @@ TEST_CASE("twenty steps are a window, and the one in the middle counts") {
   CHECK(work.blocks == 9);
   CHECK(work.recomputed_blocks == 6);
   CHECK(work.heads == 0);
-  for (int i = 0; i < 20; ++i) story.Steps(30);
+  for (int i = 0; i < 20; ++i) fixture.Steps(30);
   CHECK(work.window == 2);
   CHECK(work.forward_seconds == Approx(0.030));
 }
 
 TEST_CASE("long steps end a window after ten seconds, three at least") {
-  Story story;
-  for (int i = 0; i < 2; ++i) story.Steps(10, 9000);
-  CHECK(story.windows == 0);
-  story.Steps(10, 9000);
-  CHECK(story.windows == 1);
+  Fixture fixture;
+  for (int i = 0; i < 2; ++i) fixture.Steps(10, 9000);
+  CHECK(fixture.windows == 0);
+  fixture.Steps(10, 9000);
+  CHECK(fixture.windows == 1);
 }
 
 TEST_CASE("steps without a time from the host's clock are not reported") {
-  Story behind;
+  Fixture behind;
   for (int i = 0; i < 40; ++i) behind.Steps(10, 100, i % 16 == 0);
   CHECK(behind.windows == 0);
 }
@@ -100,7 +100,7 @@ DeviceStep Shared(const std::string& device, int computes_ms, int sums_ms) {
 }
 
 TEST_CASE("in a tensor-parallel group each device's time is without waiting for the others") {
-  Story slow(Role(2)), quick(Role(2)), alone(Role(2));
+  Fixture slow(Role(2)), quick(Role(2)), alone(Role(2));
   for (int i = 0; i < 20; ++i) {
     slow.meter.Add({Shared("w1/0", 30, 2), Shared("w1/1", 10, 22)});
     quick.meter.Add({Shared("w1/1", 30, 2), Shared("w1/0", 10, 22)});

@@ -10,8 +10,8 @@ namespace atl::worker {
 
 namespace {
 
-constexpr int64_t kBesideBytesMax = int64_t{8} << 20;
-constexpr int kBesideRuns = 3;
+constexpr int64_t kDuringStepsBytesMax = int64_t{8} << 20;
+constexpr int kDuringStepsRuns = 3;
 
 LinkMeasurerOptions WithProgress(LinkMeasurerOptions options) {
   options.profile.progress = [tell = options.measuring](size_t link, size_t links,
@@ -88,7 +88,7 @@ LinksMeasured LinkMeasurer::Beside(const MeasureLinks& request) {
   LinksMeasured answer;
   answer.job = request.job;
   answer.request = request.request;
-  link_->SetGuests(request.members, options_.guests_for);
+  link_->SetTemporaryPeers(request.members, options_.temporary_for);
   if (request.measurer != link_->name()) return answer;
   std::vector<IslandMember> to;
   for (const IslandMember& member : request.members) {
@@ -98,9 +98,9 @@ LinksMeasured LinkMeasurer::Beside(const MeasureLinks& request) {
   }
   // A worker that trains needs its line; smaller sizes measure it well enough.
   LinkProfileOptions profile = options_.profile;
-  profile.bytes_max = std::min(profile.bytes_max, kBesideBytesMax);
-  profile.runs = std::min(profile.runs, kBesideRuns);
-  LinksFound found = ProfileLinksBeside(*link_, to, profile, options_.meet_timeout);
+  profile.bytes_max = std::min(profile.bytes_max, kDuringStepsBytesMax);
+  profile.runs = std::min(profile.runs, kDuringStepsRuns);
+  LinksFound found = ProfileLinksDuringSteps(*link_, to, profile, options_.meet_timeout);
   options_.measuring("");
   answer.links = std::move(found.links);
   answer.unmeasured = std::move(found.failed);  // training shows whether it answers at all

@@ -28,7 +28,7 @@ struct LinkMeasurerOptions {
   Duration meet_timeout = std::chrono::seconds(8);
   Duration probe_timeout = std::chrono::seconds(4);
   // A worker with a request to take samples takes them for so long, a few turns.
-  Duration guests_for = std::chrono::seconds(60);
+  Duration temporary_for = std::chrono::seconds(60);
   LinkProfileOptions profile;
 };
 

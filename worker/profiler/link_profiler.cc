@@ -172,8 +172,8 @@ LinksFound ProfileLinks(PeerLink& link, const std::vector<NodeId>& peers,
   return found;
 }
 
-LinksFound ProfileLinksBeside(const PeerLink& link, const std::vector<IslandMember>& members,
-                              const LinkProfileOptions& options, Duration connect_limit) {
+LinksFound ProfileLinksDuringSteps(const PeerLink& link, const std::vector<IslandMember>& members,
+                                   const LinkProfileOptions& options, Duration connect_limit) {
   LinksFound found;
   for (size_t i = 0; i < members.size(); ++i) {
     const NodeId& to = members[i].worker;

@@ -46,8 +46,8 @@ LinksFound ProfileLinks(PeerLink& link, const std::vector<NodeId>& peers,
 
 // The same over connections of their own (PeerLink::Sample), whatever the link's peers do
 // meanwhile. Each is tried for `connect_limit`.
-LinksFound ProfileLinksBeside(const PeerLink& link, const std::vector<IslandMember>& members,
-                              const LinkProfileOptions& options, Duration connect_limit);
+LinksFound ProfileLinksDuringSteps(const PeerLink& link, const std::vector<IslandMember>& members,
+                                   const LinkProfileOptions& options, Duration connect_limit);
 
 // Whether a message's header says that it is one of these, and to be dropped.
 bool IsProbe(absl::string_view header);

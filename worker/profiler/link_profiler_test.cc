@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "common/net/peer_story.h"
+#include "common/net/peer_fixture.h"
 
 namespace atl::worker {
 namespace {

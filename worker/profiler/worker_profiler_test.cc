@@ -10,7 +10,7 @@ namespace atl::worker {
 namespace {
 
 // A worker of two devices, and how often its devices were measured.
-struct Story {
+struct Fixture {
   SimulatedFiles files{1};
   int made = 0;
   std::mutex mutex;
@@ -18,10 +18,10 @@ struct Story {
   JobSpec spec;
   JobFacts facts;
 
-  Story() {
+  Fixture() {
     spec.data.sequence_length = 16;
     spec.inner.batch_sequences = 2;
-    spec.layout.island = IslandExtent::kAll;
+    spec.layout.island = IslandScope::kAll;
     facts.model.vocabulary = 32;
     facts.model.hidden = 16;
     facts.model.layers = 2;
@@ -48,18 +48,18 @@ struct Story {
 };
 
 TEST_CASE("devices are measured once, also for later requests") {
-  Story story;
-  const auto first = story.Starts().ProfilesFor(story.spec, story.facts);
+  Fixture fixture;
+  const auto first = fixture.Starts().ProfilesFor(fixture.spec, fixture.facts);
   REQUIRE(first.size() == 2);
-  CHECK(story.made == 2);
-  CHECK(story.told.front().rfind("measures layers: 1 of at most ", 0) == 0);
-  CHECK(story.told.back() == "");  // it is done
+  CHECK(fixture.made == 2);
+  CHECK(fixture.told.front().rfind("measures layers: 1 of at most ", 0) == 0);
+  CHECK(fixture.told.back() == "");  // it is done
   CHECK(first[1].device == "w1/1");
-  CHECK(first[0].model_digest == DigestOf(story.facts.model, 16));
+  CHECK(first[0].model_digest == DigestOf(fixture.facts.model, 16));
   CHECK(first[0].software_version == "1");
-  const auto again = story.Starts().ProfilesFor(story.spec, story.facts);
+  const auto again = fixture.Starts().ProfilesFor(fixture.spec, fixture.facts);
   CHECK(again == first);
-  CHECK(story.made == 2);
+  CHECK(fixture.made == 2);
 }
 
 // (devices that share a layer, sequences), in order.
@@ -72,15 +72,15 @@ std::set<std::pair<int, int>> SizesOf(const DeviceProfile& profile) {
 }
 
 TEST_CASE("a job that wants sizes that were not measured has those measured, and no others") {
-  Story story;
-  story.spec.inner.batch_sequences = 1;
-  story.spec.layout.tensor_parallel = 1;
-  const auto first = story.Starts().ProfilesFor(story.spec, story.facts);
+  Fixture fixture;
+  fixture.spec.inner.batch_sequences = 1;
+  fixture.spec.layout.tensor_parallel = 1;
+  const auto first = fixture.Starts().ProfilesFor(fixture.spec, fixture.facts);
   REQUIRE(SizesOf(first[1]) == std::set<std::pair<int, int>>{{1, 1}});
-  story.spec.inner.batch_sequences = 2;
-  story.spec.layout.tensor_parallel = 2;
-  const auto second = story.Starts().ProfilesFor(story.spec, story.facts);
-  CHECK(story.made == 4);
+  fixture.spec.inner.batch_sequences = 2;
+  fixture.spec.layout.tensor_parallel = 2;
+  const auto second = fixture.Starts().ProfilesFor(fixture.spec, fixture.facts);
+  CHECK(fixture.made == 4);
   CHECK(SizesOf(second[0]) == std::set<std::pair<int, int>>{{1, 1}, {1, 2}, {2, 1}, {2, 2}});
   CHECK(SizesOf(second[1]) == SizesOf(second[0]));
   // What was there is as it was.
@@ -88,44 +88,44 @@ TEST_CASE("a job that wants sizes that were not measured has those measured, and
     CHECK(second[0].layers[i] == first[0].layers[i]);
   }
   // The first job finds all that it wants, and so does the second.
-  CHECK(story.Starts().ProfilesFor(story.spec, story.facts) == second);
-  story.spec.inner.batch_sequences = 1;
-  story.spec.layout.tensor_parallel = 1;
-  CHECK(story.Starts().ProfilesFor(story.spec, story.facts) == second);
-  CHECK(story.made == 4);
+  CHECK(fixture.Starts().ProfilesFor(fixture.spec, fixture.facts) == second);
+  fixture.spec.inner.batch_sequences = 1;
+  fixture.spec.layout.tensor_parallel = 1;
+  CHECK(fixture.Starts().ProfilesFor(fixture.spec, fixture.facts) == second);
+  CHECK(fixture.made == 4);
 }
 
 TEST_CASE("another model, another version, or on request: measured again") {
-  Story story;
-  story.Starts().ProfilesFor(story.spec, story.facts);
-  story.Starts("2").ProfilesFor(story.spec, story.facts);
-  CHECK(story.made == 4);
-  story.facts.model.hidden = 32;
-  story.Starts("2").ProfilesFor(story.spec, story.facts);
-  CHECK(story.made == 6);
-  WorkerProfiler profiler = story.Starts("2");
+  Fixture fixture;
+  fixture.Starts().ProfilesFor(fixture.spec, fixture.facts);
+  fixture.Starts("2").ProfilesFor(fixture.spec, fixture.facts);
+  CHECK(fixture.made == 4);
+  fixture.facts.model.hidden = 32;
+  fixture.Starts("2").ProfilesFor(fixture.spec, fixture.facts);
+  CHECK(fixture.made == 6);
+  WorkerProfiler profiler = fixture.Starts("2");
   profiler.Forget();
-  profiler.ProfilesFor(story.spec, story.facts);
-  CHECK(story.made == 8);
+  profiler.ProfilesFor(fixture.spec, fixture.facts);
+  CHECK(fixture.made == 8);
 }
 
 TEST_CASE("a worker of one device whose job's islands are single workers is not measured") {
-  Story story;
-  story.spec.layout.island = IslandExtent::kWorker;
-  CHECK(story.Starts("1", 1).ProfilesFor(story.spec, story.facts).empty());
-  CHECK(story.made == 0);
-  CHECK(story.Starts("1", 2).ProfilesFor(story.spec, story.facts).size() == 2);
+  Fixture fixture;
+  fixture.spec.layout.island = IslandScope::kWorker;
+  CHECK(fixture.Starts("1", 1).ProfilesFor(fixture.spec, fixture.facts).empty());
+  CHECK(fixture.made == 0);
+  CHECK(fixture.Starts("1", 2).ProfilesFor(fixture.spec, fixture.facts).size() == 2);
   // Unless the job fits by a plan alone.
-  CHECK(story.Starts("1", 1).ProfilesFor(story.spec, story.facts, true).size() == 1);
+  CHECK(fixture.Starts("1", 1).ProfilesFor(fixture.spec, fixture.facts, true).size() == 1);
 }
 
 TEST_CASE("a model that cannot be measured is no reason to refuse the job") {
-  Story story;
-  story.facts.model.heads = 3;  // does not divide 16
-  CHECK(story.Starts().ProfilesFor(story.spec, story.facts).empty());
-  story.files.space_bytes = 0;  // nor is a full disk
-  story.facts.model.heads = 2;
-  CHECK(story.Starts().ProfilesFor(story.spec, story.facts).size() == 2);
+  Fixture fixture;
+  fixture.facts.model.heads = 3;  // does not divide 16
+  CHECK(fixture.Starts().ProfilesFor(fixture.spec, fixture.facts).empty());
+  fixture.files.space_bytes = 0;  // nor is a full disk
+  fixture.facts.model.heads = 2;
+  CHECK(fixture.Starts().ProfilesFor(fixture.spec, fixture.facts).size() == 2);
 }
 
 }  // namespace

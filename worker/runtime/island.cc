@@ -116,7 +116,7 @@ absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
   fits_ = stepped_ = false;
   ATOLL_ASSIGN_OR_RETURN(facts_, trainer_->Prepare(spec_));
   // Where islands have plans, this worker may hold a part of the model, and follow.
-  if (spec_.layout.island != IslandExtent::kWorker) return facts_;
+  if (spec_.layout.island != IslandScope::kWorker) return facts_;
   ATOLL_RETURN_IF_ERROR(CheckMemory(nullptr));
   fits_ = true;
   return facts_;

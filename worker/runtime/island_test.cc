@@ -337,7 +337,7 @@ TEST_CASE("a_host_needs_room_for_what_it_owns_and_keeps_copies_of_and_for_saves_
   Folder folder;
   const auto trainer = NewModelTrainer(NewReferenceBackend());
   JobSpec spec = Spec(folder);
-  spec.layout.island = IslandExtent::kAll;
+  spec.layout.island = IslandScope::kAll;
   spec.schedule.validation_sequences = 0;
   int64_t copy = 0, largest = 0;
   const auto facts = trainer->Prepare(spec);
@@ -376,7 +376,7 @@ TEST_CASE("a_host_needs_room_for_what_it_owns_and_keeps_copies_of_and_for_saves_
   CHECK_THAT(reason(5 * own, 2), !Catch::Contains("parameters need"));
   CHECK_THAT(reason(5 * own - 1, 2), Catch::Contains("parameters need"));
   spec = Spec(folder);
-  spec.layout.island = IslandExtent::kAll;
+  spec.layout.island = IslandScope::kAll;
   spec.schedule.validation_sequences = 0;
   CHECK_THAT(reason(10 * copy + 2 * largest - 1, 1), Catch::Contains("parameters need"));
   CHECK_THAT(reason(10 * copy + 2 * largest, 1), !Catch::Contains("parameters need"));

@@ -213,9 +213,9 @@ void World::DoPlanner(const Command& command) {
   }
   if (command.Has("answers")) planner_ = PlannerMode::kAnswers;
   if (command.Has("groups")) {
-    groups_ = command.Has("site")  ? IslandExtent::kSite
-              : command.Has("all") ? IslandExtent::kAll
-                                   : IslandExtent::kWorker;
+    groups_ = command.Has("site")  ? IslandScope::kSite
+              : command.Has("all") ? IslandScope::kAll
+                                   : IslandScope::kWorker;
   }
   if (planner_ == PlannerMode::kWaits) return;
   for (const GroupWorkers& ask : std::exchange(asked_groups_, {})) Group(ask);
@@ -268,7 +268,7 @@ void World::DoCoordinator(const Command& command) {
     int64_t seconds = 0;
     ATOLL_CHECK(absl::SimpleAtoi(command.words.at(2), &seconds));
     now_ += std::chrono::seconds(seconds);
-    Step(HeldUp{});
+    Step(Stalled{});
   } else if (what == "is-backed-up") {
     backup_ = store_;
     backup_mark_ = {core_->cluster(), core_->epoch()};
@@ -542,10 +542,10 @@ void World::Submit(const Command& command) {
   spec.outer.merge = command.Text("merge", "mean");
   spec.outer.wait_for_all = command.Has("wait-for-all");
   const std::string island = command.Text("island");
-  spec.layout.island = island == "site"   ? IslandExtent::kSite
-                       : island == "all"  ? IslandExtent::kAll
-                       : island == "auto" ? IslandExtent::kAuto
-                                          : IslandExtent::kWorker;
+  spec.layout.island = island == "site"   ? IslandScope::kSite
+                       : island == "all"  ? IslandScope::kAll
+                       : island == "auto" ? IslandScope::kAuto
+                                          : IslandScope::kWorker;
   spec.layout.workers_per_island = command.Int("per-island", 0);
   spec.layout.stages = command.Int("stages", 0);
   spec.schedule.train_tokens = command.Int("tokens", 1000);

@@ -201,7 +201,7 @@ class World {
   double planner_speed_ = 1;
   std::vector<MakePlan> asked_plans_;
   std::vector<GroupWorkers> asked_groups_;
-  IslandExtent groups_ = IslandExtent::kSite;
+  IslandScope groups_ = IslandScope::kSite;
   std::string printed_;
 };
 

@@ -1,4 +1,4 @@
-#include "coordinator/people_service.h"
+#include "coordinator/client_service.h"
 
 #include <map>
 #include <random>
@@ -189,7 +189,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* RefuseToWatch() {
 
 }  // namespace
 
-class PeopleService::Impl {
+class ClientService::Impl {
  public:
   Impl(CoordinatorLoop* loop, AccessControl* access)
       : loop_(loop), access_(access), started_(SteadyNow()), jobs_(this), status_(this) {
@@ -716,10 +716,10 @@ class PeopleService::Impl {
   Status status_;
 };
 
-PeopleService::PeopleService(CoordinatorLoop* loop, AccessControl* access)
+ClientService::ClientService(CoordinatorLoop* loop, AccessControl* access)
     : impl_(std::make_unique<Impl>(loop, access)) {}
-PeopleService::~PeopleService() = default;
+ClientService::~ClientService() = default;
 
-std::vector<grpc::Service*> PeopleService::services() { return impl_->services(); }
+std::vector<grpc::Service*> ClientService::services() { return impl_->services(); }
 
 }  // namespace atl

@@ -2,8 +2,8 @@
 // Every call is answered from the loop's thread; streams get a new message when something has
 // changed, no faster than they are read, and less often where they would delay other calls.
 
-#ifndef ATOLL_COORDINATOR_PEOPLE_SERVICE_H_
-#define ATOLL_COORDINATOR_PEOPLE_SERVICE_H_
+#ifndef ATOLL_COORDINATOR_CLIENT_SERVICE_H_
+#define ATOLL_COORDINATOR_CLIENT_SERVICE_H_
 
 #include <memory>
 #include <vector>
@@ -19,11 +19,11 @@ namespace atl {
 
 inline constexpr size_t kMaxWatchers = 256;
 
-class PeopleService {
+class ClientService {
  public:
   // Takes over the loop's between_tasks. Both must outlive the gRPC server.
-  PeopleService(CoordinatorLoop* loop, AccessControl* access);
-  ~PeopleService();
+  ClientService(CoordinatorLoop* loop, AccessControl* access);
+  ~ClientService();
 
   // To be registered with the server, which must be shut down before this goes.
   std::vector<grpc::Service*> services();
@@ -35,4 +35,4 @@ class PeopleService {
 
 }  // namespace atl
 
-#endif  // ATOLL_COORDINATOR_PEOPLE_SERVICE_H_
+#endif  // ATOLL_COORDINATOR_CLIENT_SERVICE_H_

@@ -1,8 +1,8 @@
 // The language of the tests of what the planner makes and engines run: a job, and a worker whose
 // devices have been measured for it.
 
-#ifndef ATOLL_TESTS_ISLAND_PLANNED_STORY_H_
-#define ATOLL_TESTS_ISLAND_PLANNED_STORY_H_
+#ifndef ATOLL_TESTS_ISLAND_PLANNED_FIXTURE_H_
+#define ATOLL_TESTS_ISLAND_PLANNED_FIXTURE_H_
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -91,4 +91,4 @@ inline void GiveMemory(int64_t bytes, PlanRequest& request) {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_TESTS_ISLAND_PLANNED_STORY_H_
+#endif  // ATOLL_TESTS_ISLAND_PLANNED_FIXTURE_H_

@@ -1,9 +1,9 @@
 // The language of the tests of islands of several workers: w1 leads, w2 follows, or the other way.
 
-#ifndef ATOLL_WORKER_CORE_GROUP_STORY_H_
-#define ATOLL_WORKER_CORE_GROUP_STORY_H_
+#ifndef ATOLL_WORKER_CORE_GROUP_FIXTURE_H_
+#define ATOLL_WORKER_CORE_GROUP_FIXTURE_H_
 
-#include "worker/core/story.h"
+#include "worker/core/fixture.h"
 
 namespace atl::worker {
 
@@ -42,7 +42,7 @@ inline IslandPlan Alone(int64_t number, const NodeId& worker) {
   return plan;
 }
 
-class Group : public Story {
+class Group : public Fixture {
  public:
   Group() {
     order.plan = PlanOf(1, "w1", "w2");
@@ -74,7 +74,7 @@ class Group : public Story {
   }
 };
 
-class Following : public Story {
+class Following : public Fixture {
  public:
   Following() {
     member.job = order.job;
@@ -106,4 +106,4 @@ class Following : public Story {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_CORE_GROUP_STORY_H_
+#endif  // ATOLL_WORKER_CORE_GROUP_FIXTURE_H_

@@ -1,4 +1,4 @@
-#include "coordinator/core/roster.h"
+#include "coordinator/core/island_members.h"
 
 #include <algorithm>
 
@@ -14,11 +14,11 @@ namespace {
 
 // Workers of one group may share an island.
 std::string GroupOf(const Job& job, const Member& worker) {
-  return ExtentOf(job) == IslandExtent::kSite ? SiteOf(worker) : "";
+  return ScopeOf(job) == IslandScope::kSite ? SiteOf(worker) : "";
 }
 
 bool MayShare(const Job& job, const Member& worker) {
-  return ExtentOf(job) != IslandExtent::kWorker && !worker.peer_endpoint.empty();
+  return ScopeOf(job) != IslandScope::kWorker && !worker.peer_endpoint.empty();
 }
 
 bool Names(const IslandPlan& plan, const NodeId& worker) {
@@ -38,20 +38,20 @@ bool HasRoom(const State& s, const Job& job, const IslandRecord& island, const M
 void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& gone,
               const std::string& reason) {
   // The first of the plan's that is left, else the first of all.
-  auto heir = island.followers.begin();
+  auto successor = island.followers.begin();
   if (auto plan = job.plans.find(island.island); plan != job.plans.end()) {
     for (const IslandMember& member : plan->second.members) {
       auto it = std::find_if(island.followers.begin(), island.followers.end(),
                              [&](const IslandMember& f) { return f.worker == member.worker; });
       if (it == island.followers.end()) continue;
-      heir = it;
+      successor = it;
       break;
     }
   }
   NoteSteps(s, island, /*lost=*/true);
-  island.worker = heir->worker;
-  island.incarnation = heir->incarnation;
-  island.followers.erase(heir);
+  island.worker = successor->worker;
+  island.incarnation = successor->incarnation;
+  island.followers.erase(successor);
   job.member_orders.erase(island.worker);
   island.evictions++;
   NewGeneration(job, island);
@@ -81,7 +81,7 @@ void SendStop(State& s, Member& worker, const Job* job, const std::string& reaso
 }  // namespace
 
 int64_t NeededWorkers(const JobSpec& spec) {
-  const bool alone = spec.layout.island == IslandExtent::kWorker;
+  const bool alone = spec.layout.island == IslandScope::kWorker;
   const int64_t each = alone ? 1 : std::max<int64_t>(spec.layout.workers_per_island, 1);
   return spec.outer.min_islands * each;
 }
@@ -116,7 +116,7 @@ bool Seating::Take(const Member& worker) {
 }
 
 bool CanSeat(const State& s, const Job& job) {
-  if (ExtentOf(job) == IslandExtent::kWorker) return true;
+  if (ScopeOf(job) == IslandScope::kWorker) return true;
   return std::all_of(job.islands.begin(), job.islands.end(), [&](const auto& entry) {
     const Member* leader = s.FindMember(MemberKind::kWorker, entry.second.worker);
     return entry.second.incarnation == 0 || (leader != nullptr && leader->attached);
@@ -169,25 +169,26 @@ bool BeginLeaving(State& s, Member& worker, const std::string& reason) {
   return true;
 }
 
-std::vector<IslandMember> Roster(const State& s, const IslandRecord& island) {
+std::vector<IslandMember> IslandMembers(const State& s, const IslandRecord& island) {
   IslandMember leader{island.worker, island.incarnation, "", ""};
   if (const Member* member = s.FindMember(MemberKind::kWorker, island.worker)) {
     leader.endpoint = member->peer_endpoint;
     leader.public_key = member->peer_public_key;
   }
-  std::vector<IslandMember> roster = {leader};
-  roster.insert(roster.end(), island.followers.begin(), island.followers.end());
-  return roster;
+  std::vector<IslandMember> island_members = {leader};
+  island_members.insert(island_members.end(), island.followers.begin(), island.followers.end());
+  return island_members;
 }
 
-std::vector<IslandMember> NextRoster(const State& s, const Job& job, const IslandRecord& island) {
-  const IslandMember* heir = HeirOf(s, job, island);
-  if (heir == nullptr) return Roster(s, island);
-  std::vector<IslandMember> roster = {*heir};
+std::vector<IslandMember> NextIslandMembers(const State& s, const Job& job,
+                                            const IslandRecord& island) {
+  const IslandMember* successor = FindSuccessor(s, job, island);
+  if (successor == nullptr) return IslandMembers(s, island);
+  std::vector<IslandMember> island_members = {*successor};
   for (const IslandMember& follower : island.followers) {
-    if (follower.worker != heir->worker) roster.push_back(follower);
+    if (follower.worker != successor->worker) island_members.push_back(follower);
   }
-  return roster;
+  return island_members;
 }
 
 bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMember>& b) {

@@ -1,8 +1,8 @@
 // Fixture for tests of WorkerCore: plays the coordinator and the trainer, moves the clock, and
 // checks the core's actions.
 
-#ifndef ATOLL_WORKER_CORE_STORY_H_
-#define ATOLL_WORKER_CORE_STORY_H_
+#ifndef ATOLL_WORKER_CORE_FIXTURE_H_
+#define ATOLL_WORKER_CORE_FIXTURE_H_
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -15,9 +15,9 @@
 
 namespace atl::worker {
 
-class Story {
+class Fixture {
  public:
-  explicit Story(std::vector<JobId> held = {})
+  explicit Fixture(std::vector<JobId> held = {})
       : core_({"w1", 5, "test", {{"cpu", 1 << 30, 1}}, std::move(held)}) {
     order.job = "job-1";
     order.spec.name = "job";
@@ -207,4 +207,4 @@ class Story {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_CORE_STORY_H_
+#endif  // ATOLL_WORKER_CORE_FIXTURE_H_

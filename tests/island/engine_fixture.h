@@ -1,7 +1,7 @@
 // The language of the tests of engines: small islands, and transports that something is done to.
 
-#ifndef ATOLL_TESTS_ISLAND_ENGINE_STORY_H_
-#define ATOLL_TESTS_ISLAND_ENGINE_STORY_H_
+#ifndef ATOLL_TESTS_ISLAND_ENGINE_FIXTURE_H_
+#define ATOLL_TESTS_ISLAND_ENGINE_FIXTURE_H_
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -104,4 +104,4 @@ class Wrapped : public Transport {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_TESTS_ISLAND_ENGINE_STORY_H_
+#endif  // ATOLL_TESTS_ISLAND_ENGINE_FIXTURE_H_

@@ -5,8 +5,8 @@
 // (switching.h); a leader that dies costs it a new generation, under the first of those that
 // remain.
 
-#ifndef ATOLL_COORDINATOR_CORE_ROSTER_H_
-#define ATOLL_COORDINATOR_CORE_ROSTER_H_
+#ifndef ATOLL_COORDINATOR_CORE_ISLAND_MEMBERS_H_
+#define ATOLL_COORDINATOR_CORE_ISLAND_MEMBERS_H_
 
 #include <string>
 #include <vector>
@@ -53,9 +53,10 @@ void LoseWorker(State& s, const State::Place& place, const NodeId& worker,
 bool BeginLeaving(State& s, Member& worker, const std::string& reason);
 
 // Leader and followers, with what is known of their peer links.
-std::vector<IslandMember> Roster(const State& s, const IslandRecord& island);
+std::vector<IslandMember> IslandMembers(const State& s, const IslandRecord& island);
 // Those of its next plan: without a leader that is to hand over, who leads then first.
-std::vector<IslandMember> NextRoster(const State& s, const Job& job, const IslandRecord& island);
+std::vector<IslandMember> NextIslandMembers(const State& s, const Job& job,
+                                            const IslandRecord& island);
 bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMember>& b);
 
 // On a follower's heartbeat. Workers that serve an island without being in its plan are ordered to
@@ -65,4 +66,4 @@ void DismissOutsiders(State& s, Job& job, IslandId id);
 
 }  // namespace atl::coord
 
-#endif  // ATOLL_COORDINATOR_CORE_ROSTER_H_
+#endif  // ATOLL_COORDINATOR_CORE_ISLAND_MEMBERS_H_

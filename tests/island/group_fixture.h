@@ -1,8 +1,8 @@
 // The language of the tests of islands of several workers: workers as objects in one process, over
 // real sockets on loopback.
 
-#ifndef ATOLL_TESTS_ISLAND_GROUP_STORY_H_
-#define ATOLL_TESTS_ISLAND_GROUP_STORY_H_
+#ifndef ATOLL_TESTS_ISLAND_GROUP_FIXTURE_H_
+#define ATOLL_TESTS_ISLAND_GROUP_FIXTURE_H_
 
 #include <catch2/catch.hpp>
 #include <condition_variable>
@@ -52,7 +52,7 @@ struct World {
     spec.data.validation_fraction = 0.2;
     spec.data.sequence_length = 16;
     spec.inner.batch_sequences = kBatch;
-    spec.layout.island = IslandExtent::kAll;
+    spec.layout.island = IslandScope::kAll;
   }
   ~World() { std::filesystem::remove_all(folder); }
 
@@ -318,10 +318,10 @@ class TestGroup {
       workers_.at(plan.members[i].worker)
           ->follower->Follow({kJob, 1, plan.number}, plan, /*at_boundary=*/true);
     }
-    TestWorker& heir = *workers_.at(plan.members[0].worker);
-    heir.follower->Unfollow("it is to lead");
-    ATOLL_RETURN_IF_ERROR(heir.follower->AwaitFree(std::chrono::seconds(10)));
-    return heir.trainer->Configure(kJob, 1, plan, {}, from, known);
+    TestWorker& successor = *workers_.at(plan.members[0].worker);
+    successor.follower->Unfollow("it is to lead");
+    ATOLL_RETURN_IF_ERROR(successor.follower->AwaitFree(std::chrono::seconds(10)));
+    return successor.trainer->Configure(kJob, 1, plan, {}, from, known);
   }
   PlanTaken Take(const IslandLayout& layout, const std::vector<NodeId>& names) {
     const auto taken = Order(PlanFor(layout, names));
@@ -360,4 +360,4 @@ inline IslandLayout Replicas(const std::string& name, std::vector<int32_t> seque
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_TESTS_ISLAND_GROUP_STORY_H_
+#endif  // ATOLL_TESTS_ISLAND_GROUP_FIXTURE_H_

@@ -1,8 +1,8 @@
 // Fixture for tests of the core: one server, a coordinator's and workers' side of the conversation,
 // and a disk that forgets what was not synced.
 
-#ifndef ATOLL_PARAMSERVER_CORE_SERVER_STORY_H_
-#define ATOLL_PARAMSERVER_CORE_SERVER_STORY_H_
+#ifndef ATOLL_PARAMSERVER_CORE_SERVER_FIXTURE_H_
+#define ATOLL_PARAMSERVER_CORE_SERVER_FIXTURE_H_
 
 #include <cstring>
 #include <map>
@@ -48,9 +48,9 @@ inline SharedBytes Quantized(Encoding encoding, const std::vector<float>& values
   return {bytes, *bytes};
 }
 
-class ServerStory {
+class ServerFixture {
  public:
-  explicit ServerStory(int64_t memory_bytes = 1 << 20) : memory_bytes_(memory_bytes) { Start(); }
+  explicit ServerFixture(int64_t memory_bytes = 1 << 20) : memory_bytes_(memory_bytes) { Start(); }
 
   // -- the coordinator says
   void Says(ToServerMessage message) {
@@ -246,4 +246,4 @@ class ServerStory {
 
 }  // namespace atl::ps
 
-#endif  // ATOLL_PARAMSERVER_CORE_SERVER_STORY_H_
+#endif  // ATOLL_PARAMSERVER_CORE_SERVER_FIXTURE_H_

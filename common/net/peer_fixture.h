@@ -1,7 +1,7 @@
 // The fixture of the tests of peer links: workers that remember what they received.
 
-#ifndef ATOLL_COMMON_NET_PEER_STORY_H_
-#define ATOLL_COMMON_NET_PEER_STORY_H_
+#ifndef ATOLL_COMMON_NET_PEER_FIXTURE_H_
+#define ATOLL_COMMON_NET_PEER_FIXTURE_H_
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -75,7 +75,7 @@ class TestPeer : public PeerHandler {
     queue.pop_front();
     return delivery;
   }
-  std::string HearText(PeerChannel channel) {
+  std::string ReceiveText(PeerChannel channel) {
     const PeerDelivery delivery = Hear(channel);
     return std::string(reinterpret_cast<const char*>(delivery.payload.data()),
                        delivery.payload.size());
@@ -126,4 +126,4 @@ inline void Meet(const PeerFence& fence, const std::vector<TestPeer*>& peers) {
 
 }  // namespace atl
 
-#endif  // ATOLL_COMMON_NET_PEER_STORY_H_
+#endif  // ATOLL_COMMON_NET_PEER_FIXTURE_H_

@@ -1,7 +1,7 @@
 // Helpers for tests of islands that several workers share.
 
-#ifndef ATOLL_COORDINATOR_CORE_TESTING_SHARED_STORY_H_
-#define ATOLL_COORDINATOR_CORE_TESTING_SHARED_STORY_H_
+#ifndef ATOLL_COORDINATOR_CORE_TESTING_SHARED_FIXTURE_H_
+#define ATOLL_COORDINATOR_CORE_TESTING_SHARED_FIXTURE_H_
 
 #include <algorithm>
 #include <string>
@@ -21,7 +21,7 @@ inline void StartShared(World& world, const std::string& submit = "") {
 
 // The members with a part in the plan, then, in brackets, those that are only sources.
 inline std::string Members(const IslandPlan& plan) {
-  std::string names, lenders;
+  std::string names, sources;
   for (const IslandMember& member : plan.members) {
     const bool part = std::any_of(plan.replicas.begin(), plan.replicas.end(), [&](const auto& r) {
       return std::any_of(r.stages.begin(), r.stages.end(), [&](const PlanStage& stage) {
@@ -30,9 +30,9 @@ inline std::string Members(const IslandPlan& plan) {
         });
       });
     });
-    (part ? names : lenders) += member.worker;
+    (part ? names : sources) += member.worker;
   }
-  return lenders.empty() ? names : names + "(" + lenders + ")";
+  return sources.empty() ? names : names + "(" + sources + ")";
 }
 
 // As two of its workers got it.
@@ -46,4 +46,4 @@ inline bool Says(const std::string& text, const std::string& what) {
 
 }  // namespace atl::testing
 
-#endif  // ATOLL_COORDINATOR_CORE_TESTING_SHARED_STORY_H_
+#endif  // ATOLL_COORDINATOR_CORE_TESTING_SHARED_FIXTURE_H_
