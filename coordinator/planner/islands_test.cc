@@ -36,7 +36,7 @@ TEST_CASE("Over a very slow link islands win; over a fast one they cost samples 
   CHECK(slow.use_islands);
   CHECK(slow.islands.size() == 2);
   CHECK_THAT(slow.reason, Catch::Contains("2 islands") && Catch::Contains("override"));
-  const IslandChoice fast = Choose(TwoSites(100e9), "gpt3-2.7b", {});
+  const IslandChoice fast = Choose(TwoSites(100e9), "gpt3-2.7b", {.cost_per_doubling = 0.3});
   CHECK_FALSE(fast.use_islands);
 }
 
