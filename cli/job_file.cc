@@ -1,7 +1,6 @@
 #include "cli/job_file.h"
 
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <set>
 
@@ -10,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cli/read_text.h"
 #include "common/model/job_model.h"
 #include "common/protocol/wire.h"
 #include "common/toml_message.h"
@@ -70,27 +70,11 @@ absl::Status Locate(const TomlMessage& reader, const std::vector<std::string>& s
   return reader.Locate(status);
 }
 
-absl::StatusOr<std::string> ReadText(std::istream& file, const std::string& path,
-                                     int64_t most_bytes = kMaxJobFileBytes) {
-  std::string text(most_bytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (static_cast<int64_t>(text.size()) > most_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": larger than ", most_bytes, " bytes; that is too much"));
-  }
-  return text;
-}
-
 // What a job takes of a plan's file.
 absl::StatusOr<std::string> ReadPlan(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::NotFoundError(
-        absl::StrCat("layout.plan: ", path, " cannot be read; is the path right?"));
-  }
-  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(file, path, kMaxPlanFileBytes));
-  return PinnedJson(text, path);
+  const absl::StatusOr<std::string> text = ReadText(path, kMaxPlanFileBytes);
+  if (!text.ok()) return Annotate(text.status(), "layout.plan");
+  return PinnedJson(*text, path);
 }
 
 // Refuses what is given for another optimizer than the job's; defaults may stand in a file for
@@ -170,18 +154,12 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
 absl::StatusOr<JobSpec> ReadJobFile(const std::string& path,
                                     const std::vector<std::string>& settings) {
   if (path == "-") {
-    ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(std::cin, "standard input"));
+    ATOLL_ASSIGN_OR_RETURN(const std::string text,
+                           ReadText(std::cin, "standard input", kMaxJobFileBytes));
     // Relative paths are taken from the working folder.
     return ParseJob(text, "standard input", settings);
   }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read; is the path right?"));
-  }
-  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(file, path));
-  if (file.bad() || (text.empty() && std::filesystem::is_directory(path))) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": is not a file that can be read"));
-  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(path, kMaxJobFileBytes));
   return ParseJob(text, path, settings);
 }
 

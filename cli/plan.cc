@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "cli/client.h"
 #include "cli/job_file.h"
 #include "cli/preview.h"
+#include "cli/read_text.h"
 #include "cli/write_file.h"
 #include "common/model/job_model.h"
 #include "common/protocol/device_profile.h"
@@ -79,6 +79,7 @@ absl::Status ReadModel(const PlanFlags& flags, Task* task) {
   task->tokens_per_sample = std::max<int64_t>(1, flags.sequence);
   task->request.spec.layout.recompute = Recompute::kNone;  // unknown of models of the catalogue
   task->job.global_batch = static_cast<int>(flags.batch);
+  task->request.spec.inner.batch_sequences = flags.batch;
   if (absl::EndsWith(flags.model, ".json")) {
     JobSpec spec;
     spec.name = flags.model;
@@ -91,14 +92,7 @@ absl::Status ReadModel(const PlanFlags& flags, Task* task) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  }
-  return text;
-}
+constexpr int64_t kMaxFileBytes = 64 << 20;  // of profiles and plans
 
 // Devices, links and times that were measured; with --cluster, devices and links as described.
 absl::Status ReadProfile(const Global& global, const PlanFlags& flags, Task* task) {
@@ -107,7 +101,7 @@ absl::Status ReadProfile(const Global& global, const PlanFlags& flags, Task* tas
     ATOLL_ASSIGN_OR_RETURN(auto client, Client::Dial(global.tls, global.coordinator));
     ATOLL_ASSIGN_OR_RETURN(profile, client->Profile(""));
   } else {
-    ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.profile));
+    ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.profile, kMaxFileBytes));
     ATOLL_ASSIGN_OR_RETURN(profile, ParseProfileJson(text, flags.profile));
   }
   const std::string where = flags.live ? "--live" : flags.profile;
@@ -290,49 +284,100 @@ absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task&
   return absl::OkStatus();
 }
 
+// What is planned, or each island of the layout's file, checked and played as islands play a plan
+// that their job brings along.
+absl::StatusOr<std::vector<plan::Plan>> PlansToPlay(const PlanFlags& flags, const Task& task,
+                                                    const plan::Costs& costs) {
+  Task own = task;
+  LayoutSpec& layout = own.request.spec.layout;
+  layout.workers_per_island = 0;  // one layout, of all devices
+  if (!flags.schedule.empty()) layout.schedule = own.job.fixed.schedule = flags.schedule;
+  std::vector<plan::Plan> plans;
+  if (flags.layout.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(const ScopePlans found, PlanTask(flags, own, costs, IslandScope::kAll));
+    plans.push_back(*found.choice.single);
+    return plans;
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.layout, kMaxFileBytes));
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> islands, IslandsJson(text, flags.layout));
+  if (flags.job.empty()) layout.recompute = Recompute::kAuto;  // as the file says
+  for (const std::string& island : islands) {
+    layout.plan = island;
+    absl::StatusOr<ScopePlans> played = PlanTask(flags, own, costs, IslandScope::kAll);
+    if (!played.ok()) {
+      absl::string_view why = played.status().message();
+      absl::ConsumePrefix(&why, "layout.plan");
+      return absl::Status(played.status().code(), absl::StrCat(flags.layout, why));
+    }
+    plans.push_back(*std::move(played->choice.single));
+  }
+  return plans;
+}
+
+// Of islands that train beside each other, without rounds; times are those of the slowest.
+v1::Plan MessageOf(const plan::Cluster& cluster, const plan::Costs& costs,
+                   const std::vector<plan::Plan>& plans, int64_t tokens_per_sample) {
+  std::vector<v1::Plan> messages;
+  std::map<std::string, size_t> idle;  // in so many of them
+  v1::Plan all;
+  for (const plan::Plan& plan : plans) {
+    const v1::Plan& made =
+        messages.emplace_back(ToMessage(cluster, costs, plan, tokens_per_sample));
+    for (const std::string& device : made.idle_devices()) ++idle[device];
+    if (made.step_ns() > all.step_ns()) all = made;
+  }
+  all.clear_islands();
+  all.clear_idle_devices();
+  all.clear_step_price();
+  all.clear_tokens_per_s();
+  for (const v1::Plan& made : messages) {
+    *all.add_islands() = made.islands(0);
+    all.mutable_islands()->rbegin()->set_island(all.islands_size() - 1);
+    all.set_step_price(all.step_price() + made.step_price());
+    all.set_tokens_per_s(all.tokens_per_s() + made.tokens_per_s());
+  }
+  for (const auto& [device, islands] : idle) {
+    if (islands == plans.size()) all.add_idle_devices(device);
+  }
+  return all;
+}
+
 absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
   const plan::Costs costs = CostsOf(task);
   if (flags.faults.rounds) return RunRounds(global, flags, task, costs);
-  plan::Plan plan;
-  if (flags.layout.empty()) {
-    Task own = task;
-    if (!flags.schedule.empty()) own.job.fixed.schedule = flags.schedule;
-    own.request.spec.layout.workers_per_island = 0;  // one layout, of all devices
-    ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanTask(flags, own, costs, IslandScope::kAll));
-    plan = *plans.choice.single;
-  } else {
-    ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.layout));
-    ATOLL_ASSIGN_OR_RETURN(plan.layout, ParseLayoutJson(text, flags.layout, task.cluster, costs));
-  }
-  if (!flags.layout.empty()) {
-    if (!flags.schedule.empty()) {
-      ATOLL_RETURN_IF_ERROR(plan::SetSchedule(task.cluster, costs, flags.schedule, plan.layout));
-    }
-    ATOLL_ASSIGN_OR_RETURN(plan.outcome,
-                           plan::EvaluateLayout(task.cluster, costs, task.job, plan.layout,
-                                                {.restarts = 64, .seed = flags.seed}));
-  }
-  plan.alternatives.clear();
-  plan.seed = flags.seed;
-  plan.times_from = plan::TimesFrom(task.cluster, costs, plan.layout);
-  plan.cluster_bound_s = plan::ClusterBoundSeconds(task.cluster, costs, task.job);
-  plan.reason =
+  ATOLL_ASSIGN_OR_RETURN(std::vector<plan::Plan> plans, PlansToPlay(flags, task, costs));
+  const std::string reason =
       absl::StrCat("layout ", flags.layout.empty() ? "planned" : flags.layout, ", schedule ",
                    flags.schedule.empty() ? "its own" : flags.schedule, ", as requested");
+  for (plan::Plan& plan : plans) {
+    plan.alternatives.clear();
+    plan.reason = reason;
+  }
   std::string failures;
   if (!flags.faults.fail.empty() || !flags.faults.outage.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(failures, PlayFailures(task.cluster, plan, flags.faults, global.json));
+    if (plans.size() > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flags.layout, ": has ", plans.size(),
+                       " islands, and --fail and --outage play one: leave one of them in it"));
+    }
+    ATOLL_ASSIGN_OR_RETURN(failures,
+                           PlayFailures(task.cluster, plans[0], flags.faults, global.json));
   }
-  if (!global.json) {
-    std::cout << RenderTable(task.cluster, plan) << "\n"
-              << RenderTimes(task.cluster, plan) << failures;
-  } else if (!failures.empty()) {
+  std::vector<PlanToDraw> drawn;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const std::string name = plans.size() > 1 ? absl::StrCat("island ", i) : "";
+    drawn.push_back({name, &task.cluster, &plans[i]});
+    if (global.json) continue;
+    if (!name.empty()) std::cout << (i > 0 ? "\n" : "") << name << ": ";
+    std::cout << RenderTable(task.cluster, plans[i]) << "\n" << RenderTimes(task.cluster, plans[i]);
+  }
+  if (!global.json || !failures.empty()) {
     std::cout << failures;
   } else {
-    std::cout << ToJson(ToMessage(task.cluster, costs, plan, task.tokens_per_sample));
+    std::cout << ToJson(MessageOf(task.cluster, costs, plans, task.tokens_per_sample));
   }
-  return WritePictures(flags, {{"", &task.cluster, &plan}});
+  return WritePictures(flags, drawn);
 }
 
 bool OneOf(const std::vector<std::string>& names, const std::string& name) {

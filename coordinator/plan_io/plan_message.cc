@@ -9,7 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/protocol/tensor_groups.h"
 #include "common/status.h"
@@ -254,13 +257,41 @@ absl::Status CheckStage(const v1::Stage& stage, int next_layer, int layers) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<plan::Replica> ReadReplica(const v1::Replica& replica, int layers,
+// A stage recomputes the first ones of its layers that can (costs.h): others cannot be listed.
+absl::Status ReadRecomputed(const v1::Stage& stage, const plan::Model& model,
+                            plan::Saving& saving) {
+  const auto& listed = stage.recomputed_layers();
+  if (listed.empty()) return absl::OkStatus();
+  std::vector<int> able;
+  for (int l = stage.first_layer(); l < stage.first_layer() + stage.layers(); ++l) {
+    if (model.layers[l].again_bytes > 0) able.push_back(l);
+  }
+  const auto count = std::ssize(listed);
+  if (count <= std::ssize(able) && std::equal(listed.begin(), listed.end(), able.begin())) {
+    saving = {true, static_cast<int>(count)};
+    return absl::OkStatus();
+  }
+  const std::string what =
+      absl::StrCat("recomputed_layers = [", absl::StrJoin(listed, ", "), "]: ");
+  if (able.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, "none of layers ", stage.first_layer(), " to ",
+                     stage.first_layer() + stage.layers() - 1,
+                     " can be recomputed, as far as the model is known; leave it out"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, "a stage recomputes its first blocks, in order: list the first of [",
+                   absl::StrJoin(able, ", "), "], or leave it out"));
+}
+
+absl::StatusOr<plan::Replica> ReadReplica(const v1::Replica& replica, const plan::Model& model,
                                           const std::map<std::string, int>& index,
                                           std::map<std::string, int>& used, int number) {
   if (replica.micro_batches() < 1 || replica.micro_batches() > 1 << 20 ||
       replica.stages().empty()) {
     return absl::InvalidArgumentError("a replica has stages and 1 to 1048576 micro-batches");
   }
+  const int layers = static_cast<int>(model.layers.size());
   plan::Replica made;
   made.micro_batches = replica.micro_batches();
   int next_layer = 0;
@@ -269,8 +300,7 @@ absl::StatusOr<plan::Replica> ReadReplica(const v1::Replica& replica, int layers
     plan::Stage& added = made.stages.emplace_back();
     added.first_layer = next_layer;
     added.last_layer = next_layer += stage.layers();
-    added.saving.recomputed = std::min(stage.recomputed_layers_size(), stage.layers());
-    added.saving.whole_backward = added.saving.recomputed > 0;
+    ATOLL_RETURN_IF_ERROR(ReadRecomputed(stage, model, added.saving));
     for (const std::string& device : stage.devices()) {
       const auto found = index.find(device);
       if (found == index.end()) {
@@ -293,6 +323,11 @@ absl::StatusOr<plan::Replica> ReadReplica(const v1::Replica& replica, int layers
 
 absl::StatusOr<v1::Plan> ParsePlan(absl::string_view text, absl::string_view name) {
   v1::Plan message;
+  if (!absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "{")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(name),
+                     ": is no plan as `atoll plan --json` prints it: it is not a JSON object"));
+  }
   const auto parsed = google::protobuf::util::JsonStringToMessage(std::string(text), &message);
   const bool whole = !message.islands().empty() &&
                      std::none_of(message.islands().begin(), message.islands().end(),
@@ -307,7 +342,7 @@ const v1::PlannedIsland& IslandOf(const v1::Plan& message, const plan::Cluster& 
                                   const std::string& node) {
   std::set<std::string> own;
   for (const plan::Device& device : cluster.devices) {
-    if (device.node == node) own.insert(device.id);
+    if (node.empty() || device.node == node) own.insert(device.id);
   }
   for (const v1::PlannedIsland& island : message.islands()) {
     for (const v1::Replica& replica : island.replicas()) {
@@ -345,6 +380,18 @@ absl::Status CheckGroups(const std::string& name, const plan::Cluster& cluster,
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<std::string>> IslandsJson(absl::string_view text,
+                                                     absl::string_view name) {
+  ATOLL_ASSIGN_OR_RETURN(const v1::Plan whole, ParsePlan(text, name));
+  std::vector<std::string> islands;
+  for (const v1::PlannedIsland& island : whole.islands()) {
+    v1::Plan alone;
+    *alone.add_islands() = island;
+    islands.push_back(ToJson(alone));
+  }
+  return islands;
+}
 
 absl::StatusOr<std::string> PinnedJson(absl::string_view text, absl::string_view name) {
   ATOLL_ASSIGN_OR_RETURN(const v1::Plan whole, ParsePlan(text, name));
@@ -395,8 +442,7 @@ absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::strin
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": micro_batch_sequences differs from replica 0's"));
     }
-    auto replica = ReadReplica(island.replicas(r), static_cast<int>(costs.model().layers.size()),
-                               index, used, r);
+    auto replica = ReadReplica(island.replicas(r), costs.model(), index, used, r);
     if (!replica.ok()) return Annotate(replica.status(), where);
     if (const plan::Shape shape = ShapeOf(*replica); shape != plan::Shape::kPlain) {
       layout.shape = shape;

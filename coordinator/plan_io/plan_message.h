@@ -4,6 +4,7 @@
 #define ATOLL_COORDINATOR_PLAN_IO_PLAN_MESSAGE_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/planner/islands.h"
@@ -31,11 +32,15 @@ std::string ToJson(const v1::Plan& message);
 
 // An island of such JSON, edited or not, as a layout of this cluster and model: its replicas,
 // stages, devices, micro-batches, recomputed layers. The schedule is the caller's. Of several
-// islands it is the first one with a device of `node`, or the first one. `name` (of the file)
-// begins every error, which names what is wrong.
+// islands it is the first one with a device of `node` (empty: of the cluster), or the first one.
+// `name` (of the file) begins every error, which names what is wrong.
 absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::string_view name,
                                              const plan::Cluster& cluster, const plan::Costs& costs,
                                              const std::string& node = "");
+
+// Each island of such JSON as a plan by itself.
+absl::StatusOr<std::vector<std::string>> IslandsJson(absl::string_view text,
+                                                     absl::string_view name);
 
 // What ParseLayoutJson reads of such JSON, on one line. The error says what is no plan's form.
 absl::StatusOr<std::string> PinnedJson(absl::string_view text, absl::string_view name);

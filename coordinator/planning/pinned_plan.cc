@@ -22,8 +22,8 @@ absl::Status CheckBatch(const PlanRequest& request, const plan::Layout& layout) 
   }
   if (sequences == request.spec.inner.batch_sequences) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      kKey, ": its micro-batches are ", sequences, " sequences a step, and ",
-      "inner.batch_sequences = ", request.spec.inner.batch_sequences, ": change one of them"));
+      kKey, ": its micro-batches are ", sequences, " sequences a step, and the batch has ",
+      request.spec.inner.batch_sequences, " (inner.batch_sequences): change one of them"));
 }
 
 }  // namespace
@@ -60,7 +60,9 @@ absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput&
   plan.seed = request.seed;
   plan.cluster_bound_s = plan::ClusterBoundSeconds(input.cluster, input.costs, input.job);
   plan.times_from = plan::TimesFrom(input.cluster, input.costs, layout);
-  plan.reason = "as layout.plan says";
+  plan.reason = absl::StrCat("as layout.plan says; its operations are put in order ",
+                             asked.schedule.empty() ? "anew" : "by layout.schedule",
+                             ", whatever its programs say");
   return plan;
 }
 

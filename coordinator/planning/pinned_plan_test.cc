@@ -96,6 +96,34 @@ TEST_CASE("a pinned plan that cannot run is refused with what is wrong") {
   CHECK(absl::IsFailedPrecondition(refusal("\"w1/0\"", "\"w2/0\"")));  // w1 leads
 }
 
+TEST_CASE("recomputed_layers_run_as_listed_or_are_refused") {
+  const PlanRequest request = TwoWorkers();
+  const std::string listed = absl::StrReplaceAll(
+      kPipeline,
+      {{"\"devices\": [\"w1/0\"]", "\"devices\": [\"w1/0\"], \"recomputed_layers\": [1, 2]"}});
+  const IslandPlan plan = Planned(Pinned(request, listed));
+  CHECK(plan.replicas[0].stages[0].recomputed_layers == std::vector<int32_t>{1, 2});
+  CHECK(plan.replicas[0].stages[1].recomputed_layers.empty());
+  CHECK(plan.reason.find("whatever its programs say") != std::string::npos);
+  for (const char* other : {"[2, 3]", "[0, 1]", "[1, 1]", "[2, 1]", "[4]", "[1, 2, 3, 4]"}) {
+    INFO(other);
+    const auto refused = PlanIsland(Pinned(request, listed, "[1, 2]", other));
+    CHECK(absl::IsInvalidArgument(refused.status()));
+    CHECK_THAT(std::string(refused.status().message()),
+               Catch::StartsWith("layout.plan: replica 0: recomputed_layers = ["));
+  }
+}
+
+TEST_CASE("of_several_islands_each_is_a_plan_by_itself") {
+  const std::string two =
+      "{\"islands\": [{\"replicas\": [{\"micro_batches\": 1}]}, {\"replicas\": "
+      "[{\"micro_batches\": 2}]}]}";
+  const auto islands = IslandsJson(two, "plan.json");
+  REQUIRE(islands.ok());
+  REQUIRE(islands->size() == 2);
+  CHECK_THAT((*islands)[1], Catch::Contains("\"micro_batches\": 2"));
+}
+
 TEST_CASE("a pinned plan that lacks memory, or a schedule that does not suit it, is refused") {
   const PlanRequest request = TwoWorkers();
   PlanRequest small = Pinned(request, kPipeline);

@@ -198,6 +198,45 @@ TEST_CASE("a layout that cannot be is refused by what is wrong with it") {
   refused("\"o1\"", "\"x1\"", "\"x1\" is not in the cluster");
   refused("\"micro_batches\": 16", "\"micro_batches\": 0", "micro-batches");
   refused("[\"p1\"]", "[]", "a stage has no devices");
+  refused("\"micro_batches\": 16", "\"micro_batches\": 12",
+          "12 sequences a step, and the batch has 16");
+  refused("[\"p1\"]", "[\"p1\"], \"recomputed_layers\": [5]", "recomputed_layers = [5]");
+}
+
+TEST_CASE("every_island_of_a_layout_is_played_and_folders_are_no_layouts") {
+  const Desk desk;
+  const std::string pair = R"({"replicas": [{"micro_batch_sequences": 1, "micro_batches": 16,
+    "stages": [{"first_layer": 0, "layers": 7, "devices": ["A"]},
+               {"first_layer": 7, "layers": 7, "devices": ["B"]}]}]})";
+  std::string paris = pair, oslo = pair;
+  for (auto& [text, site] : {std::pair(&paris, 'p'), std::pair(&oslo, 'o')}) {
+    (*text)[text->find('A')] = site;
+    (*text)[text->find('B')] = site;
+    text->insert(text->find(std::string(1, site) + "\"") + 1, "0");
+    text->insert(text->rfind(std::string(1, site) + "\"") + 1, "1");
+  }
+  const std::string layout = desk.Write("two.json", "{\"islands\": [" + paris + ", " + oslo + "]}");
+  Command json(With({"cli/atoll", "--json", "simulate", "--cluster",
+                     desk.Write("c.toml", kTwoSites), "--layout", layout},
+                    kSmall),
+               desk.Path(""));
+  REQUIRE(json.Wait() == 0);
+  const auto played = nlohmann::json::parse(json.rest());
+  REQUIRE(played["islands"].size() == 2);
+  CHECK(played["islands"][0]["replicas"][0]["stages"][1]["devices"][0] == "p1");
+  CHECK(played["islands"][1]["replicas"][0]["stages"][1]["devices"][0] == "o1");
+  CHECK(played["islands"][1]["island"] == 1);
+  CHECK_FALSE(played.contains("idle_devices"));
+  CHECK(played["step_ns"] == played["islands"][1]["step_ns"]);  // the slower devices
+  const Outcome text = desk.Run("simulate", With(kSmall, {"--layout", layout}));
+  CHECK_THAT(text.out, Catch::Contains("island 0: ") && Catch::Contains("island 1: "));
+  const Outcome fails =
+      desk.Run("simulate", With(kSmall, {"--layout", layout, "--fail", "p0@0.01"}));
+  CHECK(fails.code == 1);
+  CHECK_THAT(fails.errors, Catch::Contains("has 2 islands"));
+  const Outcome folder = desk.Run("simulate", With(kSmall, {"--layout", desk.Path("")}));
+  CHECK(folder.code == 1);
+  CHECK_THAT(folder.errors, Catch::Contains("is a folder"));
 }
 
 TEST_CASE("a step is played with failures: what is redone, what waits, what is lost") {
