@@ -129,6 +129,14 @@ nlohmann::json FailuresJson(const plan::Cluster& cluster, const plan::Together& 
 
 // ---- outer rounds ----
 
+// As the coordinator balances them, by the speed of each island's steps.
+int64_t StepsOf(const plan::IslandOptions& options, double fastest_step_s, double step_s) {
+  const int64_t most = options.steps_per_round;
+  if (!options.balance_steps) return most;
+  return std::clamp<int64_t>(std::llround(static_cast<double>(most) * fastest_step_s / step_s),
+                             std::min<int64_t>(most, options.steps_min), most);
+}
+
 // Sites' links to the server and back, each island's own.
 sim::RoundsProblem ProblemOf(const plan::Cluster& cluster, const plan::Costs& costs,
                              const plan::IslandChoice& choice, const plan::IslandOptions& options,
@@ -142,9 +150,13 @@ sim::RoundsProblem ProblemOf(const plan::Cluster& cluster, const plan::Costs& co
         {{sim::Edge{plan::ToNanos(wire.latency_s), wire.bytes_per_s, {}, -1}}});
     return static_cast<int>(problem.network.links.size()) - 1;
   };
-  double slowest_s = 0;
+  double slowest_s = 0, fastest_step_s = INFINITY;
+  for (const auto& [site, plan] : choice.islands) {
+    fastest_step_s = std::min(fastest_step_s, plan.outcome.step_s);
+  }
   for (const auto& [site, plan] : choice.islands) {
     sim::RoundIsland island;
+    island.steps_per_round = StepsOf(options, fastest_step_s, plan.outcome.step_s);
     island.step_ns = plan::ToNanos(plan.outcome.step_s);
     for (const plan::Replica& replica : plan.layout.replicas) {
       island.tokens_per_step +=
@@ -154,7 +166,7 @@ sim::RoundsProblem ProblemOf(const plan::Cluster& cluster, const plan::Costs& co
     island.pull_links = {link(choice.server_site, site)};
     const double exchange_s = cluster.WireBetweenSites(site, choice.server_site).Seconds(bytes) +
                               cluster.WireBetweenSites(choice.server_site, site).Seconds(bytes);
-    const double train_s = plan.outcome.step_s * options.steps_per_round;
+    const double train_s = plan.outcome.step_s * static_cast<double>(island.steps_per_round);
     slowest_s =
         std::max(slowest_s, options.overlap ? std::max(train_s, exchange_s) : train_s + exchange_s);
     problem.islands.push_back(std::move(island));

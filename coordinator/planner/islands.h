@@ -20,6 +20,8 @@ namespace atl::plan {
 
 struct IslandOptions {
   int steps_per_round = 64;         // H
+  bool balance_steps = true;        // slower islands make fewer of them in a round,
+  int steps_min = 1;                // but at least so many
   double bytes_per_parameter = 2;   // mean of a push and a pull
   bool overlap = false;             // islands train on during an exchange
   double cost_per_doubling = 0.03;  // more samples for each doubling of the islands

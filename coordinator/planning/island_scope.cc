@@ -184,6 +184,8 @@ plan::IslandOptions IslandOptionsOf(const JobSpec& spec) {
   constexpr int64_t kMany = 1 << 20;
   plan::IslandOptions islands;
   islands.steps_per_round = static_cast<int>(outer.steps_per_round);
+  islands.balance_steps = outer.balance_steps;
+  islands.steps_min = static_cast<int>(outer.steps_min);
   islands.bytes_per_parameter = static_cast<double>(EncodedBytes(outer.push_encoding, kMany) +
                                                     EncodedBytes(outer.pull_encoding, kMany)) /
                                 (2 * kMany);

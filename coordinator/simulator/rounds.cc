@@ -218,7 +218,7 @@ class Rounds {
     Enter(now, i, IslandState::kTrain);
     island.training = true;
     island.block_start_ns = now;
-    At(now + problem_.steps_per_round * problem_.islands[i].step_ns,
+    At(now + problem_.StepsOf(i) * problem_.islands[i].step_ns,
        {About::kBlock, i, 0, island.epoch});
   }
 
@@ -266,8 +266,8 @@ class Rounds {
     IslandNow& island = islands_[i];
     int64_t& lost = result_.islands[i].steps_lost;
     if (island.training) lost += (now - island.block_start_ns) / problem_.islands[i].step_ns;
-    if (island.block_done) lost += problem_.steps_per_round;
-    if (island.outstanding && !island.complete) lost += problem_.steps_per_round;
+    if (island.block_done) lost += problem_.StepsOf(i);
+    if (island.outstanding && !island.complete) lost += problem_.StepsOf(i);
     Enter(now, i, IslandState::kDown);
     island.training = island.block_done = island.outstanding = island.complete = island.in = false;
     ++island.epoch;
@@ -336,7 +336,7 @@ class Rounds {
     result_.timeline.push_back(deciding_round_);
     for (const Contribution& c : decided_) {
       IslandUse& use = result_.islands[c.island];
-      const double tokens = static_cast<double>(problem_.steps_per_round) *
+      const double tokens = static_cast<double>(problem_.StepsOf(c.island)) *
                             problem_.islands[c.island].tokens_per_step;
       use.tokens += tokens;
       result_.tokens += tokens;
@@ -418,11 +418,14 @@ absl::Status Validate(const RoundsProblem& problem) {
   }
   double blocks = 0;
   for (size_t i = 0; i < problem.islands.size(); ++i) {
+    if (problem.islands[i].steps_per_round < 0 || problem.islands[i].steps_per_round > 1'000'000) {
+      return Bad("steps per round", static_cast<double>(problem.islands[i].steps_per_round));
+    }
     ATOLL_RETURN_IF_ERROR(
         Annotate(ValidateIsland(problem, problem.islands[i]), absl::StrCat("island ", i)));
     blocks += static_cast<double>(problem.until_ns) /
               static_cast<double>(problem.islands[i].step_ns) /
-              static_cast<double>(problem.steps_per_round);
+              static_cast<double>(problem.StepsOf(i));
   }
   if (blocks > kMostBlocks) return Bad("more than 16 million pushes to play", blocks);
   return absl::OkStatus();

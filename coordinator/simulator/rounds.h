@@ -33,6 +33,7 @@ struct RoundIsland {
   std::vector<Outage> down;     // when it is not there, one after the other
   std::vector<int> push_links;  // by server, into Network::links
   std::vector<int> pull_links;
+  int64_t steps_per_round = 0;  // 0: the problem's
 };
 
 struct RoundServer {
@@ -55,6 +56,11 @@ struct RoundsProblem {
   Nanos control_ns = 0;  // one way between the coordinator and any member
   Nanos detect_ns = 0;   // until an island's failure is noticed
   Nanos until_ns = 0;    // how long to play
+
+  int64_t StepsOf(size_t island) const {
+    const int64_t own = islands[island].steps_per_round;
+    return own > 0 ? own : steps_per_round;
+  }
 };
 
 // Everything that makes it impossible: no islands or servers or more than 4096 of either, a link

@@ -43,6 +43,19 @@ TEST_CASE("Asynchronous rounds are sum(v) / (4 min v) times as fast as synchrono
   CHECK(asynchronous.islands[3].staleness > asynchronous.islands[0].staleness);
 }
 
+TEST_CASE("an_island_with_fewer_steps_a_round_delays_no_other") {
+  RoundsProblem problem = Islands({10, 20}, 8, 80 * 100);
+  problem.wait_for_all = true;
+  const double waiting = Play(problem).tokens_per_s;
+  problem.islands[1].steps_per_round = 4;
+  const RoundsResult balanced = Play(problem);
+  CHECK(balanced.rounds == 100);
+  CHECK(balanced.islands[1].tokens == 4 * 100);
+  CHECK(balanced.tokens_per_s == Approx(1.5 * waiting));
+  problem.islands[1].steps_per_round = -1;
+  CHECK_FALSE(SimulateRounds(problem, false).ok());
+}
+
 TEST_CASE("One round, by hand") {
   RoundsProblem problem = Islands({10}, 2, 1000);
   problem.servers[0] = {100, 50, 1e9, 0.5e9};
