@@ -42,7 +42,7 @@ v1::ClusterProfile Measured() {
       time->set_micro_batch_sequences(2);
       time->set_layer(layer);
       time->set_forward_ns(type[3] == '\0' ? 1'500'000 : 3'000'000);
-      time->set_input_gradient_ns(layer > 0 ? 1'000'000 : 0);
+      if (layer > 0) time->set_input_gradient_ns(1'000'000);
       time->set_weight_gradient_ns(1'000'000);
       time->set_spread_ratio(0.04);
     }
