@@ -358,7 +358,8 @@ TEST_CASE("clients_that_say_nothing_delay_neither_the_health_check_nor_the_page"
   }
   const auto begin = std::chrono::steady_clock::now();
   CHECK(HttpGet(monitor + "/healthz").status == 200);
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+  CHECK(std::chrono::steady_clock::now() - begin <
+        std::chrono::seconds(4));  // a half-sent request ends after 5 s
   const KeyAndCertificate me = cluster.Certificate({Role::kViewer, "guest"});
   const std::string folder = FreshFolder();
   const HttpIdentity files{folder + "/cert.pem", folder + "/key.pem"};
@@ -366,7 +367,7 @@ TEST_CASE("clients_that_say_nothing_delay_neither_the_health_check_nor_the_page"
   std::ofstream(files.key_path) << me.key;
   const auto then = std::chrono::steady_clock::now();
   CHECK(HttpGet(page + "/", {}, files).status == 200);
-  CHECK(std::chrono::steady_clock::now() - then < std::chrono::seconds(1));
+  CHECK(std::chrono::steady_clock::now() - then < std::chrono::seconds(4));
 }
 
 TEST_CASE("what_is_done_is_in_the_audit_log_with_who_did_it") {
