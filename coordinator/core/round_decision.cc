@@ -22,7 +22,7 @@ constexpr int kNotFiniteRoundsMax = 3;  // in a row, before the job is stopped
 constexpr double kLeastRate = 1e-12;    // a rate of 0 is no scale
 
 DecisionParticipant ParticipantOf(const Job& job, const ContributionId& id) {
-  const ContributionRecord& record = job.contributions.at(id);
+  const ContributionRecord& record = job.rounds.contributions.at(id);
   DecisionParticipant p;
   p.contribution = id;
   p.worker = job.islands.at(id.island).worker;
@@ -36,7 +36,7 @@ DecisionParticipant ParticipantOf(const Job& job, const ContributionId& id) {
 // its steps stray less from one direction than those of a long one.
 double ReachOf(const Job& job, int64_t inner_steps, int64_t round_tokens) {
   const InnerSpec& inner = job.spec().inner;
-  const int64_t committed = job.progress.tokens_committed;
+  const int64_t committed = job.rounds.progress.tokens_committed;
   const auto rate = [&](int64_t tokens) {
     return LearningRate(inner, job.spec().schedule.train_tokens, tokens);
   };
@@ -47,22 +47,22 @@ double ReachOf(const Job& job, int64_t inner_steps, int64_t round_tokens) {
 }
 
 DecisionRecord& NewDecision(Job& job) {
-  const int64_t round = ++job.EditProgress().round;
-  DecisionRecord& decision = job.EditDecision(round);
+  const int64_t round = ++job.rounds.EditProgress().round;
+  DecisionRecord& decision = job.rounds.EditDecision(round);
   decision.job = job.id();
   decision.round = round;
-  decision.previous = job.progress.version;
+  decision.previous = job.rounds.progress.version;
   return decision;
 }
 
 // Contributions that were dropped go with the decision, whose application servers acknowledge: then
 // they have surely forgotten them.
 void TakeDropped(Job& job, DecisionRecord& decision) {
-  for (const auto& [id, record] : job.contributions) {
+  for (const auto& [id, record] : job.rounds.contributions) {
     if (record.dropped) decision.dropped.push_back(id);
   }
   std::sort(decision.dropped.begin(), decision.dropped.end());
-  for (const ContributionId& id : decision.dropped) job.EraseContribution(id);
+  for (const ContributionId& id : decision.dropped) job.rounds.EraseContribution(id);
 }
 
 // `rate`: what the round's step takes of a weight.
@@ -76,7 +76,7 @@ void Settle(State& s, Job& job, const DecisionParticipant& p, const PenaltyVerdi
     island.rounds_accepted++;
     island.tokens_committed += p.tokens;
     job.ledger.Commit(p.contribution);
-    job.EraseContribution(p.contribution);
+    job.rounds.EraseContribution(p.contribution);
     return;
   }
   island.rounds_rejected++;
@@ -126,8 +126,8 @@ MergedRound Merge(const Job& job, const DecisionRecord& decision, const RoundDec
         {result.verdicts[i].weight, static_cast<double>(p.tokens) / steps,
          (version - 1 - p.contribution.base_version) / job.spec().outer.fragments});
   }
-  for (auto d = job.decisions.rbegin();
-       d != job.decisions.rend() && input.past_rho.size() < kRhoRounds; ++d) {
+  for (auto d = job.rounds.decisions.rbegin();
+       d != job.rounds.decisions.rend() && input.past_rho.size() < kRhoRounds; ++d) {
     const bool passed = d->second.participants.empty();
     if (d->second.version > 0 && d->first != decision.round && !passed) {
       input.past_rho.push_back(d->second.rho);
@@ -148,8 +148,8 @@ bool IsUsualGain(double gain) { return gain == 0 || (gain >= kLeastGain && gain 
 
 // Said when it begins, not in every round.
 void WarnOfGain(State& s, const Job& job, const DecisionRecord& decision) {
-  const auto before = job.decisions.find(decision.round - 1);
-  const bool was_usual = before == job.decisions.end() || IsUsualGain(before->second.gain);
+  const auto before = job.rounds.decisions.find(decision.round - 1);
+  const bool was_usual = before == job.rounds.decisions.end() || IsUsualGain(before->second.gain);
   if (IsUsualGain(decision.gain) || !was_usual) return;
   s.Log(
       job.id(), Severity::kWarning,
@@ -176,16 +176,16 @@ std::string Describe(const DecisionRecord& decision) {
 // Decisions that are not needed any more: too old to show, applied everywhere, and in a snapshot
 // everywhere with a snapshot to spare.
 void Prune(const State& s, Job& job) {
-  Version needed_after = job.progress.version;
-  for (const auto& [server, link] : job.links) {
+  Version needed_after = job.rounds.progress.version;
+  for (const auto& [server, link] : job.rounds.links) {
     needed_after = std::min(needed_after, link.snapshot_version);
   }
   needed_after -= job.spec().schedule.snapshot_every_rounds;
-  while (static_cast<int64_t>(job.decisions.size()) > s.options.decisions_kept) {
-    auto oldest = job.decisions.begin();
+  while (static_cast<int64_t>(job.rounds.decisions.size()) > s.options.decisions_kept) {
+    auto oldest = job.rounds.decisions.begin();
     if (oldest->second.previous >= needed_after) return;
-    job.dirty.decisions.insert(oldest->first);
-    job.decisions.erase(oldest);
+    job.rounds.dirty.decisions.insert(oldest->first);
+    job.rounds.decisions.erase(oldest);
   }
 }
 
@@ -201,9 +201,9 @@ void DecideInitial(State& s, Job& job, const ContributionId& id) {
   p.weight = 1;
   p.reason = "initial weights";
   decision.participants.push_back(p);
-  job.EraseContribution(id);
+  job.rounds.EraseContribution(id);
   std::vector<ContributionId> others;  // of initializers before
-  for (const auto& [other, record] : job.contributions) {
+  for (const auto& [other, record] : job.rounds.contributions) {
     if (!record.dropped) others.push_back(other);
   }
   for (const ContributionId& other : others) {
@@ -211,7 +211,7 @@ void DecideInitial(State& s, Job& job, const ContributionId& id) {
   }
   TakeDropped(job, decision);
   job.EditIsland(id.island).outcome = ContributionOutcome{id, 0, true, false, p.reason};
-  job.window.reset();
+  job.rounds.window.reset();
   s.Log(job.id(), Severity::kInfo, Describe(decision));
   AskServersNow(s, job);
 }
@@ -236,10 +236,10 @@ std::vector<RoundCandidate> TakeCandidates(Job& job, const Collecting& collectin
   for (const ContributionId& id : collecting.contributions) {
     decision.participants.push_back(ParticipantOf(job, id));
     tokens += decision.participants.back().tokens;
-    job.EditPenalty(id.island);
+    job.rounds.EditPenalty(id.island);
   }
   for (const DecisionParticipant& p : decision.participants) {
-    const int64_t masked = job.contributions.at(p.contribution).masked_tokens;
+    const int64_t masked = job.rounds.contributions.at(p.contribution).masked_tokens;
     candidates.push_back({p.contribution, p.tokens, ReachOf(job, p.inner_steps, tokens), masked});
   }
   return candidates;
@@ -248,8 +248,8 @@ std::vector<RoundCandidate> TakeCandidates(Job& job, const Collecting& collectin
 }  // namespace
 
 void DecideRound(State& s, Job& job) {
-  const Collecting collecting = std::move(*job.collecting);
-  job.collecting.reset();
+  const Collecting collecting = std::move(*job.rounds.collecting);
+  job.rounds.collecting.reset();
   DecisionRecord& decision = NewDecision(job);
   decision.opened_by = collecting.opened_by;
   decision.closed_because = collecting.closed_because;
@@ -260,14 +260,14 @@ void DecideRound(State& s, Job& job) {
   const RoundDecision result =
       Decide(candidates, decision.gram,
              {FragmentOfVersion(collecting.version, outer.fragments), outer.reject_outliers},
-             job.penalties);
+             job.rounds.penalties);
   for (double& value : decision.gram) value = Storable(value);
   MergedRound merged;
   merged.weights.resize(candidates.size(), 0);
   if (!result.is_void) merged = Merge(job, decision, result, layers, collecting.version);
   TakeMerged(merged, decision);
   decision.tokens = result.tokens;
-  decision.tokens_committed_after = job.progress.tokens_committed + result.tokens;
+  decision.tokens_committed_after = job.rounds.progress.tokens_committed + result.tokens;
   decision.version = result.is_void ? kNoVersion : collecting.version;
   const double rate = DirectRate(job.spec().outer, merged.step.learning_rate);
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -280,19 +280,19 @@ void DecideRound(State& s, Job& job) {
     p.weight = merged.weights[i];
     p.accepted = verdict.penalty.accepted;
     p.reason = verdict.penalty.reason;
-    Settle(s, job, p, verdict.penalty, result.is_void ? job.progress.version : collecting.version,
-           rate);
+    Settle(s, job, p, verdict.penalty,
+           result.is_void ? job.rounds.progress.version : collecting.version, rate);
   }
   s.Log(job.id(), result.is_void ? Severity::kWarning : Severity::kInfo, Describe(decision));
   WarnOfGain(s, job, decision);
   const bool none_finite =
       std::all_of(result.verdicts.begin(), result.verdicts.end(),
                   [](const RoundVerdict& v) { return !std::isfinite(v.norm); });
-  job.not_finite_rounds = none_finite ? job.not_finite_rounds + 1 : 0;
-  if (job.not_finite_rounds >= kNotFiniteRoundsMax) {
+  job.rounds.not_finite_rounds = none_finite ? job.rounds.not_finite_rounds + 1 : 0;
+  if (job.rounds.not_finite_rounds >= kNotFiniteRoundsMax) {
     return FailJob(s, job,
-                   absl::StrCat("stopped at version ", job.progress.version,
-                                ": the pseudo-gradients of ", job.not_finite_rounds,
+                   absl::StrCat("stopped at version ", job.rounds.progress.version,
+                                ": the pseudo-gradients of ", job.rounds.not_finite_rounds,
                                 " rounds in a row are not finite; lower "
                                 "inner.learning_rate, or set inner.clip_norm"));
   }
@@ -312,11 +312,11 @@ void DecideRound(State& s, Job& job) {
 
 void PassTurn(State& s, Job& job, const std::string& why) {
   DecisionRecord& decision = NewDecision(job);
-  decision.version = job.progress.version + 1;
-  decision.opened_by = job.window->opened_by;
+  decision.version = job.rounds.progress.version + 1;
+  decision.opened_by = job.rounds.window->opened_by;
   const int64_t fragment = FragmentOfVersion(decision.version, job.spec().outer.fragments);
   decision.closed_because = absl::StrCat(why, ", none with fragment ", fragment);
-  decision.tokens_committed_after = job.progress.tokens_committed;
+  decision.tokens_committed_after = job.rounds.progress.tokens_committed;
   TakeDropped(job, decision);
   s.Log(job.id(), Severity::kInfo, Describe(decision));
   AskServersNow(s, job);
@@ -324,24 +324,25 @@ void PassTurn(State& s, Job& job, const std::string& why) {
 
 void FinishRound(State& s, Job& job) {
   const DecisionRecord* decision = nullptr;
-  for (const auto& [round, d] : job.decisions) {
-    if (d.version == job.progress.version + 1) decision = &d;
+  for (const auto& [round, d] : job.rounds.decisions) {
+    if (d.version == job.rounds.progress.version + 1) decision = &d;
   }
-  ProgressRecord& progress = job.EditProgress();
-  progress.version = decision->version;
-  progress.tokens_committed = decision->tokens_committed_after;
-  const Version version = progress.version;
+  RoundsProgress& rounds = job.rounds.EditProgress();
+  rounds.version = decision->version;
+  rounds.tokens_committed = decision->tokens_committed_after;
+  const Version version = rounds.version;
   s.Log(job.id(), Severity::kInfo,
-        absl::StrCat("version ", version, " is committed: ", progress.tokens_committed,
+        absl::StrCat("version ", version, " is committed: ", rounds.tokens_committed,
                      " tokens so far"));
-  if (job.round_closed_at) job.round_took = s.now - *std::exchange(job.round_closed_at, {});
+  if (job.rounds.round_closed_at)
+    job.rounds.round_took = s.now - *std::exchange(job.rounds.round_closed_at, {});
   if (job.ended()) return;
   BalanceSteps(s, job);
   const int64_t every = job.spec().schedule.validate_every_rounds;
   const bool last = job.ledger.Count(LedgerUse::kCommitted) == job.ledger.budget();
   const bool due = version == 0 || last || (every > 0 && version % every == 0);
-  if (due || progress.validate_version != kNoVersion) {
-    progress.validate_version = version;  // an older one could not be pulled any more
+  if (due || job.progress.validate_version != kNoVersion) {
+    job.EditProgress().validate_version = version;  // an older one could not be pulled any more
     ChooseValidators(s, job);
   }
   Prune(s, job);

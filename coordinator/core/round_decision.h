@@ -11,7 +11,7 @@ namespace atl::coord {
 // Version 0 is this contribution alone.
 void DecideInitial(State& s, Job& job, const ContributionId& id);
 
-// REQUIRES: job.collecting has the statistics of every server.
+// REQUIRES: job.rounds.collecting has the statistics of every server.
 void DecideRound(State& s, Job& job);
 
 // Decides that the next version is the same as the committed one: no island has pushed its

@@ -24,7 +24,7 @@ constexpr size_t kMaxRangesOfPush = 65536;
 // Checks what a push claims, and takes its data from the leased into the pushed.
 absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& message) {
   const ContributionId& id = message.contribution;
-  if (job.progress.version == kNoVersion && job.decided_version() == kNoVersion) {
+  if (job.rounds.progress.version == kNoVersion && job.rounds.decided_version() == kNoVersion) {
     if (id.base_version != kNoVersion || job.progress.initializer != island.island) {
       return absl::InvalidArgumentError("there is no version to push against yet");
     }
@@ -33,9 +33,9 @@ absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& mess
     }
     return absl::OkStatus();
   }
-  if (id.base_version < 0 || id.base_version > job.decided_version()) {
-    return absl::InvalidArgumentError(absl::StrCat("base version ", id.base_version,
-                                                   " is not one of 0 to ", job.decided_version()));
+  if (id.base_version < 0 || id.base_version > job.rounds.decided_version()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "base version ", id.base_version, " is not one of 0 to ", job.rounds.decided_version()));
   }
   if (message.consumed.empty() || message.consumed.size() > kMaxRangesOfPush) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -63,7 +63,7 @@ absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& mess
 }
 
 void Grant(State& s, Job& job, const Member& worker, const ContributionId& id) {
-  const StagedShards& staged = job.staged[id];
+  const StagedShards& staged = job.rounds.staged[id];
   PushGrant grant{job.id(), id, {}};
   for (const GrantedPush& push : PushOrderOf(job, id.island)) {
     if (!IsPushed(job, id, job.record.shards[push.shard])) continue;
@@ -84,7 +84,7 @@ void Grant(State& s, Job& job, const Member& worker, const ContributionId& id) {
 
 // The same island's earlier contribution of this generation that is not decided yet.
 const ContributionRecord* Earlier(const Job& job, const ContributionId& id) {
-  for (const auto& [other, record] : job.contributions) {
+  for (const auto& [other, record] : job.rounds.contributions) {
     if (other.island == id.island && other.generation == id.generation && other != id &&
         !record.dropped) {
       return &record;
@@ -94,7 +94,8 @@ const ContributionRecord* Earlier(const Job& job, const ContributionId& id) {
 }
 
 bool IsComplete(const Job& job, const ContributionId& id) {
-  return std::find(job.complete.begin(), job.complete.end(), id) != job.complete.end();
+  return std::find(job.rounds.complete.begin(), job.rounds.complete.end(), id) !=
+         job.rounds.complete.end();
 }
 
 }  // namespace
@@ -105,7 +106,7 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   if (found == nullptr || id.incarnation != found->author) return;
   Job& job = *s.FindJob(message.job);
   s.Touch(job);
-  if (auto it = job.contributions.find(id); it != job.contributions.end()) {
+  if (auto it = job.rounds.contributions.find(id); it != job.rounds.contributions.end()) {
     if (it->second.dropped) return;
     const bool withdrawn =
         message.inner_steps == 0 && message.consumed.empty() && !it->second.consumed.empty();
@@ -125,9 +126,9 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   if (!HasRoom(s, job)) {
     // Servers that are not back since a restart have not said how much they have.
     if (AllServersKnown(job)) {
-      job.waits_for_room.insert(id.island);
+      job.rounds.waits_for_room.insert(id.island);
     } else {
-      job.asked_early[id.island] = message;
+      job.rounds.asked_early[id.island] = message;
     }
     return;  // it repeats its request
   }
@@ -135,10 +136,10 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   if (!status.ok()) {
     return RenewIsland(s, job, id.island, absl::StrCat("its push is refused: ", status.message()));
   }
-  job.waits_for_room.erase(id.island);
+  job.rounds.waits_for_room.erase(id.island);
   IslandRecord& island = job.EditIsland(id.island);
   island.last_push_base = std::max(island.last_push_base, id.base_version);
-  ContributionRecord& record = job.EditContribution(id);
+  ContributionRecord& record = job.rounds.EditContribution(id);
   record.job = job.id();
   record.contribution = id;
   record.inner_steps = message.inner_steps;
@@ -151,8 +152,8 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
 }
 
 void AnswerEarlyPushes(State& s, Job& job) {
-  if (job.asked_early.empty() || !AllServersKnown(job)) return;
-  for (const auto& [island, asked] : std::exchange(job.asked_early, {})) {
+  if (job.rounds.asked_early.empty() || !AllServersKnown(job)) return;
+  for (const auto& [island, asked] : std::exchange(job.rounds.asked_early, {})) {
     const auto found = job.islands.find(island);
     if (found == job.islands.end()) continue;
     Member* worker = s.FindMember(MemberKind::kWorker, found->second.worker);
@@ -161,22 +162,23 @@ void AnswerEarlyPushes(State& s, Job& job) {
 }
 
 void NoteStaged(Job& job, const ContributionId& id) {
-  const bool whole = static_cast<int64_t>(job.staged[id].size()) == PushedSlots(job, id);
+  const bool whole = static_cast<int64_t>(job.rounds.staged[id].size()) == PushedSlots(job, id);
   if (whole == IsComplete(job, id)) return;
   if (whole) {
-    job.complete.push_back(id);
+    job.rounds.complete.push_back(id);
     return;
   }
-  std::erase(job.complete, id);
-  const bool collected = job.collecting && std::count(job.collecting->contributions.begin(),
-                                                      job.collecting->contributions.end(), id) > 0;
-  if (collected) job.collecting.reset();  // a new window will open
+  std::erase(job.rounds.complete, id);
+  const bool collected =
+      job.rounds.collecting && std::count(job.rounds.collecting->contributions.begin(),
+                                          job.rounds.collecting->contributions.end(), id) > 0;
+  if (collected) job.rounds.collecting.reset();  // a new window will open
 }
 
 bool MayCount(const Job& job, const ContributionId& id) {
-  auto it = job.contributions.find(id);
-  if (it != job.contributions.end()) return !it->second.dropped;
-  for (auto d = job.decisions.rbegin(); d != job.decisions.rend(); ++d) {
+  auto it = job.rounds.contributions.find(id);
+  if (it != job.rounds.contributions.end()) return !it->second.dropped;
+  for (auto d = job.rounds.decisions.rbegin(); d != job.rounds.decisions.rend(); ++d) {
     for (const DecisionParticipant& p : d->second.participants) {
       if (p.contribution == id) return p.accepted;
     }
@@ -185,11 +187,11 @@ bool MayCount(const Job& job, const ContributionId& id) {
 }
 
 int64_t StagedContributions(const Job& job) {
-  int64_t count = std::count_if(job.contributions.begin(), job.contributions.end(),
+  int64_t count = std::count_if(job.rounds.contributions.begin(), job.rounds.contributions.end(),
                                 [](const auto& entry) { return !entry.second.dropped; });
-  for (auto it = job.decisions.rbegin(); it != job.decisions.rend(); ++it) {
+  for (auto it = job.rounds.decisions.rbegin(); it != job.rounds.decisions.rend(); ++it) {
     if (it->second.version == kNoVersion) continue;
-    if (it->second.version <= job.progress.version) break;
+    if (it->second.version <= job.rounds.progress.version) break;
     count += static_cast<int64_t>(it->second.participants.size());
   }
   return count;
@@ -202,13 +204,13 @@ int64_t StagedContributions(const Job& job) {
 bool DropIncomplete(State& s, Job& job) {
   if (!AllServersKnown(job)) return false;
   std::vector<ContributionId> lost;
-  for (const auto& [id, record] : job.contributions) {
+  for (const auto& [id, record] : job.rounds.contributions) {
     if (record.dropped || IsComplete(job, id)) continue;
     if (job.islands.at(id.island).generation != id.generation) lost.push_back(id);
   }
   for (const ContributionId& id : lost) {
     DropContribution(s, job, id,
-                     absl::StrCat("its island failed after ", job.staged[id].size(), " of ",
+                     absl::StrCat("its island failed after ", job.rounds.staged[id].size(), " of ",
                                   PushedSlots(job, id), " shards"));
   }
   return !lost.empty();
@@ -217,14 +219,15 @@ bool DropIncomplete(State& s, Job& job) {
 namespace {
 
 bool Contributes(const Job& job, const IslandRecord& island) {
-  return std::any_of(job.complete.begin(), job.complete.end(), [&](const ContributionId& id) {
-    return id.island == island.island && id.generation == island.generation;
-  });
+  return std::any_of(job.rounds.complete.begin(), job.rounds.complete.end(),
+                     [&](const ContributionId& id) {
+                       return id.island == island.island && id.generation == island.generation;
+                     });
 }
 
 std::vector<IslandId> MissingIslands(const Job& job) {
   std::set<std::pair<IslandId, Generation>> in;
-  for (const ContributionId& id : job.complete) in.emplace(id.island, id.generation);
+  for (const ContributionId& id : job.rounds.complete) in.emplace(id.island, id.generation);
   std::vector<IslandId> missing;
   for (const auto& [id, island] : job.islands) {
     if (!in.contains({id, island.generation}) && IsActive(job, island) && !IsStalled(job, id)) {
@@ -247,7 +250,7 @@ Duration GraceFor(const State& s, const Job& job, IslandId first) {
   const double tokens = static_cast<double>(island->second.steps_this_round) *
                         static_cast<double>(job.spec().inner.batch_sequences) *
                         static_cast<double>(job.spec().data.sequence_length);
-  const double free = kSafety * (tokens / speed - 2 * Seconds(job.round_took));
+  const double free = kSafety * (tokens / speed - 2 * Seconds(job.rounds.round_took));
   return std::clamp(FromSeconds(free), Duration(0), most);
 }
 
@@ -265,11 +268,13 @@ std::string WhyClose(const State& s, const Job& job) {
         stalled == 0 ? "" : absl::StrCat(" but ", stalled, " without progress");
     return absl::StrCat("all ", ActiveIslands(job), " active islands", without, " are in");
   }
-  const bool no_room = std::all_of(missing.begin(), missing.end(),
-                                   [&](IslandId id) { return job.waits_for_room.contains(id); });
+  const bool no_room = std::all_of(missing.begin(), missing.end(), [&](IslandId id) {
+    return job.rounds.waits_for_room.contains(id);
+  });
   if (no_room) return "the servers have no room for the other islands' pushes";
-  if (!job.spec().outer.wait_for_all && s.now - job.window->opened_at >= job.window->grace) {
-    return absl::StrCat("the grace time of ", Seconds(job.window->grace),
+  if (!job.spec().outer.wait_for_all &&
+      s.now - job.rounds.window->opened_at >= job.rounds.window->grace) {
+    return absl::StrCat("the grace time of ", Seconds(job.rounds.window->grace),
                         " s is over without island ", absl::StrJoin(missing, ", "));
   }
   return "";
@@ -284,8 +289,8 @@ size_t MostContributions(const OuterSpec& outer) {
 std::vector<ContributionId> InTurn(const Job& job) {
   std::vector<ContributionId> in_turn;
   const int64_t fragments = job.spec().outer.fragments;
-  const Version next = job.progress.version + 1;
-  for (const ContributionId& id : job.complete) {
+  const Version next = job.rounds.progress.version + 1;
+  for (const ContributionId& id : job.rounds.complete) {
     if (fragments == 1 ||
         FragmentOfVersion(id.base_version + 1, fragments) == FragmentOfVersion(next, fragments)) {
       in_turn.push_back(id);
@@ -295,19 +300,19 @@ std::vector<ContributionId> InTurn(const Job& job) {
 }
 
 bool AdvanceWindow(State& s, Job& job) {
-  if (job.complete.empty()) {
-    const bool was_open = job.window.has_value();
-    job.window.reset();
+  if (job.rounds.complete.empty()) {
+    const bool was_open = job.rounds.window.has_value();
+    job.rounds.window.reset();
     return was_open;
   }
-  if (job.progress.version == kNoVersion) {
-    DecideInitial(s, job, job.complete.front());
+  if (job.rounds.progress.version == kNoVersion) {
+    DecideInitial(s, job, job.rounds.complete.front());
     return true;
   }
   bool opened = false;
-  if (!job.window) {
-    const IslandId first = job.complete.front().island;
-    job.window = Window{first, s.now, GraceFor(s, job, first)};
+  if (!job.rounds.window) {
+    const IslandId first = job.rounds.complete.front().island;
+    job.rounds.window = Window{first, s.now, GraceFor(s, job, first)};
     opened = true;
   }
   const std::string why = WhyClose(s, job);
@@ -318,7 +323,7 @@ bool AdvanceWindow(State& s, Job& job) {
     return opened || stalls;
   }
   Collecting collecting;
-  collecting.version = job.progress.version + 1;
+  collecting.version = job.rounds.progress.version + 1;
   collecting.contributions = InTurn(job);
   if (collecting.contributions.empty()) {
     // Without statistics nothing else waits for servers that are about to take shards over; what
@@ -331,11 +336,11 @@ bool AdvanceWindow(State& s, Job& job) {
   const size_t most = MostContributions(job.spec().outer);
   if (collecting.contributions.size() > most) collecting.contributions.resize(most);
   std::sort(collecting.contributions.begin(), collecting.contributions.end());
-  collecting.opened_by = job.window->opened_by;
+  collecting.opened_by = job.rounds.window->opened_by;
   collecting.closed_because = why;
-  job.collecting = std::move(collecting);
-  job.window.reset();
-  job.round_closed_at = s.now;
+  job.rounds.collecting = std::move(collecting);
+  job.rounds.window.reset();
+  job.rounds.round_closed_at = s.now;
   AskServersNow(s, job);
   return true;
 }
@@ -344,65 +349,68 @@ bool AdvanceWindow(State& s, Job& job) {
 
 bool AdvanceRound(State& s, Job& job) {
   // What is decided is made, whatever becomes of the job meanwhile.
-  if ((!job.active() && !job.ended()) || job.links.empty() || job.record.removed || job.stale()) {
+  if ((!job.active() && !job.ended()) || job.rounds.links.empty() || job.record.removed ||
+      job.stale()) {
     return false;
   }
   if (DropLostHolders(s, job)) return true;
   if (job.active() && DropIncomplete(s, job)) return true;
-  if (job.decided_version() > job.progress.version) {
-    const bool applied = std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
-      return entry.second.version >= job.decided_version();
-    });
+  if (job.rounds.decided_version() > job.rounds.progress.version) {
+    const bool applied = std::all_of(
+        job.rounds.links.begin(), job.rounds.links.end(),
+        [&](const auto& entry) { return entry.second.version >= job.rounds.decided_version(); });
     if (applied) FinishRound(s, job);
     return applied;
   }
   if (job.ended()) return false;
   if (AdvanceMoves(s, job)) return true;
-  if (!job.collecting) return AdvanceWindow(s, job);
-  const auto asked = std::count_if(job.links.begin(), job.links.end(), [&](const auto& entry) {
-    return IsActive(job.record, entry.first);
-  });
-  if (std::ssize(job.collecting->grams) < asked) return false;
+  if (!job.rounds.collecting) return AdvanceWindow(s, job);
+  const auto asked =
+      std::count_if(job.rounds.links.begin(), job.rounds.links.end(),
+                    [&](const auto& entry) { return IsActive(job.record, entry.first); });
+  if (std::ssize(job.rounds.collecting->grams) < asked) return false;
   DecideRound(s, job);
   return true;
 }
 
 Instant WindowDeadline(const Job& job) {
-  if (!job.window || job.spec().outer.wait_for_all) return kNever;
-  if (job.decided_version() > job.progress.version) return kNever;  // after a turn that was passed
-  return job.window->opened_at + job.window->grace;
+  if (!job.rounds.window || job.spec().outer.wait_for_all) return kNever;
+  if (job.rounds.decided_version() > job.rounds.progress.version)
+    return kNever;  // after a turn that was passed
+  return job.rounds.window->opened_at + job.rounds.window->grace;
 }
 
 RoundPhase PhaseOf(const Job& job) {
-  if (job.decided_version() > job.progress.version) return RoundPhase::kCommitting;
-  if (job.collecting) return RoundPhase::kCollecting;
-  return job.window ? RoundPhase::kWindowOpen : RoundPhase::kIdle;
+  if (job.rounds.decided_version() > job.rounds.progress.version) return RoundPhase::kCommitting;
+  if (job.rounds.collecting) return RoundPhase::kCollecting;
+  return job.rounds.window ? RoundPhase::kWindowOpen : RoundPhase::kIdle;
 }
 
 std::string RoundReason(const State& s, const Job& job) {
   std::vector<std::string> behind;
   switch (PhaseOf(job)) {
     case RoundPhase::kIdle:
-      return job.progress.version == kNoVersion ? "waiting for the initial weights"
-                                                : "waiting for the first island update";
+      return job.rounds.progress.version == kNoVersion ? "waiting for the initial weights"
+                                                       : "waiting for the first island update";
     case RoundPhase::kWindowOpen:
       return absl::StrCat("waiting for island ", absl::StrJoin(MissingIslands(job), ", "));
     case RoundPhase::kCollecting:
-      for (const auto& [server, link] : job.links) {
-        if (!IsActive(job.record, server) || job.collecting->grams.contains(server)) continue;
+      for (const auto& [server, link] : job.rounds.links) {
+        if (!IsActive(job.record, server) || job.rounds.collecting->grams.contains(server))
+          continue;
         behind.push_back(server);
       }
       return absl::StrCat("waiting for statistics of ", absl::StrJoin(behind, ", "));
     case RoundPhase::kCommitting:
-      for (const auto& [server, link] : job.links) {
+      for (const auto& [server, link] : job.rounds.links) {
         const Member* member = s.FindMember(MemberKind::kServer, server);
-        if (link.version >= job.decided_version()) continue;
+        if (link.version >= job.rounds.decided_version()) continue;
         behind.push_back(link.known || member == nullptr
                              ? server
                              : absl::StrCat(server, " (", member->reason, ")"));
       }
       return absl::StrCat("waiting for ", absl::StrJoin(behind, ", "), " to apply version ",
-                          job.decided_version());
+                          job.rounds.decided_version());
   }
   return "";
 }

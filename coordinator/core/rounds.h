@@ -10,9 +10,9 @@ namespace atl::coord {
 
 void OnPushRequest(State& s, Member& worker, const PushRequest& message);
 
-// Moves the contribution into or out of job.complete as its staged shards say.
 // Those that were requested while servers had not said yet what they hold.
 void AnswerEarlyPushes(State& s, Job& job);
+// Moves the contribution into or out of job.rounds.complete as its staged shards say.
 void NoteStaged(Job& job, const ContributionId& id);
 
 // Whether a round under way or to come may use the contribution.

@@ -23,7 +23,7 @@ constexpr int kCommitsAtOnce = 64;
 constexpr Duration kFaultRetry = std::chrono::seconds(10);
 
 const DecisionRecord* DecisionOf(const Job& job, Version version) {
-  for (auto it = job.decisions.rbegin(); it != job.decisions.rend(); ++it) {
+  for (auto it = job.rounds.decisions.rbegin(); it != job.rounds.decisions.rend(); ++it) {
     if (it->second.version == version) return &it->second;
   }
   return nullptr;
@@ -33,8 +33,8 @@ ServerLink* LinkOf(State& s, const Member& server, const JobId& job_id, Job*& jo
   job = s.FindJob(job_id);
   if (job == nullptr) return nullptr;
   s.Touch(*job);
-  auto it = job->links.find(server.record.name);
-  return it == job->links.end() ? nullptr : &it->second;
+  auto it = job->rounds.links.find(server.record.name);
+  return it == job->rounds.links.end() ? nullptr : &it->second;
 }
 
 // Whether the push is of one of the job's shards on this server, and lies within it.
@@ -63,7 +63,7 @@ std::map<ContributionId, StagedShards> StagedOn(const Job& job, const NodeId& se
 
 // The server holds what was decided or ordered after the store was written.
 bool IsAhead(const Job& job, const HeldJob* held) {
-  return held != nullptr && (held->version > job.decided_version() ||
+  return held != nullptr && (held->version > job.rounds.decided_version() ||
                              held->generation > job.progress.plan_generation ||
                              held->placement > job.record.placement);
 }
@@ -90,11 +90,11 @@ std::set<ShardId> LackedBy(const Job& job, const NodeId& server, const HeldJob& 
 // Can the server be brought from its version to the newest decided one? "" or why not.
 std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
                           const HeldJob* held) {
-  const Version decided = job.decided_version();
+  const Version decided = job.rounds.decided_version();
   if (held == nullptr && decided != kNoVersion) {
     return "it came back without the job: its --state-dir is empty, or another one";
   }
-  if (const auto& lacking = job.links.at(server).lacking; !lacking.empty()) {
+  if (const auto& lacking = job.rounds.links.at(server).lacking; !lacking.empty()) {
     return absl::StrCat("it came back without shard ", *lacking.begin(),
                         ", which has to be filled: atoll refill ", job.id(), " ", server);
   }
@@ -122,9 +122,9 @@ std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
 
 // Takes over what the server says that it has staged. `fresh`: and nothing else.
 void TakeStaged(Job& job, const NodeId& server, const HeldJob* held, bool fresh) {
-  for (const auto& [id, record] : job.contributions) {
+  for (const auto& [id, record] : job.rounds.contributions) {
     if (record.dropped) continue;
-    StagedShards& staged = job.staged[id];
+    StagedShards& staged = job.rounds.staged[id];
     ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {
       if (fresh) staged.Forget(slot);
     });
@@ -142,7 +142,7 @@ void TakeStaged(Job& job, const NodeId& server, const HeldJob* held, bool fresh)
   if (held == nullptr) return;
   for (const PushId& push : held->staged) {
     if (!MayCount(job, ContributionOf(push))) {
-      job.links.at(server).unknown.insert(ContributionOf(push));
+      job.rounds.links.at(server).unknown.insert(ContributionOf(push));
     }
   }
 }
@@ -151,7 +151,7 @@ void TakeStaged(Job& job, const NodeId& server, const HeldJob* held, bool fresh)
 // that a round was made of them.
 void DropUnknown(State& s, Job& job) {
   if (!AllServersKnown(job)) return;
-  for (auto& [server, link] : job.links) {
+  for (auto& [server, link] : job.rounds.links) {
     std::erase_if(link.unknown, [&](const ContributionId& id) { return MayCount(job, id); });
     if (link.unknown.empty()) continue;
     s.SendToServer(server, DropContributions{job.id(),
@@ -167,7 +167,7 @@ constexpr char kStoreIsOlder[] =
 
 // The job waits while there is one.
 void SetProblem(State& s, Job& job, const NodeId& server, std::string problem) {
-  ServerLink& link = job.links.at(server);
+  ServerLink& link = job.rounds.links.at(server);
   if (job.record.removed) problem.clear();
   if (link.problem == problem) return;
   link.problem = std::move(problem);
@@ -196,8 +196,9 @@ void TellForwarders(State& s, Job& job, const NodeId& server) {
   if (job.record.removed) return;  // its shards are those that are still to be deleted
   for (const ShardPlacement& copy : job.record.copies) {
     if (copy.server != server) continue;
-    const auto link = job.links.find(job.record.shards[static_cast<size_t>(copy.shard)].server);
-    if (link == job.links.end()) continue;
+    const auto link =
+        job.rounds.links.find(job.record.shards[static_cast<size_t>(copy.shard)].server);
+    if (link == job.rounds.links.end()) continue;
     link->second.assigned = false;
     link->second.again_at = s.now;
   }
@@ -205,7 +206,7 @@ void TellForwarders(State& s, Job& job, const NodeId& server) {
 
 void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fresh) {
   const NodeId& name = server.record.name;
-  ServerLink& link = job.links.at(name);
+  ServerLink& link = job.rounds.links.at(name);
   const Version version = held == nullptr ? kNoVersion : held->version;
   const Version snapshot = held == nullptr ? kNoVersion : held->snapshot_version;
   TakeEndpoint(job, server);
@@ -238,9 +239,9 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
 }  // namespace
 
 void OnLackedShardsForgotten(State& s, Job& job, const NodeId& server) {
-  const auto link = job.links.find(server);
+  const auto link = job.rounds.links.find(server);
   Member* member = s.FindMember(MemberKind::kServer, server);
-  if (link == job.links.end() || link->second.lacking.empty() || !member->attached) return;
+  if (link == job.rounds.links.end() || link->second.lacking.empty() || !member->attached) return;
   const HeldJob held = link->second.held;
   TakeHeld(s, job, *member, &held, /*fresh=*/true);
 }
@@ -251,7 +252,7 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
   server.memory_bytes = message.memory_bytes;
   server.server_site = CleanText(message.site, 64);
   for (auto& [number, job] : s.jobs) {
-    if (!job.links.contains(server.record.name)) continue;
+    if (!job.rounds.links.contains(server.record.name)) continue;
     const auto held = std::find_if(message.jobs.begin(), message.jobs.end(),
                                    [&](const HeldJob& h) { return h.job == job.id(); });
     TakeHeld(s, job, server, held == message.jobs.end() ? nullptr : &*held, fresh);
@@ -263,7 +264,7 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
     // A server with a newer placement than the store has may hold what has moved since.
     const bool moves = job != nullptr && held.placement <= job->record.placement &&
                        TakesPartInMoves(*job, server.record.name);
-    if (moves || (job != nullptr && job->links.contains(server.record.name))) continue;
+    if (moves || (job != nullptr && job->rounds.links.contains(server.record.name))) continue;
     if (s.removed.contains(held.job)) {
       s.SendToServer(server.record.name, RemoveJob{held.job});
     } else {
@@ -300,7 +301,7 @@ void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
   job->moving.givers.erase(server.record.name);
   if (!TakenOver(*job)) return;
   for (const NodeId& giver : job->moving.givers) {
-    if (const auto gives = job->links.find(giver); gives != job->links.end()) {
+    if (const auto gives = job->rounds.links.find(giver); gives != job->rounds.links.end()) {
       gives->second.again_at = s.now;
     }
   }
@@ -312,18 +313,18 @@ void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
 void OnPushStaged(State& s, Member& server, const PushStaged& message) {
   Job* job = s.FindJob(message.push.job);
   if (job == nullptr) return;
-  const auto link = job->links.find(server.record.name);
-  if (link == job->links.end() || !link->second.known) return;
+  const auto link = job->rounds.links.find(server.record.name);
+  if (link == job->rounds.links.end() || !link->second.known) return;
   if (!IsOn(*job, server.record.name, message.push)) return;
   const ContributionId id = ContributionOf(message.push);
-  auto it = job->contributions.find(id);
+  auto it = job->rounds.contributions.find(id);
   link->second.trouble.clear();  // its log takes writes
-  if (it != job->contributions.end() && !it->second.dropped) {
-    const size_t complete = job->complete.size();
-    AddStaged(*job, server.record.name, message.push, job->staged[id]);
+  if (it != job->rounds.contributions.end() && !it->second.dropped) {
+    const size_t complete = job->rounds.complete.size();
+    AddStaged(*job, server.record.name, message.push, job->rounds.staged[id]);
     NoteStaged(*job, id);
     NotePush(s, *job, id.island);
-    if (job->complete.size() != complete) s.Touch(*job);
+    if (job->rounds.complete.size() != complete) s.Touch(*job);
   } else if (!MayCount(*job, id)) {
     link->second.unknown.insert(id);
     s.Touch(*job);
@@ -348,8 +349,9 @@ std::vector<ShardId> AskedShards(const Job& job, const NodeId& server) {
 void OnStatistics(State& s, Member& server, const Statistics& message) {
   Job* job = nullptr;
   ServerLink* link = LinkOf(s, server, message.job, job);
-  if (link == nullptr || !job->collecting || job->collecting->version != message.version ||
-      job->collecting->contributions != message.contributions ||
+  if (link == nullptr || !job->rounds.collecting ||
+      job->rounds.collecting->version != message.version ||
+      job->rounds.collecting->contributions != message.contributions ||
       message.shards != AskedShards(*job, server.record.name)) {
     return;
   }
@@ -374,7 +376,7 @@ void OnStatistics(State& s, Member& server, const Statistics& message) {
                    absl::StrCat("parameter server ", server.record.name,
                                 " sent no statistics of layer ", *expected.begin()));
   }
-  job->collecting->grams[server.record.name] = message.layers;
+  job->rounds.collecting->grams[server.record.name] = message.layers;
 }
 
 void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
@@ -382,7 +384,7 @@ void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
   ServerLink* link = LinkOf(s, server, message.job, job);
   if (link == nullptr || !link->known || message.version <= link->version) return;
   if (job->record.removed) return;
-  if (message.version > job->decided_version()) {
+  if (message.version > job->rounds.decided_version()) {
     link->ahead = true;
     link->known = false;
     link->again_at = s.now;
@@ -418,7 +420,7 @@ void OnServerFault(State& s, Member& server, const ServerFault& message) {
 namespace {
 
 bool IsBehind(const Job& job, const ServerLink& link) {
-  return link.version < job.decided_version();
+  return link.version < job.rounds.decided_version();
 }
 
 // Only a job that is done is ended on its servers: one that has failed or was cancelled keeps its
@@ -436,10 +438,11 @@ bool Owes(const Job& job, const NodeId& server, const ServerLink& link) {
   if (IsBehind(job, link)) return true;
   if (job.ended()) return WantsEnd(job, link) && !link.end_sent;
   if (!link.assigned) return true;
-  if (job.collecting && IsActive(job.record, server) && !job.collecting->grams.contains(server)) {
+  if (job.rounds.collecting && IsActive(job.record, server) &&
+      !job.rounds.collecting->grams.contains(server)) {
     return true;
   }
-  return WantsEnd(job, link) && link.snapshot_version < job.progress.version;
+  return WantsEnd(job, link) && link.snapshot_version < job.rounds.progress.version;
 }
 
 void SendAssignment(State& s, Job& job, const NodeId& server) {
@@ -462,7 +465,7 @@ void SendAssignment(State& s, Job& job, const NodeId& server) {
 }
 
 void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
-  const Version to = std::min<Version>(job.decided_version(), from + kCommitsAtOnce);
+  const Version to = std::min<Version>(job.rounds.decided_version(), from + kCommitsAtOnce);
   for (Version v = from + 1; v <= to; ++v) {
     const DecisionRecord* decision = DecisionOf(job, v);
     if (decision == nullptr) return;
@@ -470,7 +473,7 @@ void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
     for (const DecisionParticipant& p : decision->participants) {
       if (p.accepted) commit.terms.push_back({p.contribution, p.weight});
     }
-    if (v == job.decided_version()) commit.image = ImageOf(job, *decision);
+    if (v == job.rounds.decided_version()) commit.image = ImageOf(job, *decision);
     s.SendToServer(server, std::move(commit));
   }
 }
@@ -486,7 +489,7 @@ bool OwesDescription(const State& s, const NodeId& server, const ServerLink& lin
 }
 
 void AskForDescriptions(State& s, Job& job) {
-  for (auto& [server, link] : job.links) {
+  for (auto& [server, link] : job.rounds.links) {
     if (!OwesDescription(s, server, link) || s.now < link.again_at) continue;
     link.again_at = s.now + kRetryInterval;
     s.SendToServer(server, DescribeJob{job.id()});
@@ -499,8 +502,8 @@ void PumpServers(State& s, Job& job) {
   if (job.stale()) return AskForDescriptions(s, job);
   PumpMoves(s, job);
   if (!job.ended()) DropUnknown(s, job);
-  const bool fences_changed = std::exchange(job.fences_changed, false) && job.active();
-  for (auto& [server, link] : job.links) {
+  const bool fences_changed = std::exchange(job.rounds.fences_changed, false) && job.active();
+  for (auto& [server, link] : job.rounds.links) {
     // Together with the assignment otherwise.
     if (fences_changed && link.assigned) SendFencesTo(s, job, server);
     if (!Owes(job, server, link) || s.now < link.again_at) continue;
@@ -516,22 +519,22 @@ void PumpServers(State& s, Job& job) {
       s.SendToServer(server, EndJob{job.id()});
     } else if (IsBehind(job, link)) {
       SendCommits(s, job, server, link.version);
-    } else if (job.collecting) {
-      s.SendToServer(server,
-                     CollectStatistics{job.id(), job.collecting->version,
-                                       job.collecting->contributions, AskedShards(job, server)});
+    } else if (job.rounds.collecting) {
+      s.SendToServer(server, CollectStatistics{job.id(), job.rounds.collecting->version,
+                                               job.rounds.collecting->contributions,
+                                               AskedShards(job, server)});
     }
   }
 }
 
 void AskServersNow(State& s, Job& job) {
-  for (auto& [server, link] : job.links) link.again_at = s.now;
+  for (auto& [server, link] : job.rounds.links) link.again_at = s.now;
 }
 
 Instant NextServerRetry(const State& s, const Job& job) {
   Instant next = kNever;
   const bool stale = job.stale();
-  for (const auto& [server, link] : job.links) {
+  for (const auto& [server, link] : job.rounds.links) {
     const bool owes = stale ? OwesDescription(s, server, link) : Owes(job, server, link);
     if (owes) next = std::min(next, link.again_at);
   }
@@ -539,14 +542,14 @@ Instant NextServerRetry(const State& s, const Job& job) {
 }
 
 bool AllServersKnown(const Job& job) {
-  return std::all_of(job.links.begin(), job.links.end(),
+  return std::all_of(job.rounds.links.begin(), job.rounds.links.end(),
                      [](const auto& entry) { return entry.second.known; });
 }
 
 std::string MissingServers(const State& s, const Job& job) {
   std::string missing;
   bool wrong = false;
-  for (const auto& [server, link] : job.links) {
+  for (const auto& [server, link] : job.rounds.links) {
     if (link.known) continue;
     const Member* member = s.FindMember(MemberKind::kServer, server);
     const bool attached = member != nullptr && member->attached;
@@ -569,7 +572,7 @@ std::string MissingServers(const State& s, const Job& job) {
 
 std::string ServerTroubles(const Job& job) {
   std::string text;
-  for (const auto& [server, link] : job.links) {
+  for (const auto& [server, link] : job.rounds.links) {
     if (!link.trouble.empty()) absl::StrAppend(&text, "; ", link.trouble);
   }
   return text;
@@ -604,7 +607,7 @@ int64_t FreeBytes(const State& s, const Member& server) {
 }
 
 bool HasRoom(const State& s, const Job& job) {
-  for (const auto& [name, link] : job.links) {
+  for (const auto& [name, link] : job.rounds.links) {
     const Member* server = s.FindMember(MemberKind::kServer, name);
     if (server == nullptr) return false;
     int64_t free = FreeBytes(s, *server);

@@ -113,8 +113,9 @@ void SettleDue(State& s) {
 
 bool IsChanged(const Job& job) {
   const Dirty& dirty = job.dirty;
+  const RoundsDirty& rounds = job.rounds.dirty;
   return dirty.record || dirty.progress || !dirty.islands.empty() || !dirty.plans.empty() ||
-         !dirty.contributions.empty() || !dirty.decisions.empty();
+         rounds.progress || !rounds.contributions.empty() || !rounds.decisions.empty();
 }
 
 // What has changed counts as touched.
