@@ -69,7 +69,7 @@ void ForgetCopy(Job& job, ShardId shard) {
 void NoteAllStaged(Job& job) {
   job.rounds.collecting.reset();
   for (const auto& [id, contribution] : job.rounds.contributions) {
-    if (!contribution.dropped) NoteStaged(job, id);
+    if (!contribution.dropped) NoteStaged(job, job.rounds, id);
   }
 }
 

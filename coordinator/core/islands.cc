@@ -162,7 +162,7 @@ bool LeaseToResume(Job& job, const IslandRecord& island, LocalCheckpoint* about)
 
 std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
   if (island.saved.empty()) return "";
-  (void)DropIncomplete(s, job);  // a contribution that was partly pushed is dropped
+  (void)DropIncomplete(s, job, job.rounds);  // a contribution that was partly pushed is dropped
   std::string why_not;
   for (const SavedState& state : island.saved) {
     LocalCheckpoint about = state.about;

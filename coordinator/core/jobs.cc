@@ -313,7 +313,7 @@ Instant NextJobDeadline(const State& s, const Job& job) {
                            NextMoveDeadline(s, job), NextCopyDeadline(s, job)});
   // NextMoveDeadline has that of a round which is held for shards that move.
   const bool held = job.moving.held_since && HoldsForMoves(s, job);
-  if (!held) next = std::min(next, WindowDeadline(job));
+  if (!held) next = std::min(next, WindowDeadline(job, job.rounds));
   if (job.progress.state == JobState::kFinishing && !job.progress.validated_final) {
     next = std::min(next, job.validate_by);
   }
@@ -347,7 +347,7 @@ std::string WaitingFor(const State& s, const Job& job) {
       if (!plans.empty()) return plans;
       std::string reason = "the last validation";
       if (job.progress.state != JobState::kFinishing) {
-        reason = RoundReason(s, job);
+        reason = RoundReason(s, job, job.rounds);
       } else if (job.progress.validated_final) {
         reason = "the parameter servers' last snapshots";
       }

@@ -208,7 +208,7 @@ void ForgetStaged(Job& job, const std::vector<SlotId>& slots) {
     for (const SlotId slot : slots) staged.Forget(slot);
   }
   for (const auto& [id, contribution] : job.rounds.contributions) {
-    if (!contribution.dropped) NoteStaged(job, id);
+    if (!contribution.dropped) NoteStaged(job, job.rounds, id);
   }
 }
 

@@ -129,7 +129,7 @@ void TakeStaged(Job& job, const NodeId& server, const HeldJob* held, bool fresh)
       if (fresh) staged.Forget(slot);
     });
     if (held == nullptr) {
-      NoteStaged(job, id);
+      NoteStaged(job, job.rounds, id);
       continue;
     }
     for (const PushId& push : held->staged) {
@@ -137,11 +137,11 @@ void TakeStaged(Job& job, const NodeId& server, const HeldJob* held, bool fresh)
         AddStaged(job, server, push, staged);
       }
     }
-    NoteStaged(job, id);
+    NoteStaged(job, job.rounds, id);
   }
   if (held == nullptr) return;
   for (const PushId& push : held->staged) {
-    if (!MayCount(job, ContributionOf(push))) {
+    if (!MayCount(job.rounds, ContributionOf(push))) {
       job.rounds.links.at(server).unknown.insert(ContributionOf(push));
     }
   }
@@ -152,7 +152,7 @@ void TakeStaged(Job& job, const NodeId& server, const HeldJob* held, bool fresh)
 void DropUnknown(State& s, Job& job) {
   if (!AllServersKnown(job)) return;
   for (auto& [server, link] : job.rounds.links) {
-    std::erase_if(link.unknown, [&](const ContributionId& id) { return MayCount(job, id); });
+    std::erase_if(link.unknown, [&](const ContributionId& id) { return MayCount(job.rounds, id); });
     if (link.unknown.empty()) continue;
     s.SendToServer(server, DropContributions{job.id(),
                                              {link.unknown.begin(), link.unknown.end()},
@@ -233,7 +233,7 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
   link.known = link.problem.empty();
   if (!link.known || job.ended()) return;
   TakeStaged(job, name, held, fresh);
-  AnswerEarlyPushes(s, job);
+  AnswerEarlyPushes(s, job, job.rounds);
 }
 
 }  // namespace
@@ -322,10 +322,10 @@ void OnPushStaged(State& s, Member& server, const PushStaged& message) {
   if (it != job->rounds.contributions.end() && !it->second.dropped) {
     const size_t complete = job->rounds.complete.size();
     AddStaged(*job, server.record.name, message.push, job->rounds.staged[id]);
-    NoteStaged(*job, id);
+    NoteStaged(*job, job->rounds, id);
     NotePush(s, *job, id.island);
     if (job->rounds.complete.size() != complete) s.Touch(*job);
-  } else if (!MayCount(*job, id)) {
+  } else if (!MayCount(job->rounds, id)) {
     link->second.unknown.insert(id);
     s.Touch(*job);
   }
@@ -613,7 +613,7 @@ bool HasRoom(const State& s, const Job& job) {
     int64_t free = FreeBytes(s, *server);
     for (const auto& [number, other] : s.jobs) {
       const int64_t bytes = other.StagedBytes(name);
-      if (!other.ended()) free -= bytes * StagedContributions(other);
+      if (!other.ended()) free -= bytes * StagedContributions(other.rounds);
       if (&other == &job) free -= bytes;
     }
     if (free < 0) return false;

@@ -67,7 +67,7 @@ bool Advance(State& s, Job& job) {
     ATOLL_CHECK(turn < kMostTurns, "job ", job.id(), " does not reach a fixed point");
     if (AdvanceDrains(s, job) || AdvanceJob(s, job)) {
       advanced = true;
-    } else if (!AdvanceRound(s, job)) {
+    } else if (!AdvanceRound(s, job, job.rounds)) {
       return advanced;
     }
   }

@@ -107,12 +107,12 @@ IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
 
 RoundView RoundOf(const State& s, const Job& job, Instant now) {
   RoundView view;
-  view.phase = PhaseOf(job);
+  view.phase = PhaseOf(job.rounds);
   view.next_version = job.rounds.progress.version + 1;
-  if (job.active()) view.reason = RoundReason(s, job);
+  if (job.active()) view.reason = RoundReason(s, job, job.rounds);
   if (job.rounds.window) {
     view.opened_by = job.rounds.window->opened_by;
-    const Instant deadline = WindowDeadline(job);
+    const Instant deadline = WindowDeadline(job, job.rounds);
     if (deadline != kNever) view.closes_in = std::max(Duration(0), deadline - now);
   }
   for (const auto& [id, record] : job.rounds.contributions) {
