@@ -10,7 +10,7 @@
 #include "common/protocol/fragments.h"
 #include "coordinator/core/moves.h"
 #include "coordinator/core/rounds.h"
-#include "coordinator/core/servers.h"
+#include "coordinator/core/server_holdings.h"
 #include "coordinator/core/state.h"
 
 namespace atl::coord {

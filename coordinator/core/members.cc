@@ -12,6 +12,7 @@
 #include "coordinator/core/names.h"
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds.h"
+#include "coordinator/core/server_holdings.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/validation.h"
 

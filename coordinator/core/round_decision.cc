@@ -325,10 +325,7 @@ void PassTurn(State& s, Job& job, Rounds& rounds, const std::string& why) {
 }
 
 void FinishRound(State& s, Job& job, Rounds& rounds) {
-  const DecisionRecord* decision = nullptr;
-  for (const auto& [round, d] : rounds.decisions) {
-    if (d.version == rounds.progress.version + 1) decision = &d;
-  }
+  const DecisionRecord* decision = rounds.FindDecision(rounds.progress.version + 1);
   RoundsProgress& progress = rounds.EditProgress();
   progress.version = decision->version;
   progress.tokens_committed = decision->tokens_committed_after;

@@ -122,6 +122,13 @@ struct Rounds {
     }
     return progress.version;
   }
+  // Null: not decided, or not kept any more.
+  const DecisionRecord* FindDecision(Version version) const {
+    for (auto it = decisions.rbegin(); it != decisions.rend(); ++it) {
+      if (it->second.version == version) return &it->second;
+    }
+    return nullptr;
+  }
   // The island's contributions that are not dropped, as `is(contribution)` wants one.
   template <class Is>
   bool HasContribution(IslandId island, Is is) const {
