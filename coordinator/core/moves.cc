@@ -43,7 +43,8 @@ bool IsTarget(const Job& job, const NodeId& server) {
 // They are kept, and would be in the way of others.
 bool HoldsOldShards(const State& s, const Job& job, const NodeId& server) {
   const auto held = s.held.find(job.id());
-  return held != s.held.end() && held->second.contains(server) && !job.links.contains(server);
+  return held != s.held.end() && held->second.contains(server) &&
+         !job.rounds.links.contains(server);
 }
 
 // The first ones, of so many bytes.
@@ -61,7 +62,7 @@ std::vector<ShardMove> Batch(const Job& job) {
 bool IsReceived(const Job& job, const ShardMove& move) {
   const auto found = job.moving.received.find(move.shard);
   return found != job.moving.received.end() &&
-         found->second == std::pair(move.to, job.progress.version);
+         found->second == std::pair(move.to, job.rounds.progress.version);
 }
 
 void ForgetReceived(Job& job, const NodeId& server) {
@@ -85,8 +86,8 @@ bool ForgetMoves(State& s, Job& job) {
   const auto moot = [&](const ShardMove& move) {
     const NodeId& holder = MovedSlot(job, move).server;
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
-    const auto link = job.links.find(holder);
-    const bool back = move.fill && link != job.links.end() && link->second.known;
+    const auto link = job.rounds.links.find(holder);
+    const bool back = move.fill && link != job.rounds.links.end() && link->second.known;
     // A lost shard stays one: its move waits for the server, or for a user to say it again.
     if (move.fill && !back) return false;
     const bool takes = to != nullptr && to->attached && !to->record.draining;
@@ -118,10 +119,10 @@ std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
     server.takes = member.attached && !member.record.draining &&
                    !IsReleasing(job.record, key.second) &&
                    s.now - member.attached_at >= s.options.rebalance_after;
-    const auto link = job.links.find(key.second);
-    if (link != job.links.end() && !link->second.known) server.takes = false;
+    const auto link = job.rounds.links.find(key.second);
+    if (link != job.rounds.links.end() && !link->second.known) server.takes = false;
     if (HoldsOldShards(s, job, key.second)) server.takes = false;
-    if (server.takes || link != job.links.end()) servers.push_back(std::move(server));
+    if (server.takes || link != job.rounds.links.end()) servers.push_back(std::move(server));
   }
   return servers;
 }
@@ -148,7 +149,7 @@ bool PlanMoves(State& s, Job& job) {
 // A shard that did not arrive while a round was held as long as any is: rounds go on without it.
 bool GivesUp(const Job& job) {
   const Moving& moving = job.moving;
-  return moving.version != job.progress.version && moving.version != kNoVersion &&
+  return moving.version != job.rounds.progress.version && moving.version != kNoVersion &&
          moving.batch.size() == 1 && !moving.batch[0].fill && moving.hold == kHoldMost;
 }
 
@@ -173,7 +174,7 @@ void GiveUpMoves(State& s, Job& job) {
 // The batch is as large as fits between two rounds.
 void AdaptBatch(Job& job) {
   Moving& moving = job.moving;
-  if (moving.version == job.progress.version) return;
+  if (moving.version == job.rounds.progress.version) return;
   const bool missed = moving.version != kNoVersion && !moving.batch.empty();
   if (missed && moving.batch.size() == 1) {
     moving.hold = std::min(2 * moving.hold, kHoldMost);
@@ -184,35 +185,37 @@ void AdaptBatch(Job& job) {
     }
     moving.batch_bytes = bytes / 2;
   }
-  moving.version = job.progress.version;
+  moving.version = job.rounds.progress.version;
   moving.batch.clear();
 }
 
 bool MaySwitch(const Job& job, const std::vector<ShardMove>& batch) {
-  if (job.collecting || job.decided_version() != job.progress.version) return false;
+  if (job.rounds.collecting || job.rounds.decided_version() != job.rounds.progress.version)
+    return false;
   if (std::all_of(batch.begin(), batch.end(), [](const ShardMove& m) { return m.fill; })) {
     return true;
   }
   // What is staged of a shard that moves is pushed again: its island must be there.
-  return std::all_of(job.complete.begin(), job.complete.end(), [&](const ContributionId& id) {
-    const IslandRecord& island = job.islands.at(id.island);
-    return island.generation == id.generation && island.incarnation != 0;
-  });
+  return std::all_of(job.rounds.complete.begin(), job.rounds.complete.end(),
+                     [&](const ContributionId& id) {
+                       const IslandRecord& island = job.islands.at(id.island);
+                       return island.generation == id.generation && island.incarnation != 0;
+                     });
 }
 
 void ForgetStaged(Job& job, const std::vector<SlotId>& slots) {
-  for (auto& [id, staged] : job.staged) {
+  for (auto& [id, staged] : job.rounds.staged) {
     for (const SlotId slot : slots) staged.Forget(slot);
   }
-  for (const auto& [id, contribution] : job.contributions) {
-    if (!contribution.dropped) NoteStaged(job, id);
+  for (const auto& [id, contribution] : job.rounds.contributions) {
+    if (!contribution.dropped) NoteStaged(job, job.rounds, id);
   }
 }
 
 // The newest placement names the holders of second copies; all servers get it then.
 void TellCopies(State& s, Job& job) {
   if (job.record.copies.empty()) return;
-  for (auto& [server, link] : job.links) {
+  for (auto& [server, link] : job.rounds.links) {
     link.assigned = false;
     link.again_at = s.now;
   }
@@ -223,12 +226,12 @@ void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
   TellCopies(s, job);
   for (const NodeId& server : changed) {
     if (!HoldsShards(job.record, server)) {
-      job.links.erase(server);
+      job.rounds.links.erase(server);
       if (!IsTarget(job, server)) Release(job, server);
       continue;
     }
     const Member* member = s.FindMember(MemberKind::kServer, server);
-    ServerLink& link = job.links[server];
+    ServerLink& link = job.rounds.links[server];
     const bool lacks = std::any_of(
         job.record.moves.begin(), job.record.moves.end(),
         [&](const ShardMove& move) { return move.fill && MovedSlot(job, move).server == server; });
@@ -239,7 +242,7 @@ void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
     link.ahead = false;
     link.problem.clear();
     link.trouble.clear();
-    link.version = std::max(link.version, job.progress.version);
+    link.version = std::max(link.version, job.rounds.progress.version);
   }
 }
 
@@ -253,7 +256,7 @@ SlotId TakenSlot(Job& job, const ShardMove& move) {
   if (!has_copy) return move.shard;
   const SlotId copy = move.shard + n;
   std::swap(PlacementOf(record, move.shard), PlacementOf(record, copy));
-  for (auto& [id, staged] : job.staged) staged.Rename(copy, move.shard);
+  for (auto& [id, staged] : job.rounds.staged) staged.Rename(copy, move.shard);
   return copy;
 }
 
@@ -279,14 +282,14 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
     filled = filled || move.fill;
     std::erase_if(record.refilled,
                   [&](const RefilledShard& r) { return move.fill && r.shard == move.shard; });
-    if (move.fill) record.refilled.push_back({move.shard, job.progress.version});
+    if (move.fill) record.refilled.push_back({move.shard, job.rounds.progress.version});
     std::erase(record.moves, move);
   }
   ++record.placement;
   ++job.placement_revision;
   ForgetStaged(job, taken);
-  job.transfer_plans.clear();
-  job.push_plan = PushPlan();
+  job.rounds.transfer_plans.clear();
+  job.rounds.push_plan = PushPlan();
   RefreshLinks(s, job, changed);
   job.moving.received.clear();
   job.moving.batch.clear();
@@ -299,7 +302,7 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
                      filled ? "are filled from theta_base of an island: their parameters are those "
                               "of version "
                             : "have moved at version ",
-                     job.progress.version,
+                     job.rounds.progress.version,
                      filled ? ", their outer momentum is lost and begins at zero" : ""));
 }
 
@@ -318,13 +321,13 @@ void OnSlotsDropped(State& s, Job& job, const NodeId& server, const std::set<Slo
   job.moving.plan_again_at = s.now;
   for (const NodeId& name : left) {
     if (HoldsShards(job.record, name)) continue;
-    job.links.erase(name);
+    job.rounds.links.erase(name);
     job.moving.givers.erase(name);
     if (!IsTarget(job, name)) Release(job, name);
   }
   ++job.placement_revision;
-  job.transfer_plans.clear();
-  job.push_plan = PushPlan();
+  job.rounds.transfer_plans.clear();
+  job.rounds.push_plan = PushPlan();
   TellCopies(s, job);
 }
 
@@ -344,7 +347,7 @@ std::set<ShardId> MovedShards(const State& s, const Job& job) {
 
 std::vector<ShardPlacement> LostShards(const Job& job, const NodeId& server,
                                        const std::set<ShardId>& moved) {
-  const std::set<ShardId>& lacking = job.links.at(server).lacking;
+  const std::set<ShardId>& lacking = job.rounds.links.at(server).lacking;
   std::vector<ShardPlacement> lost;
   for (const ShardPlacement& shard : job.record.shards) {
     if (shard.server != server || moved.contains(shard.shard)) continue;
@@ -356,7 +359,7 @@ std::vector<ShardPlacement> LostShards(const Job& job, const NodeId& server,
 // Servers that may be filled with them; the one that has lost them has their room again.
 std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const NodeId& server,
                                          const std::vector<ShardPlacement>& lost) {
-  const ServerLink& loser = job.links.at(server);
+  const ServerLink& loser = job.rounds.links.at(server);
   const std::vector<const Member*> leaders = LeadersOf(s, job);
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
@@ -364,9 +367,9 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
         IsReleasing(job.record, key.second) || HoldsOldShards(s, job, key.second)) {
       continue;
     }
-    const auto link = job.links.find(key.second);
+    const auto link = job.rounds.links.find(key.second);
     const bool lacks = key.second == server && (loser.empty || !loser.lacking.empty());
-    if (link != job.links.end() && !link->second.known && !lacks) continue;
+    if (link != job.rounds.links.end() && !link->second.known && !lacks) continue;
     int64_t free = FreeBytes(s, member);
     for (const ShardPlacement& shard : lost) {
       if (key.second == server) free += shard.elements * ServerBytesPerElement(job.spec().outer);
@@ -380,13 +383,13 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
 }  // namespace
 
 absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
-  const auto link = job.links.find(server);
+  const auto link = job.rounds.links.find(server);
   const auto refuse = [&](auto... pieces) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job.id(), " cannot be refilled: ", pieces...));
   };
-  if (link == job.links.end()) return refuse("server ", server, " holds no shard of it");
-  if (!job.active() || job.stale() || job.progress.version == kNoVersion) {
+  if (link == job.rounds.links.end()) return refuse("server ", server, " holds no shard of it");
+  if (!job.active() || job.stale() || job.rounds.progress.version == kNoVersion) {
     return refuse("it does not run, or has no committed version yet");
   }
   if (link->second.known) return refuse("server ", server, " has its shards: nothing is lost");
@@ -397,9 +400,9 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
                   " has copies of its shards, and is unavailable: start it; if they are ",
                   "lost, too, start it with an empty folder");
   }
-  if (job.decided_version() != job.progress.version) {
+  if (job.rounds.decided_version() != job.rounds.progress.version) {
     return refuse(
-        "version ", job.decided_version(), " is decided, and only server ", server,
+        "version ", job.rounds.decided_version(), " is decided, and only server ", server,
         " had what its shards of that version are made of: bring its folder back; if it is "
         "lost, atoll recover writes the newest whole version of what is left");
   }
@@ -436,7 +439,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   for (const NodeId& target : targets) {
     if (!HoldsShards(job.record, target) && !IsTarget(job, target)) Release(job, target);
   }
-  job.collecting.reset();  // a new window will open
+  job.rounds.collecting.reset();  // a new window will open
   job.moving =
       Moving{.received = std::move(job.moving.received), .givers = std::move(job.moving.givers)};
   s.Log(job.id(), Severity::kWarning,
@@ -447,7 +450,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
 
 void OnShardsReceived(State& s, Member& server, const ShardsReceived& message) {
   Job* job = s.FindJob(message.job);
-  if (job == nullptr || message.version != job->progress.version) return;
+  if (job == nullptr || message.version != job->rounds.progress.version) return;
   s.Touch(*job);
   for (const ShardMove& move : job->record.moves) {
     if (move.to != server.record.name || std::count(message.shards.begin(), message.shards.end(),
@@ -476,7 +479,7 @@ void OnReleased(Job& job, const NodeId& server, int64_t placement) {
 }
 
 bool AdvanceMoves(State& s, Job& job) {
-  if (job.progress.version == kNoVersion) return false;
+  if (job.rounds.progress.version == kNoVersion) return false;
   if (GivesUp(job)) {
     GiveUpMoves(s, job);
     return true;
@@ -498,7 +501,7 @@ bool AdvanceMoves(State& s, Job& job) {
 }
 
 bool HoldsForMoves(const State& s, const Job& job) {
-  if (job.moving.batch.empty() || job.moving.version != job.progress.version) return false;
+  if (job.moving.batch.empty() || job.moving.version != job.rounds.progress.version) return false;
   // Only what is under way.
   for (const ShardMove& move : job.moving.batch) {
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
@@ -516,8 +519,8 @@ void TellVersion(const Job& job, ReceiveShards& message) {
   message.newest = {job.id(), message.version, {}, {}};
   message.slots = static_cast<int32_t>(ServerSlotsOf(job.spec().outer).size());
   int told = 0;
-  for (auto d = job.decisions.rbegin(); d != job.decisions.rend() && told < kDecisionsReported;
-       ++d, ++told) {
+  for (auto d = job.rounds.decisions.rbegin();
+       d != job.rounds.decisions.rend() && told < kDecisionsReported; ++d, ++told) {
     for (const DecisionParticipant& p : d->second.participants) {
       message.decided.push_back(p.contribution);
     }
@@ -536,8 +539,8 @@ void TellVersion(const Job& job, ReceiveShards& message) {
 // It holds shards that cannot be used, and no user has said that they are lost: what comes to be
 // filled would take their place.
 bool IsDamagedHolder(const Job& job, const NodeId& server) {
-  const auto link = job.links.find(server);
-  if (link == job.links.end() || link->second.known) return false;
+  const auto link = job.rounds.links.find(server);
+  if (link == job.rounds.links.end() || link->second.known) return false;
   return std::none_of(job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& move) {
     return move.fill && MovedSlot(job, move).server == server;
   });
@@ -551,8 +554,8 @@ void SendReceive(State& s, Job& job) {
     if (to == nullptr || !to->attached) continue;
     const ShardPlacement& shard = SourceOf(job, move);
     if (IsDamagedHolder(job, move.to)) continue;
-    const auto link = job.links.find(shard.server);
-    if (!move.fill && (link == job.links.end() || !link->second.known)) continue;
+    const auto link = job.rounds.links.find(shard.server);
+    if (!move.fill && (link == job.rounds.links.end() || !link->second.known)) continue;
     ReceiveShards& message = messages[move.to];
     message.sources.push_back({{shard.shard, shard.layer, shard.elements, shard.begin},
                                move.fill ? "" : shard.endpoint,
@@ -562,7 +565,7 @@ void SendReceive(State& s, Job& job) {
   for (auto& [server, message] : messages) {
     message.job = job.id();
     message.placement = job.record.placement;
-    message.version = job.progress.version;
+    message.version = job.rounds.progress.version;
     TellVersion(job, message);
     s.SendToServer(server, std::move(message));
   }
@@ -570,7 +573,7 @@ void SendReceive(State& s, Job& job) {
 
 // An island that has the version's parameters, another one each time.
 void SendFill(State& s, Job& job) {
-  FillShards fill{job.id(), -1, 0, job.progress.version, {}};
+  FillShards fill{job.id(), -1, 0, job.rounds.progress.version, {}};
   for (const ShardMove& move : job.moving.batch) {
     if (!move.fill || IsReceived(job, move)) continue;
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
@@ -590,13 +593,13 @@ void SendFill(State& s, Job& job) {
     }
     const IslandProgress& progress = *worker->progress;
     if (progress.job == job.id() && progress.generation == island.generation && progress.ready &&
-        progress.base_version == job.progress.version) {
+        progress.base_version == job.rounds.progress.version) {
       able.emplace_back(worker, &island);
     }
   }
-  job.moving.trouble =
-      able.empty() ? absl::StrCat("no island holds theta_base of version ", job.progress.version)
-                   : "";
+  job.moving.trouble = able.empty() ? absl::StrCat("no island holds theta_base of version ",
+                                                   job.rounds.progress.version)
+                                    : "";
   if (able.empty()) return;
   const auto& [worker, island] = able[static_cast<size_t>(job.moving.fills++) % able.size()];
   fill.island = island->island;
@@ -608,7 +611,7 @@ void SendFill(State& s, Job& job) {
 }  // namespace
 
 bool TakenOver(const Job& job) {
-  return std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
+  return std::all_of(job.rounds.links.begin(), job.rounds.links.end(), [&](const auto& entry) {
     return entry.second.assigned || job.moving.givers.contains(entry.first);
   });
 }
@@ -622,7 +625,7 @@ void PumpMoves(State& s, Job& job) {
     again_at = s.now + kRetryInterval;
     s.SendToServer(released.server, RemoveJob{job.id(), released.placement});
   }
-  const bool settled = job.decided_version() == job.progress.version;
+  const bool settled = job.rounds.decided_version() == job.rounds.progress.version;
   if (!job.active() || job.moving.batch.empty() || !settled) return;
   if (s.now >= job.moving.again_at) {
     job.moving.again_at = s.now + kRetryInterval;
@@ -648,7 +651,7 @@ Instant NextMoveDeadline(const State& s, const Job& job) {
     const bool asked = again != job.moving.release_again_at.end();
     next = std::min(next, Later(s, asked ? again->second : s.now));
   }
-  if (!job.active() || job.progress.version == kNoVersion) return next;
+  if (!job.active() || job.rounds.progress.version == kNoVersion) return next;
   if (job.moving.held_since) {
     next = std::min(next, Later(s, *job.moving.held_since + job.moving.hold));
   }

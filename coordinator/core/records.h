@@ -135,15 +135,12 @@ enum class JobState {
   kCancelled,
 };
 
-// Where a job stands. Key: job.
-struct ProgressRecord {
+// Where a job stands, besides its rounds.
+struct JobProgress {
   JobId job;
   JobState state = JobState::kQueued;
   std::string reason;              // why it is in this state, human-readable
   Generation plan_generation = 0;  // of the newest plan; grows with every change of an island
-  Version version = kNoVersion;    // committed: every parameter server has applied it
-  int64_t tokens_committed = 0;    // up to `version`
-  int64_t round = 0;               // decisions made, void ones too
   IslandId initializer = -1;       // island that makes version 0; -1: none chosen
   Version validate_version = kNoVersion;  // to be validated; kNoVersion: nothing to do
   // By these islands, which have yet to answer: one, or one of each site that has data of its own.
@@ -160,6 +157,20 @@ struct ProgressRecord {
   bool restored = false;
   std::vector<ValidationLoss> validation_sets = {};  // newest of each named set or site, by name
 
+  bool operator==(const JobProgress&) const = default;
+};
+
+// How far the rounds of a job are.
+struct RoundsProgress {
+  Version version = kNoVersion;  // committed: every parameter server has applied it
+  int64_t tokens_committed = 0;  // up to `version`
+  int64_t round = 0;             // decisions made, void ones too
+
+  bool operator==(const RoundsProgress&) const = default;
+};
+
+// Key: job.
+struct ProgressRecord : JobProgress, RoundsProgress {
   bool operator==(const ProgressRecord&) const = default;
 };
 

@@ -9,17 +9,17 @@
 namespace atl::coord {
 
 // Version 0 is this contribution alone.
-void DecideInitial(State& s, Job& job, const ContributionId& id);
+void DecideInitial(State& s, Job& job, Rounds& rounds, const ContributionId& id);
 
-// REQUIRES: job.collecting has the statistics of every server.
-void DecideRound(State& s, Job& job);
+// REQUIRES: rounds.collecting has the statistics of every server.
+void DecideRound(State& s, Job& job, Rounds& rounds);
 
 // Decides that the next version is the same as the committed one: no island has pushed its
 // fragment. `why` the window is closed. REQUIRES: a window.
-void PassTurn(State& s, Job& job, const std::string& why);
+void PassTurn(State& s, Job& job, Rounds& rounds, const std::string& why);
 
 // The newest decided version becomes the committed one. REQUIRES: every server has applied it.
-void FinishRound(State& s, Job& job);
+void FinishRound(State& s, Job& job, Rounds& rounds);
 
 }  // namespace atl::coord
 
