@@ -311,11 +311,15 @@ void DecideRound(State& s, Job& job) {
 }
 
 void PassTurn(State& s, Job& job, const std::string& why) {
+  const int64_t fragment = FragmentOfVersion(job.progress.version + 1, job.spec().outer.fragments);
+  PassRound(s, job, job.window->opened_by, absl::StrCat(why, ", none with fragment ", fragment));
+}
+
+void PassRound(State& s, Job& job, IslandId opened_by, const std::string& why) {
   DecisionRecord& decision = NewDecision(job);
   decision.version = job.progress.version + 1;
-  decision.opened_by = job.window->opened_by;
-  const int64_t fragment = FragmentOfVersion(decision.version, job.spec().outer.fragments);
-  decision.closed_because = absl::StrCat(why, ", none with fragment ", fragment);
+  decision.opened_by = opened_by;
+  decision.closed_because = why;
   decision.tokens_committed_after = job.progress.tokens_committed;
   TakeDropped(job, decision);
   s.Log(job.id(), Severity::kInfo, Describe(decision));

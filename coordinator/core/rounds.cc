@@ -11,6 +11,7 @@
 #include "coordinator/core/copies.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/moves.h"
+#include "coordinator/core/refill.h"
 #include "coordinator/core/round_decision.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/stalls.h"
@@ -351,7 +352,7 @@ bool AdvanceRound(State& s, Job& job) {
   if (job.active() && DropIncomplete(s, job)) return true;
   if (job.decided_version() > job.progress.version) {
     const bool applied = std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
-      return entry.second.version >= job.decided_version();
+      return entry.second.version >= job.decided_version() || IsBeingFilled(job, entry.first);
     });
     if (applied) FinishRound(s, job);
     return applied;
