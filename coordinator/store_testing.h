@@ -31,6 +31,10 @@ inline std::vector<StoreRecord> OneOfEach() {
   JobRecord job{"lm-1", 1, {}, JobFacts{{{"embedding", 64}}, 10, 2, 99}, {{0, 1, 2, 3, "p1", "e"}}};
   job.spec.name = "lm";
   job.spec.outer.momentum = 0.25;
+  job.refilled = {{0, 9, 3}};
+  job.fill_version = 12;
+  job.fill_base = 8;
+  job.lost_update = "version 9";
   IslandRecord island;
   island.job = "lm-1";
   island.island = 1;

@@ -11,6 +11,8 @@
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/move_plan.h"
 #include "coordinator/core/placement.h"
+#include "coordinator/core/refill.h"
+#include "coordinator/core/round_decision.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
 
@@ -260,10 +262,22 @@ SlotId TakenSlot(Job& job, const ShardMove& move) {
   return copy;
 }
 
+// What becomes of shards that are filled, and what they lack.
+std::string FilledText(const Job& job, Version base, const std::string& lost_update) {
+  return absl::StrCat(
+      "are filled from theta_base of an island: their parameters are those of version ", base,
+      base == job.rounds.progress.version
+          ? ""
+          : absl::StrCat(", as version ", job.rounds.progress.version),
+      ", their outer momentum is lost and begins at zero",
+      lost_update.empty() ? "" : absl::StrCat("; their update of ", lost_update, " is lost"));
+}
+
 void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
   std::set<NodeId> changed;
   int64_t bytes = 0;
-  bool filled = false;
+  std::vector<ShardPlacement> filled;
+  const Version base = FillBaseOf(job);
   JobRecord& record = job.EditRecord();
   std::vector<SlotId> taken;
   for (const ShardMove& move : batch) {
@@ -279,10 +293,12 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
     shard.endpoint = to->endpoint;
     shard.public_key = to->public_key;
     bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
-    filled = filled || move.fill;
-    std::erase_if(record.refilled,
-                  [&](const RefilledShard& r) { return move.fill && r.shard == move.shard; });
-    if (move.fill) record.refilled.push_back({move.shard, job.rounds.progress.version});
+    if (move.fill) {
+      filled.push_back(shard);
+      std::erase_if(record.refilled, [&](const RefilledShard& r) { return r.shard == move.shard; });
+      record.refilled.push_back(
+          {move.shard, job.rounds.progress.version, job.rounds.progress.version - base});
+    }
     std::erase(record.moves, move);
   }
   ++record.placement;
@@ -297,13 +313,17 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
   job.moving.hold = kHoldFirst;
   job.moving.batch_bytes = std::min(2 * job.moving.batch_bytes, kBatchBytesMost);
   job.moving.again_at = s.now;
-  s.Log(job.id(), filled ? Severity::kWarning : Severity::kInfo,
-        absl::StrCat(batch.size(), filled ? " lost" : "", " shards, ", bytes, " bytes, ",
-                     filled ? "are filled from theta_base of an island: their parameters are those "
-                              "of version "
-                            : "have moved at version ",
-                     job.rounds.progress.version,
-                     filled ? ", their outer momentum is lost and begins at zero" : ""));
+  if (filled.empty()) {
+    s.Log(job.id(), Severity::kInfo,
+          absl::StrCat(batch.size(), " shards, ", bytes, " bytes, have moved at version ",
+                       job.rounds.progress.version));
+    return;
+  }
+  const std::string lost_update = LostUpdates(job, filled, base);
+  if (!lost_update.empty()) record.lost_update = lost_update;
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat(batch.size(), " lost shards, ", bytes, " bytes, ",
+                     FilledText(job, base, lost_update)));
 }
 
 }  // namespace
@@ -380,6 +400,44 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
   return servers;
 }
 
+// The server has shards beside those that are lost.
+bool HoldsOthers(const Job& job, const NodeId& server, const std::vector<ShardPlacement>& lost) {
+  return std::any_of(
+      job.record.shards.begin(), job.record.shards.end(), [&](const ShardPlacement& shard) {
+        return shard.server == server && std::find(lost.begin(), lost.end(), shard) == lost.end();
+      });
+}
+
+// Of the moves that fill: what they do, and which update is lost by it.
+std::string WhyFilled(const Job& job, const NodeId& server) {
+  const JobRecord& record = job.record;
+  std::string why = absl::StrCat("a user says that server ", server, " has lost them");
+  if (record.fill_version == 0) return why;
+  std::vector<ShardPlacement> filled;
+  for (const ShardMove& move : record.moves) {
+    if (move.fill) filled.push_back(MovedSlot(job, move));
+  }
+  const std::string lost = LostUpdates(job, filled, record.fill_base);
+  absl::StrAppend(&why, "; no island has version ", job.rounds.decided_version(),
+                  ": theta_base of version ", record.fill_base, " fills ", filled.size(),
+                  " shards, as version ", record.fill_version);
+  if (!lost.empty()) absl::StrAppend(&why, "; their update of ", lost, " is lost");
+  return why;
+}
+
+// Whether all of them are being filled so already, on servers that are there.
+bool GoesOn(const State& s, const Job& job, const Fill& fill,
+            const std::vector<ShardPlacement>& lost) {
+  const JobRecord& record = job.record;
+  if (fill.version != record.fill_version || fill.base != record.fill_base) return false;
+  return std::all_of(lost.begin(), lost.end(), [&](const ShardPlacement& shard) {
+    return std::any_of(record.moves.begin(), record.moves.end(), [&](const ShardMove& move) {
+      const Member* to = s.FindMember(MemberKind::kServer, move.to);
+      return move.fill && move.shard == shard.shard && to->attached && !to->record.draining;
+    });
+  });
+}
+
 }  // namespace
 
 absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
@@ -400,14 +458,23 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
                   " has copies of its shards, and is unavailable: start it; if they are ",
                   "lost, too, start it with an empty folder");
   }
-  if (job.rounds.decided_version() != job.rounds.progress.version) {
-    return refuse(
-        "version ", job.rounds.decided_version(), " is decided, and only server ", server,
-        " had what its shards of that version are made of: bring its folder back; if it is "
-        "lost, atoll recover writes the newest whole version of what is left");
+  const auto sources = FindFillSources(s, job);
+  if (sources.empty()) {
+    return refuse("no island that is attached and ready has parameters (theta_base) to fill them ",
+                  "from: wait for one and try again, or start server ", server,
+                  " with the folder that it had, or with a copy of that; if there is none, atoll ",
+                  "recover writes the newest whole version of what is left");
   }
-  const std::set<ShardId> moved = MovedShards(s, job);
+  const bool exact = sources.contains(job.rounds.decided_version());
+  // What has arrived elsewhere is of no use for another version.
+  const std::set<ShardId> moved = exact ? MovedShards(s, job) : std::set<ShardId>();
   const std::vector<ShardPlacement> lost = LostShards(job, server, moved);
+  const Fill fill = ChooseFill(job, sources, lost);
+  if (!exact && !link->second.lacking.empty() && HoldsOthers(job, server, lost)) {
+    return refuse("no island has version ", job.rounds.decided_version(), ", and server ", server,
+                  " still has other shards: start it with an empty folder (keep this one), and ",
+                  "all of them are filled");
+  }
   auto placed =
       PlaceShards(lost, FillTargets(s, job, server, lost),
                   ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32));
@@ -417,14 +484,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   }
   ForgetCopiesOf(s, job, server);  // only now: what is refused changes nothing
   if (!HoldsShards(job.record, server)) return absl::OkStatus();
-  // What is under way goes on.
-  const auto goes_on = [&](const ShardPlacement& shard) {
-    return std::any_of(job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& m) {
-      const Member* to = s.FindMember(MemberKind::kServer, m.to);
-      return m.fill && m.shard == shard.shard && to->attached && !to->record.draining;
-    });
-  };
-  if (std::all_of(lost.begin(), lost.end(), goes_on)) return absl::OkStatus();
+  if (GoesOn(s, job, fill, lost)) return absl::OkStatus();
   std::set<NodeId> targets;
   for (const ShardMove& move : job.record.moves) targets.insert(move.to);
   JobRecord& record = job.EditRecord();
@@ -435,7 +495,9 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   for (const ShardPlacement& shard : placed->shards) {
     record.moves.push_back({shard.shard, shard.server, /*fill=*/true});
   }
-  record.moves_reason = absl::StrCat("a user says that server ", server, " has lost them");
+  record.fill_version = fill.version;
+  record.fill_base = fill.base;
+  record.moves_reason = WhyFilled(job, server);
   for (const NodeId& target : targets) {
     if (!HoldsShards(job.record, target) && !IsTarget(job, target)) Release(job, target);
   }
@@ -443,8 +505,8 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   job.moving =
       Moving{.received = std::move(job.moving.received), .givers = std::move(job.moving.givers)};
   s.Log(job.id(), Severity::kWarning,
-        absl::StrCat("a user says that parameter server ", server, " has lost ", lost.size(),
-                     " shards: they are filled from an island"));
+        absl::StrCat(lost.size(), " shards of parameter server ", server,
+                     " are filled from an island: ", record.moves_reason));
   return absl::OkStatus();
 }
 
@@ -486,6 +548,14 @@ bool AdvanceMoves(State& s, Job& job) {
   }
   AdaptBatch(job);
   if (!job.record.moves.empty() && ForgetMoves(s, job)) return true;
+  if (IsBeforeFill(job)) {
+    PassRound(s, job, job.rounds, /*opened_by=*/-1, job.record.moves_reason);
+    return true;
+  }
+  if (HasExactSource(s, job)) {
+    job.EditRecord().fill_version = 0;
+    job.moving.again_at = job.moving.fill_again_at = s.now;
+  }
   if (job.record.moves.empty()) return PlanMoves(s, job);
   const std::vector<ShardMove> batch = Batch(job);
   if (job.moving.batch != batch) {
@@ -566,14 +636,15 @@ void SendReceive(State& s, Job& job) {
     message.job = job.id();
     message.placement = job.record.placement;
     message.version = job.rounds.progress.version;
+    message.fill_age = job.rounds.progress.version - FillBaseOf(job);
     TellVersion(job, message);
     s.SendToServer(server, std::move(message));
   }
 }
 
-// An island that has the version's parameters, another one each time.
+// An island that has the parameters, another one each time.
 void SendFill(State& s, Job& job) {
-  FillShards fill{job.id(), -1, 0, job.rounds.progress.version, {}};
+  FillShards fill{job.id(), -1, 0, FillBaseOf(job), {}};
   for (const ShardMove& move : job.moving.batch) {
     if (!move.fill || IsReceived(job, move)) continue;
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
@@ -585,26 +656,19 @@ void SendFill(State& s, Job& job) {
     fill.shards.push_back(std::move(shard));
   }
   if (fill.shards.empty()) return;
-  std::vector<std::pair<const Member*, const IslandRecord*>> able;
-  for (const auto& [id, island] : job.islands) {
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
-    if (island.incarnation == 0 || worker == nullptr || !worker->attached || !worker->progress) {
-      continue;
-    }
-    const IslandProgress& progress = *worker->progress;
-    if (progress.job == job.id() && progress.generation == island.generation && progress.ready &&
-        progress.base_version == job.rounds.progress.version) {
-      able.emplace_back(worker, &island);
-    }
-  }
-  job.moving.trouble = able.empty() ? absl::StrCat("no island holds theta_base of version ",
-                                                   job.rounds.progress.version)
-                                    : "";
-  if (able.empty()) return;
-  const auto& [worker, island] = able[static_cast<size_t>(job.moving.fills++) % able.size()];
+  const auto sources = FindFillSources(s, job);
+  const auto able = sources.find(fill.version);
+  job.moving.trouble =
+      able != sources.end()
+          ? ""
+          : absl::StrCat("no island holds theta_base of version ", fill.version,
+                         " any more: repeat atoll refill, which fills from what islands hold now");
+  if (able == sources.end()) return;
+  const auto& [leader, island] =
+      able->second[static_cast<size_t>(job.moving.fills++) % able->second.size()];
   fill.island = island->island;
   fill.generation = island->generation;
-  s.Send(*worker, std::move(fill));
+  s.Send(*leader, std::move(fill));
   job.moving.fill_again_at = s.now + kFillRetry;
 }
 

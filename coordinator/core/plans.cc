@@ -378,7 +378,7 @@ std::vector<PlanWorker> IdleWorkers(const State& s) {
 
 Instant NextPlanDeadline(const State& s, const Job& job) {
   if (!job.active()) return kNever;
-  Instant next = NextSwitchDeadline(job);
+  Instant next = NextSwitchDeadline(s, job);
   for (const auto& [id, planning] : job.planning) {
     if (planning.request != 0) {
       next = std::min(next, planning.asked_at + s.options.plan_limit);

@@ -80,6 +80,7 @@ struct ReleasedServer {
 struct RefilledShard {
   ShardId shard = 0;
   Version version = 0;
+  int64_t age = 0;  // its parameters are those of so many versions before
 
   bool operator==(const RefilledShard&) const = default;
 };
@@ -119,6 +120,12 @@ struct JobRecord {
   // none does now. Index = ShardId.
   std::vector<ShardPlacement> copies = {};
   std::vector<SiteFacts> site_facts = {};  // of sites whose workers have opened their data
+  // Of the moves that fill: theta_base of version fill_base fills them at fill_version, to which
+  // rounds without contributions lead. fill_version 0: the committed version, and its theta_base.
+  Version fill_version = 0;
+  Version fill_base = 0;
+  // Empty, or which rounds' updates some shards lack since they were filled (newest).
+  std::string lost_update;
 
   bool operator==(const JobRecord&) const = default;
 };

@@ -313,11 +313,17 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
 }
 
 void PassTurn(State& s, Job& job, Rounds& rounds, const std::string& why) {
+  const int64_t fragment =
+      FragmentOfVersion(rounds.progress.version + 1, job.spec().outer.fragments);
+  PassRound(s, job, rounds, rounds.window->opened_by,
+            absl::StrCat(why, ", none with fragment ", fragment));
+}
+
+void PassRound(State& s, Job& job, Rounds& rounds, IslandId opened_by, const std::string& why) {
   DecisionRecord& decision = NewDecision(job, rounds);
   decision.version = rounds.progress.version + 1;
-  decision.opened_by = rounds.window->opened_by;
-  const int64_t fragment = FragmentOfVersion(decision.version, job.spec().outer.fragments);
-  decision.closed_because = absl::StrCat(why, ", none with fragment ", fragment);
+  decision.opened_by = opened_by;
+  decision.closed_because = why;
   decision.tokens_committed_after = rounds.progress.tokens_committed;
   TakeDropped(rounds, decision);
   s.Log(job.id(), Severity::kInfo, Describe(decision));

@@ -11,6 +11,7 @@
 #include "coordinator/core/copies.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/moves.h"
+#include "coordinator/core/refill.h"
 #include "coordinator/core/round_decision.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/stalls.h"
@@ -354,9 +355,11 @@ bool AdvanceRound(State& s, Job& job, Rounds& rounds) {
   if (DropLostHolders(s, job)) return true;
   if (job.active() && DropIncomplete(s, job, rounds)) return true;
   if (rounds.decided_version() > rounds.progress.version) {
-    const bool applied = std::all_of(
-        rounds.links.begin(), rounds.links.end(),
-        [&](const auto& entry) { return entry.second.version >= rounds.decided_version(); });
+    const bool applied =
+        std::all_of(rounds.links.begin(), rounds.links.end(), [&](const auto& entry) {
+          return entry.second.version >= rounds.decided_version() ||
+                 IsBeingFilled(job, entry.first);
+        });
     if (applied) FinishRound(s, job, rounds);
     return applied;
   }

@@ -97,7 +97,7 @@ void PlayRandom(uint64_t first, uint64_t seeds) {
 
 void PlayMoves(uint64_t first, uint64_t seeds) {
   const char* const wanted[] = {"have moved at version", "is to hold none",
-                                "are filled from theta_base"};
+                                "are filled from theta_base", "their update of version"};
   Play(first, seeds, MovingOptions, "--moves ", wanted);
 }
 
