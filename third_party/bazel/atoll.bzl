@@ -1,4 +1,4 @@
-"""atoll_test(): a Catch2 test whose cases are counted one by one.
+"""atoll_test(): Catch2 tests, mostly one target a folder, whose cases are counted one by one.
 atoll_library(): a library whose sources are compiled several at a time.
 """
 
@@ -46,8 +46,8 @@ def atoll_library(name, srcs, single = [], textual_hdrs = [], **kwargs):
         **kwargs
     )
 
-# The same for tests. Each source has a namespace of its own in place of its anonymous one: fixtures' helpers may have
-# one name in all of them.
+# The same for tests. Each source has a namespace of its own in place of its anonymous one: sources may use one name for
+# different helpers. What fixtures' headers of one target define outside of it must still differ.
 _TEST_SOURCES_A_UNIT = 8
 
 def _balanced(sources, most):
