@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Python's transformers computes the logits of the fixtures in worker/model/parity: tests/transformers/logits.py
 
-Our own PyTorch code made those numbers, and parity tests hold every backend to them; this asks an
-independent implementation. Needs torch, safetensors and transformers (in no package of Debian, so that
+Our own PyTorch code made those numbers, and parity tests hold every backend to them; this compares
+them with an independent implementation. Needs torch, safetensors and transformers (in no package of Debian, so that
 no test runs it). Loads config.json and model.safetensors in float64; an unknown or a missing
 parameter is a difference. Images have no published tiny model and are left out.
 """
