@@ -19,15 +19,15 @@ constexpr int32_t kPad = 7;
 double Difference(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
 const Reference& ReferenceOf(Kind kind, const Variation& variation) {
-  static std::map<std::tuple<Kind, int64_t, DType, bool, InnerOptimizer>, Reference> all;
-  const std::tuple key(kind, variation.blocks, variation.compute, variation.masked,
+  static std::map<std::tuple<Kind, int64_t, int, DType, bool, InnerOptimizer>, Reference> all;
+  const std::tuple key(kind, variation.blocks, variation.steps, variation.compute, variation.masked,
                        variation.optimizer);
   const auto found = all.find(key);
   if (found != all.end()) return found->second;
   EngineJob job = JobOf(kind, variation.blocks);
   job.compute = variation.compute;
   job.optimizer.kind = variation.optimizer;
-  return all.emplace(key, Reference(job, kSteps, variation.masked)).first->second;
+  return all.emplace(key, Reference(job, variation.steps, variation.masked)).first->second;
 }
 
 void MaskSome(const EngineJob& job, uint64_t seed, std::vector<int32_t>* tokens) {

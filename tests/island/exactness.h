@@ -13,7 +13,8 @@
 
 namespace atl::worker {
 
-inline constexpr int kSteps = 20;
+inline constexpr int kSteps = 12;
+inline constexpr int kFewSteps = 6;  // for what is slow; every fifth is a short one
 inline constexpr double kLearningRate = 3e-3;
 inline constexpr int64_t kBatch = 12;
 
@@ -94,6 +95,7 @@ struct Variation {
   DType compute = DType::kFloat32;
   int pieces = 1;
   int64_t blocks = 4;
+  int steps = kSteps;
   Limits limits;
   NewNetwork network;
   bool masked = false;  // see Reference
