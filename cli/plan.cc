@@ -21,6 +21,7 @@
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/profile_file.h"
 #include "coordinator/plan_io/render.h"
+#include "coordinator/planner/constraints.h"
 #include "coordinator/planning/island_scope.h"
 #include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"
@@ -160,6 +161,8 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   if (flags.objective == "cost") task.request.spec.layout.objective = PlanObjective::kCost;
   if (flags.objective == "time") task.request.spec.layout.objective = PlanObjective::kTime;
   if (!flags.objective.empty()) task.job.objective.cheapest = flags.objective == "cost";
+  ATOLL_RETURN_IF_ERROR(plan::CheckNames(task.job.fixed, task.cluster));
+  ATOLL_RETURN_IF_ERROR(plan::Constrain(task.job.fixed, task.cluster));
   ATOLL_RETURN_IF_ERROR(CheckPrices(task.request.spec, task.cluster));
   if (const auto extent = kExtents.find(flags.islands); extent != kExtents.end()) {
     task.extent = extent->second;
