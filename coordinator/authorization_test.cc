@@ -48,7 +48,8 @@ TEST_CASE("only_operators_let_others_in_and_out") {
     CHECK(May(Role::kOperator, "/atl.v1.Trust/" + call));
   }
   CHECK(May(Role::kParameterServer, "/atl.v1.Trust/WatchKeys"));
-  CHECK_FALSE(May(Role::kWorker, "/atl.v1.Trust/WatchKeys"));
+  CHECK(May(Role::kWorker, "/atl.v1.Trust/WatchKeys"));
+  CHECK_FALSE(May(Role::kViewer, "/atl.v1.Trust/WatchKeys"));
   CHECK(May(Role::kWorker, "/atl.v1.Trust/Renew"));
   CHECK_FALSE(May(Role::kOperator, "/atl.v1.Trust/Join"));
 }

@@ -209,7 +209,7 @@ class LeadingServer::Impl {
       return std::string(OnLoop([](Instant) {}) ? "" : "the main loop does not turn");
     };
     monitored.admits = [this](const std::string& certificate) {
-      return access_->StillAllowed(certificate).ok();
+      return ToStatus(access_->StillAllowed(certificate));
     };
     return monitored;
   }

@@ -31,6 +31,10 @@ inline std::vector<StoreRecord> OneOfEach() {
   JobRecord job{"lm-1", 1, {}, JobFacts{{{"embedding", 64}}, 10, 2, 99}, {{0, 1, 2, 3, "p1", "e"}}};
   job.spec.name = "lm";
   job.spec.outer.momentum = 0.25;
+  job.refilled = {{0, 9, 3}};
+  job.fill_version = 12;
+  job.fill_base = 8;
+  job.lost_update = "version 9";
   IslandRecord island;
   island.job = "lm-1";
   island.island = 1;
@@ -65,7 +69,8 @@ inline std::vector<StoreRecord> OneOfEach() {
       MemberRecord{MemberKind::kServer, "p1", 3, "", ""},
       MemberRecord{MemberKind::kWorker, "w1", 4, "site-w1", "measured: alone"},
       job,
-      ProgressRecord{"lm-1", JobState::kFinishing, "why", 2, 3, 4, 5, 1, 6, {1}, 7, 2.5, 5.5, true},
+      ProgressRecord{{"lm-1", JobState::kFinishing, "why", 2, 1, 6, {1}, 7, 2.5, 5.5, true},
+                     {3, 4, 5}},
       island,
       ContributionRecord{"lm-1", id, 64, 512, 2.5, {{0, 8}}, true, "fenced"},
       decision,

@@ -37,6 +37,7 @@ template <class V>
 void Fields(V& v, Plain<V, RefilledShard>& s, v1::stored::RefilledShard& m) {
   ATOLL_WIRE_INT(shard, 0, kMaxShards);
   ATOLL_WIRE_COUNT(version);
+  ATOLL_WIRE_COUNT(age);
 }
 
 template <class V>
@@ -70,6 +71,9 @@ void Fields(V& v, Plain<V, JobRecord>& s, v1::stored::Job& m) {
   ATOLL_WIRE_COPY(moves_reason);
   ATOLL_WIRE_MESSAGES(copies, kMaxListLength);
   ATOLL_WIRE_MESSAGES(site_facts, kDataSitesMax);
+  ATOLL_WIRE_COUNT(fill_version);
+  ATOLL_WIRE_COUNT(fill_base);
+  ATOLL_WIRE_COPY(lost_update);
 }
 
 template <class V>

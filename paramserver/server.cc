@@ -73,11 +73,10 @@ absl::Status Daemon::Start() {
   gate_ = core_->gate();
   storage_ = std::make_unique<StorageThread>(std::move(storage),
                                              [this](Event event) { loop_.Post(std::move(event)); });
-  ATOLL_ASSIGN_OR_RETURN(
-      monitor_,
-      ServeMetrics(options_.metrics_listen, options_.tls,
-                   metrics_.ForServer([this] { loop_.TryPost(Tick{}); },
-                                      [this](MetricsWriter& writer) { AddQueues(writer); })));
+  Monitored monitored = metrics_.ForServer([this] { loop_.TryPost(Tick{}); },
+                                           [this](MetricsWriter& writer) { AddQueues(writer); });
+  monitored.admits = [this](const std::string& shown) { return refused_.Check(shown); };
+  ATOLL_ASSIGN_OR_RETURN(monitor_, ServeMetrics(options_.metrics_listen, options_.tls, monitored));
   // From here on threads of others may call.
   ATOLL_RETURN_IF_ERROR(Listen());
   core_->SetEndpoint(endpoint_);
@@ -87,21 +86,25 @@ absl::Status Daemon::Start() {
   return Attach(incarnation);
 }
 
-// Beside the keys of --curve-clients; of both, none that is revoked.
 void Daemon::WatchKeys() {
-  if (options_.security.keys.empty() || options_.tls.cert_path.empty()) return;
-  key_watcher_ = std::make_unique<KeyWatcher>(
-      options_.tls, options_.coordinator,
-      [this](const std::vector<std::string>& allowed, const std::vector<std::string>& revoked) {
-        std::set<std::string> keys(options_.security.allowed_client_keys.begin(),
-                                   options_.security.allowed_client_keys.end());
-        keys.insert(allowed.begin(), allowed.end());
-        for (const std::string& key : revoked) keys.erase(key);
-        std::erase_if(keys, [](const std::string& key) { return !IsCurveKey(key); });
-        LogInfo(kPart, keys.size(), " keys may use the tensor link, ", revoked.size(),
-                " are revoked");
-        link_->SetClientKeys({keys.begin(), keys.end()});
-      });
+  if (options_.tls.cert_path.empty()) return;
+  key_watcher_ = std::make_unique<KeyWatcher>(options_.tls, options_.coordinator,
+                                              [this](const v1::ClientKeys& keys) {
+                                                refused_.Set(keys.refused());
+                                                if (!options_.security.keys.empty()) SetKeys(keys);
+                                              });
+}
+
+// Beside the keys of --curve-clients; of both, none that is revoked.
+void Daemon::SetKeys(const v1::ClientKeys& listed) {
+  std::set<std::string> keys(options_.security.allowed_client_keys.begin(),
+                             options_.security.allowed_client_keys.end());
+  keys.insert(listed.allowed().begin(), listed.allowed().end());
+  for (const std::string& key : listed.revoked()) keys.erase(key);
+  std::erase_if(keys, [](const std::string& key) { return !IsCurveKey(key); });
+  LogInfo(kPart, keys.size(), " keys may use the tensor link, ", listed.revoked_size(),
+          " are revoked");
+  link_->SetClientKeys({keys.begin(), keys.end()});
 }
 
 absl::Status Daemon::Listen() {

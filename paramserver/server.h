@@ -16,6 +16,7 @@
 #include "common/net/tls.h"
 #include "common/state_folder.h"
 #include "common/trust/member_access.h"
+#include "common/trust/refused_holders.h"
 #include "paramserver/core/core.h"
 #include "paramserver/daemon_metrics.h"
 #include "paramserver/storage/storage.h"
@@ -55,6 +56,7 @@ class Daemon : private TensorHandler {
   absl::Status Listen();
   absl::Status Attach(Incarnation incarnation);
   void WatchKeys();
+  void SetKeys(const v1::ClientKeys& listed);  // on the watcher's thread
   Instant Step(Instant now, std::optional<Event> event);
   void AddQueues(MetricsWriter& writer) const;  // any thread
   void Remember(const ClusterMark& mark);
@@ -81,6 +83,7 @@ class Daemon : private TensorHandler {
       client_;  // of other servers, for shards that move here and for copies
   std::unique_ptr<ServerAttach> attach_;
   std::unique_ptr<CertificateRenewer> renewer_;
+  RefusedHolders refused_;
   std::unique_ptr<KeyWatcher> key_watcher_;
   std::string endpoint_;
   absl::Status outcome_;

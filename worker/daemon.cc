@@ -23,6 +23,7 @@
 #include "common/service_manager.h"
 #include "common/state_folder.h"
 #include "common/trust/member_access.h"
+#include "common/trust/refused_holders.h"
 #include "common/version.h"
 #include "worker/backends.h"
 #include "worker/core/core.h"
@@ -449,6 +450,14 @@ std::vector<std::string> OwnFiles(const DaemonOptions& options) {
   return own;
 }
 
+// Null where no metrics are read by certificate.
+std::unique_ptr<KeyWatcher> WatchRefused(const DaemonOptions& options, RefusedHolders* refused) {
+  if (options.metrics_listen.empty() || options.tls.cert_path.empty()) return nullptr;
+  return std::make_unique<KeyWatcher>(
+      options.tls, options.coordinator,
+      [refused](const v1::ClientKeys& keys) { refused->Set(keys.refused()); });
+}
+
 }  // namespace
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
@@ -507,10 +516,13 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   WorkerProfiler profiler(RealFiles(), ProfilerOptions(options, *state, identity, devices, &loop));
   if (options.profile_again) profiler.Forget();
   DaemonMetrics metrics(state->path(), devices.size());
+  RefusedHolders refused;
+  const std::unique_ptr<KeyWatcher> watcher = WatchRefused(options, &refused);
+  Monitored monitored =
+      metrics.ForServer([&loop] { loop.TryPost(Tick{}); }, [&loop] { return loop.queued(); });
+  monitored.admits = [&refused](const std::string& shown) { return refused.Check(shown); };
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> monitor,
-                         ServeMetrics(options.metrics_listen, options.tls,
-                                      metrics.ForServer([&loop] { loop.TryPost(Tick{}); },
-                                                        [&loop] { return loop.queued(); })));
+                         ServeMetrics(options.metrics_listen, options.tls, monitored));
   Daemon daemon(options, HostMemoryOf(devices), &loop, member.get(), tensors.get(), &profiler,
                 &metrics, std::move(identity));
   ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));

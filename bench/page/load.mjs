@@ -1,6 +1,7 @@
-// node load.mjs URL JOB: of the overview, a job and an island, as JSON: seconds from the request until
-// the page shows its data and its main thread is idle, and what it takes of the browser's memory (its
-// process's own pages beyond those of an empty page). Medians of five visits with an empty cache each.
+// node load.mjs URL JOB: of an empty page, the overview, a job and an island, as JSON: seconds from the
+// request until the page shows its data and its main thread is idle, what it takes of the browser's memory
+// (its process's own pages beyond those of an empty page), and the bytes that it has received by then, not
+// compressed. Medians of five visits with an empty cache each.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -25,34 +26,38 @@ async function renderers() {
 const privateBytes = (pid) => [...readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8').matchAll(/^Private_\w+:\s+(\d+) kB/gm)]
   .reduce((sum, found) => sum + 1024 * Number(found[1]), 0);
 
-// {seconds, memory_bytes} of a visit; memory of the process that appeared with it.
+// {seconds, memory_bytes, received_bytes} of a visit; memory of the process that appeared with it.
 async function visit(address, shown) {
   const before = await renderers();
   const context = await browser.newContext();
   const page = await context.newPage();
+  const network = await context.newCDPSession(page);
+  let received_bytes = 0;
+  network.on('Network.dataReceived', (part) => { received_bytes += part.dataLength; });
+  await network.send('Network.enable');
   const begin = performance.now();
   await page.goto(address, { waitUntil: 'commit' });
   if (shown) await page.locator(shown).first().waitFor();
   await page.evaluate(() => new Promise((idle) => requestIdleCallback(idle)));
-  const seconds = (performance.now() - begin) / 1000;
+  const seconds = (performance.now() - begin) / 1000, received = received_bytes;
   const own = (await renderers()).filter((pid) => !before.includes(pid));
   if (own.length === 0) throw new Error('the page has no process of its own');
   const memory_bytes = own.reduce((sum, pid) => sum + privateBytes(pid), 0);
   await context.close();
-  return { seconds, memory_bytes };
+  return { seconds, memory_bytes, received_bytes: received };
 }
 
 async function visits(address, shown) {
   const all = [];
   for (let i = 0; i < VISITS; ++i) all.push(await visit(address, shown));
-  return { seconds: median(all.map((v) => v.seconds)), memory_bytes: median(all.map((v) => v.memory_bytes)) };
+  return Object.fromEntries(Object.keys(all[0]).map((name) => [name, median(all.map((v) => v[name]))]));
 }
 
 const empty = await visits('about:blank');
 const measured = [];
 for (const { page, path, shown } of PAGES) {
-  const { seconds, memory_bytes } = await visits(`${url}/${path}`, shown);
-  measured.push({ page, seconds, memory_bytes: memory_bytes - empty.memory_bytes });
+  const visited = await visits(`${url}/${path}`, shown);
+  measured.push({ page, ...visited, memory_bytes: visited.memory_bytes - empty.memory_bytes });
 }
 await browser.close();
-console.log(JSON.stringify(measured));
+console.log(JSON.stringify({ empty, measured }));

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "absl/strings/str_cat.h"
 #include "common/logging.h"
 
 namespace atl {
@@ -65,12 +66,14 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeMetrics(const std::string& list
   ATOLL_ASSIGN_OR_RETURN(
       auto server,
       HttpServer::Start(options, [monitored = std::move(monitored)](const HttpRequest& request) {
-        if (request.path == "/metrics" && !request.peer_certificate.empty() && monitored.admits &&
-            !monitored.admits(request.peer_certificate)) {
-          HttpReply denied;
-          denied.status = 403;
-          denied.body = "the certificate is expired or revoked\n";
-          return denied;
+        if (request.path == "/metrics" && !request.peer_certificate.empty() && monitored.admits) {
+          const absl::Status admitted = monitored.admits(request.peer_certificate);
+          if (!admitted.ok()) {
+            HttpReply denied;
+            denied.status = 403;
+            denied.body = absl::StrCat(admitted.message(), "\n");
+            return denied;
+          }
         }
         return AnswerMonitor(monitored, request.path);
       }));

@@ -34,8 +34,8 @@ struct Monitored {
   std::function<bool()> healthy;
   std::function<std::string()> why_not_ready;  // empty: it is ready
   // Whether the holder of this certificate, which the authority has signed, may read /metrics; an
-  // empty function: all holders may.
-  std::function<bool(const std::string& certificate)> admits;
+  // error says why not. An empty function: all holders may.
+  std::function<absl::Status(const std::string& certificate)> admits;
 };
 
 // Of all paths of the server, these three; a reply with status 404 for others.

@@ -344,7 +344,7 @@ TEST_CASE("a peer that grants nothing, or answers no ping, delays no other peer"
   REQUIRE(absl::StrContains(fixture.w.AwaitLost("m"), "has not answered for 2 s"));
 }
 
-TEST_CASE("random bytes and mangled frames do no harm") {
+TEST_CASE("random bytes and mangled frames do a peer no harm") {
   Deceived fixture;
   constexpr uint64_t kSeed = 20261122;
   INFO("seed " << kSeed);

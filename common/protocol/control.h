@@ -639,6 +639,7 @@ struct ReceiveShards {
   CommitRound newest = {};                   // that made the version
   std::vector<ContributionId> decided = {};  // no push of them is wanted any more
   int32_t slots = 1;                         // of the outer optimizer, all of which come along
+  int64_t fill_age = 0;  // filled from theta_base of so many versions before `version`
 };
 
 // Say what you hold of the job: JobDescribed, or nothing where that is nothing.

@@ -528,6 +528,7 @@ void Fields(V& v, Plain<V, ReceiveShards>& s, v1::ReceiveShards& m) {
   ATOLL_WIRE_MESSAGE(newest);
   ATOLL_WIRE_MESSAGES(decided, kMaxListLength);
   ATOLL_WIRE_INT(slots, 0, kMaxIsland);
+  ATOLL_WIRE_COUNT(fill_age);
 }
 
 template <class V>

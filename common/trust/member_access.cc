@@ -335,10 +335,7 @@ class KeyWatcher::Impl {
     if (!stopper_.SetContext(&context)) return;
     const auto reader = stub->WatchKeys(&context, v1::WatchKeysRequest());
     v1::ClientKeys keys;
-    while (reader->Read(&keys)) {
-      on_keys_({keys.allowed().begin(), keys.allowed().end()},
-               {keys.revoked().begin(), keys.revoked().end()});
-    }
+    while (reader->Read(&keys)) on_keys_(keys);
     reader->Finish();  // why: the Attach stream's end says it
     stopper_.SetContext(nullptr);
   }

@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "common/time.h"
 #include "common/trust/identity_folder.h"
+#include "proto/trust.pb.h"
 
 namespace atl {
 
@@ -62,12 +63,12 @@ std::unique_ptr<CertificateRenewer> StartRenewer(const IdentityFolder& folder,
                                                  const TlsOptions& in_use,
                                                  const std::string& coordinator);
 
-// Calls `on_keys` with the coordinator's list of CURVE keys, now and whenever it changes, from a
-// thread of its own. While the coordinator is unavailable the newest list holds.
+// Calls `on_keys` with the coordinator's list of who may use links, and who is refused, now and
+// whenever it changes, from a thread of its own. While the coordinator is unavailable the newest
+// list holds.
 class KeyWatcher {
  public:
-  using OnKeys = std::function<void(const std::vector<std::string>& allowed,
-                                    const std::vector<std::string>& revoked)>;
+  using OnKeys = std::function<void(const v1::ClientKeys& keys)>;
   KeyWatcher(TlsOptions tls, std::string coordinator, OnKeys on_keys);
   ~KeyWatcher();
 

@@ -237,7 +237,7 @@ void VacateIslands(State& s, Job& job, const JobImage& image, const std::string&
     island.rounds_accepted = account.rounds_accepted;
     island.rounds_rejected = account.rounds_rejected;
     island.tokens_committed = account.tokens_committed;
-    job.EditPenalty(account.island) = account.penalty;
+    job.rounds.EditPenalty(account.island) = account.penalty;
   }
   for (const auto& [id, unused] : std::map(job.islands)) {
     IslandRecord& island = job.EditIsland(id);
@@ -274,23 +274,24 @@ void DropUndecided(State& s, Job& job, const Descriptions& by_server, const Comm
 }
 
 void ForgetRounds(Job& job, int64_t newest_round) {
-  for (const auto& [id, record] : std::map(job.contributions)) job.EraseContribution(id);
-  while (!job.decisions.empty() && job.decisions.rbegin()->first >= newest_round) {
-    job.dirty.decisions.insert(job.decisions.rbegin()->first);
-    job.decisions.erase(std::prev(job.decisions.end()));
+  for (const auto& [id, record] : std::map(job.rounds.contributions))
+    job.rounds.EraseContribution(id);
+  while (!job.rounds.decisions.empty() && job.rounds.decisions.rbegin()->first >= newest_round) {
+    job.rounds.dirty.decisions.insert(job.rounds.decisions.rbegin()->first);
+    job.rounds.decisions.erase(std::prev(job.rounds.decisions.end()));
   }
-  job.staged.clear();
-  job.complete.clear();
-  job.waits_for_room.clear();
-  job.asked_early.clear();
-  job.window.reset();
-  job.collecting.reset();
+  job.rounds.staged.clear();
+  job.rounds.complete.clear();
+  job.rounds.waits_for_room.clear();
+  job.rounds.asked_early.clear();
+  job.rounds.window.reset();
+  job.rounds.collecting.reset();
   job.orders.clear();
   job.member_orders.clear();
   job.planning.clear();
   job.switches.clear();
-  job.transfer_plans.clear();
-  job.push_plan = PushPlan();
+  job.rounds.transfer_plans.clear();
+  job.rounds.push_plan = PushPlan();
   job.validate_by = kNever;
 }
 
@@ -306,14 +307,14 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
   record.moves.clear();
   record.releasing.clear();
   job.moving = Moving();
-  job.links.clear();
+  job.rounds.links.clear();
   const Descriptions holders = HoldersOf(whole, by_server);
   for (const auto& [server, described] : by_server) {
     if (!holders.contains(server)) {
       record.releasing.push_back({server, record.placement});
       continue;
     }
-    ServerLink& link = job.links[server];
+    ServerLink& link = job.rounds.links[server];
     link.known = true;
     link.again_at = s.now;
     link.version = described->held.version;
@@ -328,7 +329,7 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
     }
   }
   ++job.placement_revision;
-  job.fences_changed = true;
+  job.rounds.fences_changed = true;
 }
 
 // Makes the job what its servers say. REQUIRES: they are attached. An error changes nothing.
@@ -358,7 +359,7 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   TakeShards(s, job, *whole, by_server);
   ForgetRounds(job, image.round);
   job.recovered = false;
-  ProgressRecord& progress = job.EditProgress();
+  JobProgress& progress = job.EditProgress();
   progress.job = job.id();
   progress.outdated.clear();
   progress.restored = false;
@@ -372,11 +373,11 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   progress.validate_version = kNoVersion;
   progress.validated_final = false;
   if (whole->newest != nullptr) {
-    job.EditDecision(image.round) = DecisionFrom(job.id(), *whole->newest);
-    progress.round = image.round;
+    job.rounds.EditDecision(image.round) = DecisionFrom(job.id(), *whole->newest);
     // FinishRound takes the newest as soon as all servers have applied it.
-    progress.version = whole->ended ? whole->version : whole->version - 1;
-    progress.tokens_committed = image.tokens_committed - (whole->ended ? 0 : image.tokens);
+    job.rounds.EditProgress() = {whole->ended ? whole->version : whole->version - 1,
+                                 image.tokens_committed - (whole->ended ? 0 : image.tokens),
+                                 image.round};
     progress.validated_version = image.validated_version;
     progress.validation_loss = image.validation_loss;
     progress.first_validation_loss = image.first_validation_loss;
@@ -446,7 +447,8 @@ JobImage ImageOf(const Job& job, const DecisionRecord& decision) {
     IslandAccount account{
         id, island.worker, island.rounds_accepted, island.rounds_rejected, island.tokens_committed,
         {}};
-    if (auto it = job.penalties.find(id); it != job.penalties.end()) account.penalty = it->second;
+    if (auto it = job.rounds.penalties.find(id); it != job.rounds.penalties.end())
+      account.penalty = it->second;
     image.islands.push_back(std::move(account));
   }
   return image;
@@ -477,7 +479,7 @@ void ForgetHeld(State& s, const NodeId& server) {
 void OnJobDescribed(State& s, Member& server, const JobDescribed& message) {
   const NodeId& name = server.record.name;
   if (Job* job = s.FindJob(message.held.job); job != nullptr && job->stale()) {
-    if (auto link = job->links.find(name); link != job->links.end()) {
+    if (auto link = job->rounds.links.find(name); link != job->rounds.links.end()) {
       link->second.described = message;
       return;
     }
@@ -495,7 +497,7 @@ void SetOutdated(State& s, Job& job, const std::string& why) {
     return;
   }
   job.EditProgress().outdated = why;
-  for (auto& [server, link] : job.links) link.again_at = s.now;
+  for (auto& [server, link] : job.rounds.links) link.again_at = s.now;
   s.Log(job.id(), Severity::kError, OutdatedText(job));
 }
 
@@ -516,7 +518,7 @@ std::string OutdatedText(const Job& job) {
 
 std::string RestoredText(const State& s, const Job& job) {
   std::string missing = MissingServers(s, job);
-  for (const auto& [server, link] : job.links) {
+  for (const auto& [server, link] : job.rounds.links) {
     if (missing.empty()) missing = link.problem;
   }
   return absl::StrCat("the store was restored from a backup: the job is rebuilt from what its ",
@@ -531,7 +533,7 @@ void AddHeldElsewhere(const State& s, const Job& job, Descriptions& by_server) {
   const auto holders = s.held.find(job.id());
   if (holders == s.held.end()) return;
   for (const auto& [server, held] : holders->second) {
-    if (held.described && !job.links.contains(server)) by_server[server] = &*held.described;
+    if (held.described && !job.rounds.links.contains(server)) by_server[server] = &*held.described;
   }
 }
 
@@ -545,7 +547,7 @@ bool HoldsNothing(const State& s, const NodeId& server, const ServerLink& link) 
 absl::Status AdoptOutdated(State& s, Job& job) {
   Descriptions by_server;
   AddHeldElsewhere(s, job, by_server);
-  for (const auto& [server, link] : job.links) {
+  for (const auto& [server, link] : job.rounds.links) {
     if (HoldsNothing(s, server, link)) continue;
     if (!link.described) {
       return absl::UnavailableError(absl::StrCat("parameter server ", server,
@@ -607,7 +609,7 @@ bool RebuildIfWhole(State& s, Job& job) {
   if (!job.progress.outdated.empty()) return false;
   Descriptions by_server;
   AddHeldElsewhere(s, job, by_server);
-  for (const auto& [server, link] : job.links) {
+  for (const auto& [server, link] : job.rounds.links) {
     if (HoldsNothing(s, server, link)) continue;
     if (!link.described) return false;
     by_server[server] = &*link.described;
@@ -615,7 +617,7 @@ bool RebuildIfWhole(State& s, Job& job) {
   const absl::Status status = Rebuild(s, job, by_server, "rebuilt");
   if (status.ok()) s.held.erase(job.id());
   if (status.ok()) return true;
-  for (auto& [server, link] : job.links) {
+  for (auto& [server, link] : job.rounds.links) {
     link.described.reset();
     link.again_at = s.now + kRebuildRetry;
     if (!link.ahead && !job.progress.restored) continue;

@@ -10,7 +10,7 @@
 #include "common/protocol/fragments.h"
 #include "coordinator/core/moves.h"
 #include "coordinator/core/rounds.h"
-#include "coordinator/core/servers.h"
+#include "coordinator/core/server_holdings.h"
 #include "coordinator/core/state.h"
 
 namespace atl::coord {
@@ -20,13 +20,13 @@ constexpr int kNamedMost = 8;  // shards, in human-readable text
 
 // The server is there and has the shard at the newest decided version, though it may lack others.
 bool Has(const State& s, const Job& job, const NodeId& server, ShardId shard) {
-  const auto found = job.links.find(server);
-  if (found == job.links.end()) return false;
+  const auto found = job.rounds.links.find(server);
+  if (found == job.rounds.links.end()) return false;
   const ServerLink& link = found->second;
   if (link.known) return true;
   const Member* member = s.FindMember(MemberKind::kServer, server);
   return member != nullptr && member->attached && !link.ahead && !link.lacking.empty() &&
-         !link.lacking.contains(shard) && link.version == job.decided_version();
+         !link.lacking.contains(shard) && link.version == job.rounds.decided_version();
 }
 
 // Slots of the server whose shard another one has.
@@ -62,14 +62,14 @@ void ForgetCopy(Job& job, ShardId shard) {
   copy.server.clear();
   copy.endpoint.clear();
   copy.public_key.clear();
-  for (auto& [id, staged] : job.staged) staged.Forget(shard + ShardsOf(job.record));
+  for (auto& [id, staged] : job.rounds.staged) staged.Forget(shard + ShardsOf(job.record));
 }
 
 // After copies were forgotten: less is to be staged, and a new window will open.
 void NoteAllStaged(Job& job) {
-  job.collecting.reset();
-  for (const auto& [id, contribution] : job.contributions) {
-    if (!contribution.dropped) NoteStaged(job, id);
+  job.rounds.collecting.reset();
+  for (const auto& [id, contribution] : job.rounds.contributions) {
+    if (!contribution.dropped) NoteStaged(job, job.rounds, id);
   }
 }
 
@@ -82,7 +82,7 @@ void Drop(State& s, Job& job, const NodeId& server, const std::vector<SlotId>& s
     changed.insert({shard, shard + n});
     if (!IsCopy(job.record, slot)) {
       Swap(job, shard);
-      for (auto& [id, staged] : job.staged) staged.Rename(shard + n, shard);
+      for (auto& [id, staged] : job.rounds.staged) staged.Rename(shard + n, shard);
     }
     ForgetCopy(job, shard);
   }
@@ -144,7 +144,7 @@ int64_t ShardsWithoutCopy(const JobRecord& record) {
 
 bool DropLostHolders(State& s, Job& job) {
   if (job.record.copies.empty()) return false;
-  for (const auto& [server, link] : job.links) {
+  for (const auto& [server, link] : job.rounds.links) {
     if (!IsGone(s, server, link)) continue;
     const std::vector<SlotId> slots = SparedSlots(s, job, server);
     if (job.active() && !slots.empty()) {
@@ -201,7 +201,7 @@ void ForgetCopiesOf(State& s, Job& job, const NodeId& server) {
 Instant NextCopyDeadline(const State& s, const Job& job) {
   Instant next = kNever;
   if (job.record.copies.empty()) return next;
-  for (const auto& [server, link] : job.links) {
+  for (const auto& [server, link] : job.rounds.links) {
     const Member* member = s.FindMember(MemberKind::kServer, server);
     if (link.known || member == nullptr || member->attached) continue;
     const Instant gone = member->detached_at + s.options.copy_grace;

@@ -41,7 +41,7 @@ TEST_CASE("refill_keeps_the_shards_that_the_other_server_still_has") {
   const std::string told = w.Do("refill lm-1 server=ps-0");
   REQUIRE(w.reply().ok());
   CHECK(Holders(w) == "ps-0 ps-1 ps-1 / - - - ");
-  CHECK(Tells(told, "ps-0: ReceiveShards lm-1 version 0: 1"));
+  CHECK(Tells(told, "ps-0: ReceiveShards lm-1 version 1: 1"));
   CHECK(Tells(told, "ps-1: AssignShards 1[30] 2[10]"));
 }
 
@@ -52,8 +52,61 @@ TEST_CASE("refill_leaves_shards_that_the_other_server_lacks_to_be_refilled_there
           "server ps-0 attaches empty", "refill lm-1 server=ps-0"});
   REQUIRE(w.reply().ok());
   CHECK(Holders(w) == "ps-1 ps-1 ps-1 / - - - ");
-  CHECK(Tells(w.Do("refill lm-1 server=ps-1"), "ps-1: ReceiveShards lm-1 version 0: 1"));
+  CHECK(Tells(w.Do("refill lm-1 server=ps-1"), "ps-1: ReceiveShards lm-1 version 1: 1"));
   CHECK(w.reply().ok());
+}
+
+TEST_CASE(
+    "shards_that_both_servers_lost_before_an_island_had_their_version_are_filled_from_the_older") {
+  World w;
+  Start(w);
+  w.Tell({"worker a lags"});
+  w.Contribute("a", 4);
+  w.Tell({"servers answer", "server ps-0 dies", "server ps-1 dies", "server ps-0 attaches empty",
+          "server ps-1 attaches empty"});
+  REQUIRE(w.Job().summary.version == 2);
+  w.Do("refill lm-1 server=ps-0");
+  REQUIRE(w.reply().ok());
+  w.Do("refill lm-1 server=ps-1");
+  REQUIRE(w.reply().ok());
+  w.Tell({"servers answer", "wait 4", "servers answer", "worker a fills", "servers answer"});
+  const JobView job = w.Job();
+  CHECK(job.summary.version == 4);  // each refill made one
+  CHECK(job.decisions.back().version == 4);
+  CHECK(job.decisions.back().participants.empty());
+  for (const ShardPlacement& shard : job.shards) CHECK_FALSE(shard.server.empty());
+  w.Tell({"worker a ready"});
+  w.Contribute("a", 4);
+  w.Do("servers answer");
+  CHECK(w.Job().summary.version == 5);
+}
+
+// Bits of two versions are not mixed under one number.
+TEST_CASE("a_refill_that_goes_on_from_another_theta_base_gets_another_version") {
+  World w;
+  w.StartJob({"ps-0", "ps-1"}, {"a", "b"}, "steps=4 servers=2 grace=1");
+  w.Tell({"worker a lags"});
+  w.Contribute("b", 4);
+  w.Tell({"wait 2", "servers answer", "worker b ready", "worker b lags"});
+  w.Contribute("b", 4);
+  w.Tell({"wait 2", "servers answer"});
+  REQUIRE(w.Job().summary.version == 2);
+  w.Tell({"server ps-0 dies", "server ps-0 attaches empty", "refill lm-1 server=ps-0"});
+  REQUIRE(w.reply().ok());
+  CHECK(w.Do("servers answer").find("FillShards lm-1 version 1") != std::string::npos);
+  CHECK(w.Job().summary.version == 3);
+  w.Tell({"worker b dies", "refill lm-1 server=ps-0"});
+  REQUIRE(w.reply().ok());
+  CHECK(w.Do("servers answer").find("FillShards lm-1 version 0") != std::string::npos);
+  CHECK(w.Job().summary.version == 4);
+  w.Do("servers answer");
+  CHECK(Tells(w.Do("worker a fills"), "ps-0: AssignShards 0[40]"));
+  w.Do("worker a dies");
+  w.Tell({"server ps-0 dies", "server ps-0 attaches empty"});
+  const std::string refused = w.Do("refill lm-1 server=ps-0");
+  CHECK(w.reply().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(refused.find("->") == std::string::npos);
+  CHECK(w.Job().summary.version == 4);
 }
 
 }  // namespace

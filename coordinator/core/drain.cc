@@ -47,10 +47,11 @@ bool HasWork(const Job& job, const IslandRecord& island, const Member& leader) {
   if (job.progress.state == JobState::kPaused) return false;
   if (job.ledger.Leased(island.island) > 0) return true;
   if (leader.progress && leader.progress->unpushed_steps > 0) return true;
-  return std::any_of(job.contributions.begin(), job.contributions.end(), [&](const auto& entry) {
-    return entry.first.island == island.island && entry.first.generation == island.generation &&
-           !entry.second.dropped;
-  });
+  return std::any_of(job.rounds.contributions.begin(), job.rounds.contributions.end(),
+                     [&](const auto& entry) {
+                       return entry.first.island == island.island &&
+                              entry.first.generation == island.generation && !entry.second.dropped;
+                     });
 }
 
 std::string ServerText(const State& s, const NodeId& name) {

@@ -17,6 +17,26 @@ ContributionRecord ContributionKey(const JobId& job, const ContributionId& id) {
   return record;
 }
 
+void FlushRounds(const JobId& job, Rounds& rounds, std::vector<StoreWrite>& writes) {
+  const RoundsDirty dirty = std::exchange(rounds.dirty, RoundsDirty());
+  for (const ContributionId& id : dirty.contributions) {
+    auto it = rounds.contributions.find(id);
+    const bool gone = it == rounds.contributions.end();
+    writes.push_back({gone ? ContributionKey(job, id) : it->second, gone});
+  }
+  for (int64_t round : dirty.decisions) {
+    auto it = rounds.decisions.find(round);
+    const bool gone = it == rounds.decisions.end();
+    DecisionRecord key;
+    key.job = job;
+    key.round = round;
+    writes.push_back({gone ? key : it->second, gone});
+  }
+  for (IslandId id : dirty.penalties) {
+    writes.push_back({PenaltyRecord{job, id, rounds.penalties.at(id)}, false});
+  }
+}
+
 void FlushJob(State& s, Job& job, std::vector<StoreWrite>& writes) {
   const Dirty dirty = std::exchange(job.dirty, Dirty());
   for (const IslandId id : dirty.islands) {
@@ -25,24 +45,9 @@ void FlushJob(State& s, Job& job, std::vector<StoreWrite>& writes) {
   }
   for (const IslandId id : dirty.plans) job.plan_is_whole.erase(id);
   if (dirty.record) writes.push_back({job.record, false});
-  if (dirty.progress) writes.push_back({job.progress, false});
+  if (dirty.progress || job.rounds.dirty.progress) writes.push_back({job.StoredProgress(), false});
   for (IslandId id : dirty.islands) writes.push_back({job.islands.at(id), false});
-  for (const ContributionId& id : dirty.contributions) {
-    auto it = job.contributions.find(id);
-    const bool gone = it == job.contributions.end();
-    writes.push_back({gone ? ContributionKey(job.id(), id) : it->second, gone});
-  }
-  for (int64_t round : dirty.decisions) {
-    auto it = job.decisions.find(round);
-    const bool gone = it == job.decisions.end();
-    DecisionRecord key;
-    key.job = job.id();
-    key.round = round;
-    writes.push_back({gone ? key : it->second, gone});
-  }
-  for (IslandId id : dirty.penalties) {
-    writes.push_back({PenaltyRecord{job.id(), id, job.penalties.at(id)}, false});
-  }
+  FlushRounds(job.id(), job.rounds, writes);
   for (IslandId id : dirty.plans) {
     auto it = job.plans.find(id);
     const bool gone = it == job.plans.end();
@@ -76,11 +81,11 @@ std::vector<StoreRecord> AllRecords(const State& s) {
   for (const auto& [key, member] : s.members) records.push_back(member.record);
   for (const auto& [number, job] : s.jobs) {
     records.push_back(job.record);
-    records.push_back(job.progress);
+    records.push_back(job.StoredProgress());
     for (const auto& [id, island] : job.islands) records.push_back(island);
-    for (const auto& [id, contribution] : job.contributions) records.push_back(contribution);
-    for (const auto& [round, decision] : job.decisions) records.push_back(decision);
-    for (const auto& [id, penalty] : job.penalties) {
+    for (const auto& [id, contribution] : job.rounds.contributions) records.push_back(contribution);
+    for (const auto& [round, decision] : job.rounds.decisions) records.push_back(decision);
+    for (const auto& [id, penalty] : job.rounds.penalties) {
       records.push_back(PenaltyRecord{job.id(), id, penalty});
     }
     for (const auto& [id, plan] : job.plans) records.push_back(PlanRecord{job.id(), id, plan});
@@ -136,6 +141,7 @@ struct Loader {
   absl::Status operator()(const ProgressRecord& r) const {
     return Into(r.job, [&](Job& job) {
       job.progress = r;
+      job.rounds.progress = r;
       return true;
     });
   }
@@ -143,14 +149,16 @@ struct Loader {
     return Into(r.job, [&](Job& job) { return job.islands.emplace(r.island, r).second; });
   }
   absl::Status operator()(const ContributionRecord& r) const {
-    return Into(r.job,
-                [&](Job& job) { return job.contributions.emplace(r.contribution, r).second; });
+    return Into(r.job, [&](Job& job) {
+      return job.rounds.contributions.emplace(r.contribution, r).second;
+    });
   }
   absl::Status operator()(const DecisionRecord& r) const {
-    return Into(r.job, [&](Job& job) { return job.decisions.emplace(r.round, r).second; });
+    return Into(r.job, [&](Job& job) { return job.rounds.decisions.emplace(r.round, r).second; });
   }
   absl::Status operator()(const PenaltyRecord& r) const {
-    return Into(r.job, [&](Job& job) { return job.penalties.emplace(r.island, r.state).second; });
+    return Into(r.job,
+                [&](Job& job) { return job.rounds.penalties.emplace(r.island, r.state).second; });
   }
   absl::Status operator()(const LedgerRecord& r) const {
     return Into(r.job, [&](Job& job) { return job.ledger.Restore(r); });
@@ -202,7 +210,7 @@ absl::Status CheckJob(const Job& job) {
       return Damaged(record, "a shard is to move that there is not");
     }
   }
-  for (const auto& [id, contribution] : job.contributions) {
+  for (const auto& [id, contribution] : job.rounds.contributions) {
     if (!job.islands.contains(id.island)) return Damaged(contribution, "it has no island");
   }
   for (const auto& [id, plan] : job.plans) {
@@ -215,13 +223,14 @@ absl::Status CheckJob(const Job& job) {
 }
 
 void Resume(State& s, Job& job) {
-  ForEachSlot(job.record, [&](SlotId, const ShardPlacement& shard) { job.links[shard.server]; });
+  ForEachSlot(job.record,
+              [&](SlotId, const ShardPlacement& shard) { job.rounds.links[shard.server]; });
   if (job.record.removed) {
-    for (const ReleasedServer& released : job.record.releasing) job.links[released.server];
+    for (const ReleasedServer& released : job.record.releasing) job.rounds.links[released.server];
   }
   const bool over = job.progress.state == JobState::kDone || job.record.removed ||
                     job.progress.state == JobState::kCancelled;
-  if (s.restored && !over && !job.links.empty()) job.EditProgress().restored = true;
+  if (s.restored && !over && !job.rounds.links.empty()) job.EditProgress().restored = true;
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) {
       job.vacant_since[id] = s.now;

@@ -53,11 +53,11 @@ void NewGeneration(Job& job, IslandRecord& island) {
   std::vector<PositionRange> leased = job.ledger.LeasedRanges(island.island);
   if (!leased.empty()) job.leased_before[island.island] = std::move(leased);
   job.ledger.Release(island.island);
-  job.waits_for_room.erase(island.island);
+  job.rounds.waits_for_room.erase(island.island);
   job.orders.erase(island.island);
-  job.transfer_plans.clear();
-  job.push_plan = PushPlan();
-  job.fences_changed = true;
+  job.rounds.transfer_plans.clear();
+  job.rounds.push_plan = PushPlan();
+  job.rounds.fences_changed = true;
 }
 
 void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress& progress) {
@@ -122,8 +122,8 @@ std::optional<SavedUnit> Missing(const SavedState& state,
 // Whether steps from this base may have been pushed: a contribution that is not certain to be
 // dropped.
 bool MayBePushed(const Job& job, const IslandRecord& island, Version base) {
-  return job.HasContribution(island.island,
-                             [&](const ContributionId& id) { return id.base_version >= base; });
+  return job.rounds.HasContribution(
+      island.island, [&](const ContributionId& id) { return id.base_version >= base; });
 }
 
 // What the island may have trained on since its save, so that devices that are further than that
@@ -139,7 +139,7 @@ std::vector<PositionRange> FurtherData(const Job& job, const IslandRecord& islan
   };
   const auto before = job.leased_before.find(island.island);
   if (before != job.leased_before.end()) add(before->second);
-  for (const auto& [id, contribution] : job.contributions) {
+  for (const auto& [id, contribution] : job.rounds.contributions) {
     const bool own = id.island == island.island && id.base_version == about.base_version;
     if (own && contribution.dropped) add(contribution.consumed);
   }
@@ -162,13 +162,14 @@ bool LeaseToResume(Job& job, const IslandRecord& island, LocalCheckpoint* about)
 
 std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
   if (island.saved.empty()) return "";
-  (void)DropIncomplete(s, job);  // a contribution that was partly pushed is dropped
+  (void)DropIncomplete(s, job, job.rounds);  // a contribution that was partly pushed is dropped
   std::string why_not;
   for (const SavedState& state : island.saved) {
     LocalCheckpoint about = state.about;
-    if (about.base_version != job.progress.version || job.progress.version == kNoVersion) {
+    if (about.base_version != job.rounds.progress.version ||
+        job.rounds.progress.version == kNoVersion) {
       why_not = absl::StrCat("its saved state is of version ", about.base_version,
-                             ", committed is ", job.progress.version);
+                             ", committed is ", job.rounds.progress.version);
     } else if (MayBePushed(job, island, about.base_version)) {
       why_not = "its saved state holds steps that it had requested to push";
     } else if (const std::optional<SavedUnit> missing =
@@ -195,7 +196,7 @@ NodeId AwaitedHolder(State& s, const Job& job, const IslandRecord& island) {
   };
   NodeId awaited;
   for (const SavedState& state : island.saved) {
-    if (state.about.base_version != job.progress.version) continue;
+    if (state.about.base_version != job.rounds.progress.version) continue;
     if (!Missing(state, there)) return "";
     if (!awaited.empty() || Missing(state, may_come)) continue;
     for (const SavedHolder& holder : state.holders) {
@@ -221,8 +222,8 @@ void AssignIsland(State& s, Job& job, Member& worker) {
       absl::StrCat("worker ", worker.record.name, " joined in generation ", island.generation);
   // With a plan, when it is made: others of the island may have parts of what is saved.
   std::string start;
-  if (job.progress.version != kNoVersion && !NeedsPlan(s, job, island)) {
-    start = island.saved.empty() ? absl::StrCat("; pulls version ", job.progress.version,
+  if (job.rounds.progress.version != kNoVersion && !NeedsPlan(s, job, island)) {
+    start = island.saved.empty() ? absl::StrCat("; pulls version ", job.rounds.progress.version,
                                                 ": no state of it is saved")
                                  : ResumeSaved(s, job, island);
   }
@@ -250,7 +251,7 @@ void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason) {
   island.reason = absl::StrCat("evicted: ", reason);
   NewGeneration(job, island);
   job.vacant_since[id] = s.now;
-  ProgressRecord& progress = job.EditProgress();
+  JobProgress& progress = job.EditProgress();
   if (progress.initializer == id) progress.initializer = -1;
   std::erase(progress.validators, id);
 }
@@ -266,14 +267,14 @@ void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason, Sta
 }
 
 void DropContribution(State& s, Job& job, const ContributionId& id, const std::string& reason) {
-  ContributionRecord& record = job.EditContribution(id);
+  ContributionRecord& record = job.rounds.EditContribution(id);
   record.dropped = true;
   record.reason = reason;
   job.EditIsland(id.island).steps_redone += record.inner_steps;
   job.ledger.Return(id);
-  job.staged.erase(id);
-  std::erase(job.complete, id);
-  for (const auto& [server, link] : job.links) {
+  job.rounds.staged.erase(id);
+  std::erase(job.rounds.complete, id);
+  for (const auto& [server, link] : job.rounds.links) {
     s.SendToServer(server, DropContributions{job.id(), {id}, reason});
   }
   s.Log(job.id(), Severity::kWarning,
@@ -422,7 +423,7 @@ void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message) {
   if (repeated && !current->lease_ranges.empty()) {
     grant.ranges = current->lease_ranges;
   } else {
-    if (job.progress.version == kNoVersion) return;
+    if (job.rounds.progress.version == kNoVersion) return;
     if (job.progress.state != JobState::kRunning && job.progress.state != JobState::kFinishing) {
       return;
     }
@@ -454,7 +455,7 @@ void SendFencesTo(State& s, Job& job, const NodeId& server) {
 bool IsActive(const Job& job, const IslandRecord& island) {
   if (island.incarnation == 0 || !island.ready) return false;
   if (job.ledger.free() > 0 || job.ledger.Leased(island.island) > 0) return true;
-  return job.HasContribution(
+  return job.rounds.HasContribution(
       island.island, [&](const ContributionId& id) { return id.generation == island.generation; });
 }
 

@@ -65,13 +65,13 @@ void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
   StopWorkers(s, job, reason);
   job.planning.clear();
   job.switches.clear();
-  job.window.reset();
-  job.collecting.reset();
-  const auto contributions = job.contributions;
+  job.rounds.window.reset();
+  job.rounds.collecting.reset();
+  const auto contributions = job.rounds.contributions;
   for (const auto& [id, record] : contributions) {
     job.ledger.Return(id);
-    job.EraseContribution(id);
-    for (const auto& [server, link] : job.links) {
+    job.rounds.EraseContribution(id);
+    for (const auto& [server, link] : job.rounds.links) {
       s.SendToServer(server, DropContributions{job.id(), {id}, "the job has ended"});
     }
   }
@@ -103,7 +103,7 @@ void Start(State& s, Job& job) {
 
 // True if the state changed.
 bool AdvanceFinishing(State& s, Job& job) {
-  const ProgressRecord& progress = job.progress;
+  const JobProgress& progress = job.progress;
   if (!progress.validated_final) {
     if (job.validate_by == kNever) job.validate_by = s.now + s.options.final_validation_limit;
     const bool given_up = s.now >= job.validate_by;
@@ -114,20 +114,21 @@ bool AdvanceFinishing(State& s, Job& job) {
     }
     if (given_up && progress.validate_version != kNoVersion) {
       s.Log(job.id(), Severity::kWarning,
-            absl::StrCat("the validation of version ", progress.version, " timed out after ",
-                         Seconds(s.options.final_validation_limit), " s"));
+            absl::StrCat("the validation of version ", job.rounds.progress.version,
+                         " timed out after ", Seconds(s.options.final_validation_limit), " s"));
     }
     job.EditProgress().validated_final = true;
     AskServersNow(s, job);
     return true;
   }
-  const bool saved = std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
-    return entry.second.snapshot_version >= progress.version;
-  });
+  const bool saved =
+      std::all_of(job.rounds.links.begin(), job.rounds.links.end(), [&](const auto& entry) {
+        return entry.second.snapshot_version >= job.rounds.progress.version;
+      });
   if (!saved) return false;
   EndTheJob(s, job, JobState::kDone,
-            absl::StrCat("all ", progress.tokens_committed, " tokens are committed in ",
-                         progress.version, " rounds"));
+            absl::StrCat("all ", job.rounds.progress.tokens_committed, " tokens are committed in ",
+                         job.rounds.progress.version, " rounds"));
   return true;
 }
 
@@ -163,14 +164,14 @@ absl::StatusOr<JobId> FreeId(const State& s, const SubmitJob& request) {
 void ResumeFailed(State& s, Job& job) {
   for (auto& [key, member] : s.members) member.refused.erase(job.id());
   if (job.record.shards.empty()) return s.SetState(job, JobState::kQueued, "resumed by a user");
-  ProgressRecord& progress = job.EditProgress();
+  JobProgress& progress = job.EditProgress();
   progress.initializer = -1;
   progress.validators.clear();
   job.validate_by = kNever;
-  job.fences_changed = true;
-  for (auto& [server, link] : job.links) link.assigned = false;
+  job.rounds.fences_changed = true;
+  for (auto& [server, link] : job.rounds.links) link.assigned = false;
   AskServersNow(s, job);
-  s.SetState(job, progress.version < 0 ? JobState::kInitializing : JobState::kRunning,
+  s.SetState(job, job.rounds.progress.version < 0 ? JobState::kInitializing : JobState::kRunning,
              "resumed by a user");
 }
 
@@ -278,14 +279,14 @@ void FailJob(State& s, Job& job, const std::string& reason) {
 }
 
 bool AdvanceJob(State& s, Job& job) {
-  const ProgressRecord& progress = job.progress;
+  const JobProgress& progress = job.progress;
   if (job.stale()) return RebuildIfWhole(s, job);
   switch (progress.state) {
     case JobState::kPreparing:
       return AdvancePreparing(s, job);
     case JobState::kInitializing:
       if (FailIfRefused(s, job)) return true;
-      if (progress.version >= 0) {
+      if (job.rounds.progress.version >= 0) {
         s.SetState(job, JobState::kRunning, "the initial weights are committed");
         return true;
       }
@@ -295,7 +296,7 @@ bool AdvanceJob(State& s, Job& job) {
     case JobState::kPaused:
       if (FailIfRefused(s, job)) return true;
       if (job.ledger.Count(LedgerUse::kCommitted) == job.ledger.budget() &&
-          job.decided_version() == progress.version) {
+          job.rounds.decided_version() == job.rounds.progress.version) {
         s.SetState(job, JobState::kFinishing, "all tokens are committed");
         return true;
       }
@@ -312,7 +313,7 @@ Instant NextJobDeadline(const State& s, const Job& job) {
                            NextMoveDeadline(s, job), NextCopyDeadline(s, job)});
   // NextMoveDeadline has that of a round which is held for shards that move.
   const bool held = job.moving.held_since && HoldsForMoves(s, job);
-  if (!held) next = std::min(next, WindowDeadline(job));
+  if (!held) next = std::min(next, WindowDeadline(job, job.rounds));
   if (job.progress.state == JobState::kFinishing && !job.progress.validated_final) {
     next = std::min(next, job.validate_by);
   }
@@ -346,7 +347,7 @@ std::string WaitingFor(const State& s, const Job& job) {
       if (!plans.empty()) return plans;
       std::string reason = "the last validation";
       if (job.progress.state != JobState::kFinishing) {
-        reason = RoundReason(s, job);
+        reason = RoundReason(s, job, job.rounds);
       } else if (job.progress.validated_final) {
         reason = "the parameter servers' last snapshots";
       }

@@ -12,6 +12,7 @@
 #include "coordinator/core/names.h"
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds.h"
+#include "coordinator/core/server_holdings.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/validation.h"
 
@@ -94,8 +95,8 @@ void Detach(State& s, Member& member, const std::string& reason) {
                      " is unavailable: ", reason));
   if (member.record.kind == MemberKind::kServer) {
     for (auto& [number, job] : s.jobs) {
-      auto link = job.links.find(member.record.name);
-      if (link == job.links.end()) continue;
+      auto link = job.rounds.links.find(member.record.name);
+      if (link == job.rounds.links.end()) continue;
       link->second.known = link->second.assigned = false;
       link->second.described.reset();
     }

@@ -1,5 +1,6 @@
 #include "coordinator/core/move_texts.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -41,6 +42,12 @@ std::string MovesText(const Job& job) {
                     " shards were lost and filled from an island, their outer momentum began at "
                     "zero, the newest at version ",
                     newest.version);
+    const auto older = std::count_if(job.record.refilled.begin(), job.record.refilled.end(),
+                                     [](const RefilledShard& shard) { return shard.age > 0; });
+    if (!job.record.lost_update.empty()) {
+      absl::StrAppend(&text, ", ", older, " of them without their update of ",
+                      job.record.lost_update);
+    }
   }
   if (!job.moving.trouble.empty()) {
     absl::StrAppend(&text, text.empty() ? "" : "; ", job.moving.trouble);

@@ -11,6 +11,8 @@
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/move_plan.h"
 #include "coordinator/core/placement.h"
+#include "coordinator/core/refill.h"
+#include "coordinator/core/round_decision.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
 
@@ -43,7 +45,8 @@ bool IsTarget(const Job& job, const NodeId& server) {
 // They are kept, and would be in the way of others.
 bool HoldsOldShards(const State& s, const Job& job, const NodeId& server) {
   const auto held = s.held.find(job.id());
-  return held != s.held.end() && held->second.contains(server) && !job.links.contains(server);
+  return held != s.held.end() && held->second.contains(server) &&
+         !job.rounds.links.contains(server);
 }
 
 // The first ones, of so many bytes.
@@ -61,7 +64,7 @@ std::vector<ShardMove> Batch(const Job& job) {
 bool IsReceived(const Job& job, const ShardMove& move) {
   const auto found = job.moving.received.find(move.shard);
   return found != job.moving.received.end() &&
-         found->second == std::pair(move.to, job.progress.version);
+         found->second == std::pair(move.to, job.rounds.progress.version);
 }
 
 void ForgetReceived(Job& job, const NodeId& server) {
@@ -85,8 +88,8 @@ bool ForgetMoves(State& s, Job& job) {
   const auto moot = [&](const ShardMove& move) {
     const NodeId& holder = MovedSlot(job, move).server;
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
-    const auto link = job.links.find(holder);
-    const bool back = move.fill && link != job.links.end() && link->second.known;
+    const auto link = job.rounds.links.find(holder);
+    const bool back = move.fill && link != job.rounds.links.end() && link->second.known;
     // A lost shard stays one: its move waits for the server, or for a user to say it again.
     if (move.fill && !back) return false;
     const bool takes = to != nullptr && to->attached && !to->record.draining;
@@ -118,10 +121,10 @@ std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
     server.takes = member.attached && !member.record.draining &&
                    !IsReleasing(job.record, key.second) &&
                    s.now - member.attached_at >= s.options.rebalance_after;
-    const auto link = job.links.find(key.second);
-    if (link != job.links.end() && !link->second.known) server.takes = false;
+    const auto link = job.rounds.links.find(key.second);
+    if (link != job.rounds.links.end() && !link->second.known) server.takes = false;
     if (HoldsOldShards(s, job, key.second)) server.takes = false;
-    if (server.takes || link != job.links.end()) servers.push_back(std::move(server));
+    if (server.takes || link != job.rounds.links.end()) servers.push_back(std::move(server));
   }
   return servers;
 }
@@ -148,7 +151,7 @@ bool PlanMoves(State& s, Job& job) {
 // A shard that did not arrive while a round was held as long as any is: rounds go on without it.
 bool GivesUp(const Job& job) {
   const Moving& moving = job.moving;
-  return moving.version != job.progress.version && moving.version != kNoVersion &&
+  return moving.version != job.rounds.progress.version && moving.version != kNoVersion &&
          moving.batch.size() == 1 && !moving.batch[0].fill && moving.hold == kHoldMost;
 }
 
@@ -173,7 +176,7 @@ void GiveUpMoves(State& s, Job& job) {
 // The batch is as large as fits between two rounds.
 void AdaptBatch(Job& job) {
   Moving& moving = job.moving;
-  if (moving.version == job.progress.version) return;
+  if (moving.version == job.rounds.progress.version) return;
   const bool missed = moving.version != kNoVersion && !moving.batch.empty();
   if (missed && moving.batch.size() == 1) {
     moving.hold = std::min(2 * moving.hold, kHoldMost);
@@ -184,35 +187,37 @@ void AdaptBatch(Job& job) {
     }
     moving.batch_bytes = bytes / 2;
   }
-  moving.version = job.progress.version;
+  moving.version = job.rounds.progress.version;
   moving.batch.clear();
 }
 
 bool MaySwitch(const Job& job, const std::vector<ShardMove>& batch) {
-  if (job.collecting || job.decided_version() != job.progress.version) return false;
+  if (job.rounds.collecting || job.rounds.decided_version() != job.rounds.progress.version)
+    return false;
   if (std::all_of(batch.begin(), batch.end(), [](const ShardMove& m) { return m.fill; })) {
     return true;
   }
   // What is staged of a shard that moves is pushed again: its island must be there.
-  return std::all_of(job.complete.begin(), job.complete.end(), [&](const ContributionId& id) {
-    const IslandRecord& island = job.islands.at(id.island);
-    return island.generation == id.generation && island.incarnation != 0;
-  });
+  return std::all_of(job.rounds.complete.begin(), job.rounds.complete.end(),
+                     [&](const ContributionId& id) {
+                       const IslandRecord& island = job.islands.at(id.island);
+                       return island.generation == id.generation && island.incarnation != 0;
+                     });
 }
 
 void ForgetStaged(Job& job, const std::vector<SlotId>& slots) {
-  for (auto& [id, staged] : job.staged) {
+  for (auto& [id, staged] : job.rounds.staged) {
     for (const SlotId slot : slots) staged.Forget(slot);
   }
-  for (const auto& [id, contribution] : job.contributions) {
-    if (!contribution.dropped) NoteStaged(job, id);
+  for (const auto& [id, contribution] : job.rounds.contributions) {
+    if (!contribution.dropped) NoteStaged(job, job.rounds, id);
   }
 }
 
 // The newest placement names the holders of second copies; all servers get it then.
 void TellCopies(State& s, Job& job) {
   if (job.record.copies.empty()) return;
-  for (auto& [server, link] : job.links) {
+  for (auto& [server, link] : job.rounds.links) {
     link.assigned = false;
     link.again_at = s.now;
   }
@@ -223,12 +228,12 @@ void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
   TellCopies(s, job);
   for (const NodeId& server : changed) {
     if (!HoldsShards(job.record, server)) {
-      job.links.erase(server);
+      job.rounds.links.erase(server);
       if (!IsTarget(job, server)) Release(job, server);
       continue;
     }
     const Member* member = s.FindMember(MemberKind::kServer, server);
-    ServerLink& link = job.links[server];
+    ServerLink& link = job.rounds.links[server];
     const bool lacks = std::any_of(
         job.record.moves.begin(), job.record.moves.end(),
         [&](const ShardMove& move) { return move.fill && MovedSlot(job, move).server == server; });
@@ -239,7 +244,7 @@ void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
     link.ahead = false;
     link.problem.clear();
     link.trouble.clear();
-    link.version = std::max(link.version, job.progress.version);
+    link.version = std::max(link.version, job.rounds.progress.version);
   }
 }
 
@@ -253,14 +258,26 @@ SlotId TakenSlot(Job& job, const ShardMove& move) {
   if (!has_copy) return move.shard;
   const SlotId copy = move.shard + n;
   std::swap(PlacementOf(record, move.shard), PlacementOf(record, copy));
-  for (auto& [id, staged] : job.staged) staged.Rename(copy, move.shard);
+  for (auto& [id, staged] : job.rounds.staged) staged.Rename(copy, move.shard);
   return copy;
+}
+
+// What becomes of shards that are filled, and what they lack.
+std::string FilledText(const Job& job, Version base, const std::string& lost_update) {
+  return absl::StrCat(
+      "are filled from theta_base of an island: their parameters are those of version ", base,
+      base == job.rounds.progress.version
+          ? ""
+          : absl::StrCat(", as version ", job.rounds.progress.version),
+      ", their outer momentum is lost and begins at zero",
+      lost_update.empty() ? "" : absl::StrCat("; their update of ", lost_update, " is lost"));
 }
 
 void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
   std::set<NodeId> changed;
   int64_t bytes = 0;
-  bool filled = false;
+  std::vector<ShardPlacement> filled;
+  const Version base = FillBaseOf(job);
   JobRecord& record = job.EditRecord();
   std::vector<SlotId> taken;
   for (const ShardMove& move : batch) {
@@ -276,17 +293,19 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
     shard.endpoint = to->endpoint;
     shard.public_key = to->public_key;
     bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
-    filled = filled || move.fill;
-    std::erase_if(record.refilled,
-                  [&](const RefilledShard& r) { return move.fill && r.shard == move.shard; });
-    if (move.fill) record.refilled.push_back({move.shard, job.progress.version});
+    if (move.fill) {
+      filled.push_back(shard);
+      std::erase_if(record.refilled, [&](const RefilledShard& r) { return r.shard == move.shard; });
+      record.refilled.push_back(
+          {move.shard, job.rounds.progress.version, job.rounds.progress.version - base});
+    }
     std::erase(record.moves, move);
   }
   ++record.placement;
   ++job.placement_revision;
   ForgetStaged(job, taken);
-  job.transfer_plans.clear();
-  job.push_plan = PushPlan();
+  job.rounds.transfer_plans.clear();
+  job.rounds.push_plan = PushPlan();
   RefreshLinks(s, job, changed);
   job.moving.received.clear();
   job.moving.batch.clear();
@@ -294,13 +313,17 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
   job.moving.hold = kHoldFirst;
   job.moving.batch_bytes = std::min(2 * job.moving.batch_bytes, kBatchBytesMost);
   job.moving.again_at = s.now;
-  s.Log(job.id(), filled ? Severity::kWarning : Severity::kInfo,
-        absl::StrCat(batch.size(), filled ? " lost" : "", " shards, ", bytes, " bytes, ",
-                     filled ? "are filled from theta_base of an island: their parameters are those "
-                              "of version "
-                            : "have moved at version ",
-                     job.progress.version,
-                     filled ? ", their outer momentum is lost and begins at zero" : ""));
+  if (filled.empty()) {
+    s.Log(job.id(), Severity::kInfo,
+          absl::StrCat(batch.size(), " shards, ", bytes, " bytes, have moved at version ",
+                       job.rounds.progress.version));
+    return;
+  }
+  const std::string lost_update = LostUpdates(job, filled, base);
+  if (!lost_update.empty()) record.lost_update = lost_update;
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat(batch.size(), " lost shards, ", bytes, " bytes, ",
+                     FilledText(job, base, lost_update)));
 }
 
 }  // namespace
@@ -318,13 +341,13 @@ void OnSlotsDropped(State& s, Job& job, const NodeId& server, const std::set<Slo
   job.moving.plan_again_at = s.now;
   for (const NodeId& name : left) {
     if (HoldsShards(job.record, name)) continue;
-    job.links.erase(name);
+    job.rounds.links.erase(name);
     job.moving.givers.erase(name);
     if (!IsTarget(job, name)) Release(job, name);
   }
   ++job.placement_revision;
-  job.transfer_plans.clear();
-  job.push_plan = PushPlan();
+  job.rounds.transfer_plans.clear();
+  job.rounds.push_plan = PushPlan();
   TellCopies(s, job);
 }
 
@@ -344,7 +367,7 @@ std::set<ShardId> MovedShards(const State& s, const Job& job) {
 
 std::vector<ShardPlacement> LostShards(const Job& job, const NodeId& server,
                                        const std::set<ShardId>& moved) {
-  const std::set<ShardId>& lacking = job.links.at(server).lacking;
+  const std::set<ShardId>& lacking = job.rounds.links.at(server).lacking;
   std::vector<ShardPlacement> lost;
   for (const ShardPlacement& shard : job.record.shards) {
     if (shard.server != server || moved.contains(shard.shard)) continue;
@@ -356,7 +379,7 @@ std::vector<ShardPlacement> LostShards(const Job& job, const NodeId& server,
 // Servers that may be filled with them; the one that has lost them has their room again.
 std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const NodeId& server,
                                          const std::vector<ShardPlacement>& lost) {
-  const ServerLink& loser = job.links.at(server);
+  const ServerLink& loser = job.rounds.links.at(server);
   const std::vector<const Member*> leaders = LeadersOf(s, job);
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
@@ -364,9 +387,9 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
         IsReleasing(job.record, key.second) || HoldsOldShards(s, job, key.second)) {
       continue;
     }
-    const auto link = job.links.find(key.second);
+    const auto link = job.rounds.links.find(key.second);
     const bool lacks = key.second == server && (loser.empty || !loser.lacking.empty());
-    if (link != job.links.end() && !link->second.known && !lacks) continue;
+    if (link != job.rounds.links.end() && !link->second.known && !lacks) continue;
     int64_t free = FreeBytes(s, member);
     for (const ShardPlacement& shard : lost) {
       if (key.second == server) free += shard.elements * ServerBytesPerElement(job.spec().outer);
@@ -377,16 +400,54 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
   return servers;
 }
 
+// The server has shards beside those that are lost.
+bool HoldsOthers(const Job& job, const NodeId& server, const std::vector<ShardPlacement>& lost) {
+  return std::any_of(
+      job.record.shards.begin(), job.record.shards.end(), [&](const ShardPlacement& shard) {
+        return shard.server == server && std::find(lost.begin(), lost.end(), shard) == lost.end();
+      });
+}
+
+// Of the moves that fill: what they do, and which update is lost by it.
+std::string WhyFilled(const Job& job, const NodeId& server) {
+  const JobRecord& record = job.record;
+  std::string why = absl::StrCat("a user says that server ", server, " has lost them");
+  if (record.fill_version == 0) return why;
+  std::vector<ShardPlacement> filled;
+  for (const ShardMove& move : record.moves) {
+    if (move.fill) filled.push_back(MovedSlot(job, move));
+  }
+  const std::string lost = LostUpdates(job, filled, record.fill_base);
+  absl::StrAppend(&why, "; no island has version ", job.rounds.decided_version(),
+                  ": theta_base of version ", record.fill_base, " fills ", filled.size(),
+                  " shards, as version ", record.fill_version);
+  if (!lost.empty()) absl::StrAppend(&why, "; their update of ", lost, " is lost");
+  return why;
+}
+
+// Whether all of them are being filled so already, on servers that are there.
+bool GoesOn(const State& s, const Job& job, const Fill& fill,
+            const std::vector<ShardPlacement>& lost) {
+  const JobRecord& record = job.record;
+  if (fill.version != record.fill_version || fill.base != record.fill_base) return false;
+  return std::all_of(lost.begin(), lost.end(), [&](const ShardPlacement& shard) {
+    return std::any_of(record.moves.begin(), record.moves.end(), [&](const ShardMove& move) {
+      const Member* to = s.FindMember(MemberKind::kServer, move.to);
+      return move.fill && move.shard == shard.shard && to->attached && !to->record.draining;
+    });
+  });
+}
+
 }  // namespace
 
 absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
-  const auto link = job.links.find(server);
+  const auto link = job.rounds.links.find(server);
   const auto refuse = [&](auto... pieces) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job.id(), " cannot be refilled: ", pieces...));
   };
-  if (link == job.links.end()) return refuse("server ", server, " holds no shard of it");
-  if (!job.active() || job.stale() || job.progress.version == kNoVersion) {
+  if (link == job.rounds.links.end()) return refuse("server ", server, " holds no shard of it");
+  if (!job.active() || job.stale() || job.rounds.progress.version == kNoVersion) {
     return refuse("it does not run, or has no committed version yet");
   }
   if (link->second.known) return refuse("server ", server, " has its shards: nothing is lost");
@@ -397,14 +458,23 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
                   " has copies of its shards, and is unavailable: start it; if they are ",
                   "lost, too, start it with an empty folder");
   }
-  if (job.decided_version() != job.progress.version) {
-    return refuse(
-        "version ", job.decided_version(), " is decided, and only server ", server,
-        " had what its shards of that version are made of: bring its folder back; if it is "
-        "lost, atoll recover writes the newest whole version of what is left");
+  const auto sources = FindFillSources(s, job);
+  if (sources.empty()) {
+    return refuse("no island that is attached and ready has parameters (theta_base) to fill them ",
+                  "from: wait for one and try again, or start server ", server,
+                  " with the folder that it had, or with a copy of that; if there is none, atoll ",
+                  "recover writes the newest whole version of what is left");
   }
-  const std::set<ShardId> moved = MovedShards(s, job);
+  const bool exact = sources.contains(job.rounds.decided_version());
+  // What has arrived elsewhere is of no use for another version.
+  const std::set<ShardId> moved = exact ? MovedShards(s, job) : std::set<ShardId>();
   const std::vector<ShardPlacement> lost = LostShards(job, server, moved);
+  const Fill fill = ChooseFill(job, sources, lost);
+  if (!exact && !link->second.lacking.empty() && HoldsOthers(job, server, lost)) {
+    return refuse("no island has version ", job.rounds.decided_version(), ", and server ", server,
+                  " still has other shards: start it with an empty folder (keep this one), and ",
+                  "all of them are filled");
+  }
   auto placed =
       PlaceShards(lost, FillTargets(s, job, server, lost),
                   ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32));
@@ -414,14 +484,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   }
   ForgetCopiesOf(s, job, server);  // only now: what is refused changes nothing
   if (!HoldsShards(job.record, server)) return absl::OkStatus();
-  // What is under way goes on.
-  const auto goes_on = [&](const ShardPlacement& shard) {
-    return std::any_of(job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& m) {
-      const Member* to = s.FindMember(MemberKind::kServer, m.to);
-      return m.fill && m.shard == shard.shard && to->attached && !to->record.draining;
-    });
-  };
-  if (std::all_of(lost.begin(), lost.end(), goes_on)) return absl::OkStatus();
+  if (GoesOn(s, job, fill, lost)) return absl::OkStatus();
   std::set<NodeId> targets;
   for (const ShardMove& move : job.record.moves) targets.insert(move.to);
   JobRecord& record = job.EditRecord();
@@ -432,22 +495,24 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   for (const ShardPlacement& shard : placed->shards) {
     record.moves.push_back({shard.shard, shard.server, /*fill=*/true});
   }
-  record.moves_reason = absl::StrCat("a user says that server ", server, " has lost them");
+  record.fill_version = fill.version;
+  record.fill_base = fill.base;
+  record.moves_reason = WhyFilled(job, server);
   for (const NodeId& target : targets) {
     if (!HoldsShards(job.record, target) && !IsTarget(job, target)) Release(job, target);
   }
-  job.collecting.reset();  // a new window will open
+  job.rounds.collecting.reset();  // a new window will open
   job.moving =
       Moving{.received = std::move(job.moving.received), .givers = std::move(job.moving.givers)};
   s.Log(job.id(), Severity::kWarning,
-        absl::StrCat("a user says that parameter server ", server, " has lost ", lost.size(),
-                     " shards: they are filled from an island"));
+        absl::StrCat(lost.size(), " shards of parameter server ", server,
+                     " are filled from an island: ", record.moves_reason));
   return absl::OkStatus();
 }
 
 void OnShardsReceived(State& s, Member& server, const ShardsReceived& message) {
   Job* job = s.FindJob(message.job);
-  if (job == nullptr || message.version != job->progress.version) return;
+  if (job == nullptr || message.version != job->rounds.progress.version) return;
   s.Touch(*job);
   for (const ShardMove& move : job->record.moves) {
     if (move.to != server.record.name || std::count(message.shards.begin(), message.shards.end(),
@@ -476,13 +541,21 @@ void OnReleased(Job& job, const NodeId& server, int64_t placement) {
 }
 
 bool AdvanceMoves(State& s, Job& job) {
-  if (job.progress.version == kNoVersion) return false;
+  if (job.rounds.progress.version == kNoVersion) return false;
   if (GivesUp(job)) {
     GiveUpMoves(s, job);
     return true;
   }
   AdaptBatch(job);
   if (!job.record.moves.empty() && ForgetMoves(s, job)) return true;
+  if (IsBeforeFill(job)) {
+    PassRound(s, job, job.rounds, /*opened_by=*/-1, job.record.moves_reason);
+    return true;
+  }
+  if (HasExactSource(s, job)) {
+    job.EditRecord().fill_version = 0;
+    job.moving.again_at = job.moving.fill_again_at = s.now;
+  }
   if (job.record.moves.empty()) return PlanMoves(s, job);
   const std::vector<ShardMove> batch = Batch(job);
   if (job.moving.batch != batch) {
@@ -498,7 +571,7 @@ bool AdvanceMoves(State& s, Job& job) {
 }
 
 bool HoldsForMoves(const State& s, const Job& job) {
-  if (job.moving.batch.empty() || job.moving.version != job.progress.version) return false;
+  if (job.moving.batch.empty() || job.moving.version != job.rounds.progress.version) return false;
   // Only what is under way.
   for (const ShardMove& move : job.moving.batch) {
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
@@ -516,8 +589,8 @@ void TellVersion(const Job& job, ReceiveShards& message) {
   message.newest = {job.id(), message.version, {}, {}};
   message.slots = static_cast<int32_t>(ServerSlotsOf(job.spec().outer).size());
   int told = 0;
-  for (auto d = job.decisions.rbegin(); d != job.decisions.rend() && told < kDecisionsReported;
-       ++d, ++told) {
+  for (auto d = job.rounds.decisions.rbegin();
+       d != job.rounds.decisions.rend() && told < kDecisionsReported; ++d, ++told) {
     for (const DecisionParticipant& p : d->second.participants) {
       message.decided.push_back(p.contribution);
     }
@@ -536,8 +609,8 @@ void TellVersion(const Job& job, ReceiveShards& message) {
 // It holds shards that cannot be used, and no user has said that they are lost: what comes to be
 // filled would take their place.
 bool IsDamagedHolder(const Job& job, const NodeId& server) {
-  const auto link = job.links.find(server);
-  if (link == job.links.end() || link->second.known) return false;
+  const auto link = job.rounds.links.find(server);
+  if (link == job.rounds.links.end() || link->second.known) return false;
   return std::none_of(job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& move) {
     return move.fill && MovedSlot(job, move).server == server;
   });
@@ -551,8 +624,8 @@ void SendReceive(State& s, Job& job) {
     if (to == nullptr || !to->attached) continue;
     const ShardPlacement& shard = SourceOf(job, move);
     if (IsDamagedHolder(job, move.to)) continue;
-    const auto link = job.links.find(shard.server);
-    if (!move.fill && (link == job.links.end() || !link->second.known)) continue;
+    const auto link = job.rounds.links.find(shard.server);
+    if (!move.fill && (link == job.rounds.links.end() || !link->second.known)) continue;
     ReceiveShards& message = messages[move.to];
     message.sources.push_back({{shard.shard, shard.layer, shard.elements, shard.begin},
                                move.fill ? "" : shard.endpoint,
@@ -562,15 +635,16 @@ void SendReceive(State& s, Job& job) {
   for (auto& [server, message] : messages) {
     message.job = job.id();
     message.placement = job.record.placement;
-    message.version = job.progress.version;
+    message.version = job.rounds.progress.version;
+    message.fill_age = job.rounds.progress.version - FillBaseOf(job);
     TellVersion(job, message);
     s.SendToServer(server, std::move(message));
   }
 }
 
-// An island that has the version's parameters, another one each time.
+// An island that has the parameters, another one each time.
 void SendFill(State& s, Job& job) {
-  FillShards fill{job.id(), -1, 0, job.progress.version, {}};
+  FillShards fill{job.id(), -1, 0, FillBaseOf(job), {}};
   for (const ShardMove& move : job.moving.batch) {
     if (!move.fill || IsReceived(job, move)) continue;
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
@@ -582,33 +656,26 @@ void SendFill(State& s, Job& job) {
     fill.shards.push_back(std::move(shard));
   }
   if (fill.shards.empty()) return;
-  std::vector<std::pair<const Member*, const IslandRecord*>> able;
-  for (const auto& [id, island] : job.islands) {
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
-    if (island.incarnation == 0 || worker == nullptr || !worker->attached || !worker->progress) {
-      continue;
-    }
-    const IslandProgress& progress = *worker->progress;
-    if (progress.job == job.id() && progress.generation == island.generation && progress.ready &&
-        progress.base_version == job.progress.version) {
-      able.emplace_back(worker, &island);
-    }
-  }
+  const auto sources = FindFillSources(s, job);
+  const auto able = sources.find(fill.version);
   job.moving.trouble =
-      able.empty() ? absl::StrCat("no island holds theta_base of version ", job.progress.version)
-                   : "";
-  if (able.empty()) return;
-  const auto& [worker, island] = able[static_cast<size_t>(job.moving.fills++) % able.size()];
+      able != sources.end()
+          ? ""
+          : absl::StrCat("no island holds theta_base of version ", fill.version,
+                         " any more: repeat atoll refill, which fills from what islands hold now");
+  if (able == sources.end()) return;
+  const auto& [leader, island] =
+      able->second[static_cast<size_t>(job.moving.fills++) % able->second.size()];
   fill.island = island->island;
   fill.generation = island->generation;
-  s.Send(*worker, std::move(fill));
+  s.Send(*leader, std::move(fill));
   job.moving.fill_again_at = s.now + kFillRetry;
 }
 
 }  // namespace
 
 bool TakenOver(const Job& job) {
-  return std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
+  return std::all_of(job.rounds.links.begin(), job.rounds.links.end(), [&](const auto& entry) {
     return entry.second.assigned || job.moving.givers.contains(entry.first);
   });
 }
@@ -622,7 +689,7 @@ void PumpMoves(State& s, Job& job) {
     again_at = s.now + kRetryInterval;
     s.SendToServer(released.server, RemoveJob{job.id(), released.placement});
   }
-  const bool settled = job.decided_version() == job.progress.version;
+  const bool settled = job.rounds.decided_version() == job.rounds.progress.version;
   if (!job.active() || job.moving.batch.empty() || !settled) return;
   if (s.now >= job.moving.again_at) {
     job.moving.again_at = s.now + kRetryInterval;
@@ -648,7 +715,7 @@ Instant NextMoveDeadline(const State& s, const Job& job) {
     const bool asked = again != job.moving.release_again_at.end();
     next = std::min(next, Later(s, asked ? again->second : s.now));
   }
-  if (!job.active() || job.progress.version == kNoVersion) return next;
+  if (!job.active() || job.rounds.progress.version == kNoVersion) return next;
   if (job.moving.held_since) {
     next = std::min(next, Later(s, *job.moving.held_since + job.moving.hold));
   }

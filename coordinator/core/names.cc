@@ -37,7 +37,7 @@ class References {
     for (const ReleasedServer& released : job.record.releasing) {
       Add(MemberKind::kServer, released.server);
     }
-    for (const auto& [server, link] : job.links) Add(MemberKind::kServer, server);
+    for (const auto& [server, link] : job.rounds.links) Add(MemberKind::kServer, server);
   }
 
   void AddWorkers(const Job& job) {

@@ -30,28 +30,29 @@ RunState RunOf(const Job& job, std::string& reason) {
 }
 
 bool MayInitialize(const Job& job) {
-  return std::all_of(job.links.begin(), job.links.end(),
+  return std::all_of(job.rounds.links.begin(), job.rounds.links.end(),
                      [](const auto& entry) { return entry.second.assigned; });
 }
 
 // `before`: the key of the order before in this generation.
 OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, const OrderKey& before) {
-  const ProgressRecord& progress = job.progress;
+  const JobProgress& progress = job.progress;
   OrderKey key;
   key.generation = island.generation;
   key.incarnation = island.incarnation;
   key.run = RunOf(job, key.reason);
   key.placement_revision = job.placement_revision;
-  key.initialize =
-      progress.version == kNoVersion && progress.initializer == island.island && MayInitialize(job);
-  key.committed_version = progress.version;
+  key.initialize = job.rounds.progress.version == kNoVersion &&
+                   progress.initializer == island.island && MayInitialize(job);
+  key.committed_version = job.rounds.progress.version;
   key.resume = island.resume;
   // Sent together with the version that it belongs to.
   if (island.outcome && island.outcome->contribution.generation == island.generation) {
-    key.outcome = island.outcome->version <= progress.version ? island.outcome : before.outcome;
+    key.outcome =
+        island.outcome->version <= job.rounds.progress.version ? island.outcome : before.outcome;
   }
   key.steps_this_round = island.steps_this_round;
-  key.tokens_committed = progress.tokens_committed;
+  key.tokens_committed = job.rounds.progress.tokens_committed;
   key.active_islands = std::max<int64_t>(1, job.occupied_islands());
   const auto& validators = progress.validators;
   if (std::find(validators.begin(), validators.end(), island.island) != validators.end()) {
@@ -153,10 +154,10 @@ const std::vector<ShardId>& TransferOrderOf(Job& job, IslandId id) {
     if (other == id) sender = senders;
     if (other == id || island.incarnation != 0) ++senders;
   }
-  auto& plan = job.transfer_plans[senders];
+  auto& plan = job.rounds.transfer_plans[senders];
   if (plan.empty()) {
     std::map<NodeId, int32_t> index;
-    for (const auto& [server, link] : job.links) {
+    for (const auto& [server, link] : job.rounds.links) {
       index.emplace(server, static_cast<int32_t>(index.size()));
     }
     std::vector<Transfer> transfers;
@@ -190,12 +191,12 @@ std::map<NodeId, std::vector<GrantedPush>> SharesOf(const Job& job, const Island
 
 void PlanPushes(Job& job) {
   std::map<NodeId, int32_t> server_index;
-  for (const auto& [server, link] : job.links) {
+  for (const auto& [server, link] : job.rounds.links) {
     server_index.emplace(server, static_cast<int32_t>(server_index.size()));
   }
   std::vector<std::pair<IslandId, std::vector<GrantedPush>>> senders;
   std::vector<std::vector<Transfer>> transfers;
-  for (const auto& [id, key] : job.push_plan.made_for) {
+  for (const auto& [id, key] : job.rounds.push_plan.made_for) {
     for (auto& [sender, pushes] : SharesOf(job, job.islands.at(id))) {
       std::vector<Transfer>& own = transfers.emplace_back();
       for (const GrantedPush& push : pushes) {
@@ -209,7 +210,7 @@ void PlanPushes(Job& job) {
   const auto servers = static_cast<int32_t>(server_index.size());
   for (const ScheduledTransfer& next : ScheduleTransfers(transfers, servers)) {
     const auto& [island, pushes] = senders[next.sender];
-    job.push_plan.order[island].push_back(pushes[next.transfer]);
+    job.rounds.push_plan.order[island].push_back(pushes[next.transfer]);
   }
 }
 
@@ -222,11 +223,11 @@ const std::vector<GrantedPush>& PushOrderOf(Job& job, IslandId id) {
     const IslandPlan* plan = PlanInForce(job, island);
     islands[other] = {island.generation, plan == nullptr ? 0 : plan->number};
   }
-  if (job.push_plan.made_for != islands) {
-    job.push_plan = {std::move(islands), {}};
+  if (job.rounds.push_plan.made_for != islands) {
+    job.rounds.push_plan = {std::move(islands), {}};
     PlanPushes(job);
   }
-  return job.push_plan.order[id];
+  return job.rounds.push_plan.order[id];
 }
 
 void RefreshOrders(State& s, Job& job) {

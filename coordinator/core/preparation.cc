@@ -126,13 +126,13 @@ bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<SiteFact
   record.shards = std::move(placement->shards);
   record.copies = std::move(placement->copies);
   ForEachSlot(record, [&](SlotId, const ShardPlacement& shard) {
-    ServerLink& link = job.links[shard.server];
+    ServerLink& link = job.rounds.links[shard.server];
     link.known = true;
     link.again_at = s.now;
   });
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat(record.shards.size(), " shards of ", facts.layers.size(), " layers on ",
-                     job.links.size(), " parameter servers, the fullest holds ",
+                     job.rounds.links.size(), " parameter servers, the fullest holds ",
                      placement->max_over_mean, " times the mean"));
   return true;
 }
@@ -222,9 +222,10 @@ bool FailIfRefused(State& s, Job& job) {
     if (worker == nullptr || !worker->refused.contains(job.id())) return false;
   }
   int64_t refused = 0;
-  const std::string at = job.progress.version == kNoVersion
-                             ? ""
-                             : absl::StrCat("stopped at version ", job.progress.version, ": ");
+  const std::string at =
+      job.rounds.progress.version == kNoVersion
+          ? ""
+          : absl::StrCat("stopped at version ", job.rounds.progress.version, ": ");
   FailJob(s, job, absl::StrCat(at, "no worker can run it: ", Refusals(s, job, refused)));
   return true;
 }

@@ -80,6 +80,7 @@ struct ReleasedServer {
 struct RefilledShard {
   ShardId shard = 0;
   Version version = 0;
+  int64_t age = 0;  // its parameters are those of so many versions before
 
   bool operator==(const RefilledShard&) const = default;
 };
@@ -119,6 +120,12 @@ struct JobRecord {
   // none does now. Index = ShardId.
   std::vector<ShardPlacement> copies = {};
   std::vector<SiteFacts> site_facts = {};  // of sites whose workers have opened their data
+  // Of the moves that fill: theta_base of version fill_base fills them at fill_version, to which
+  // rounds without contributions lead. fill_version 0: the committed version, and its theta_base.
+  Version fill_version = 0;
+  Version fill_base = 0;
+  // Empty, or which rounds' updates some shards lack since they were filled (newest).
+  std::string lost_update;
 
   bool operator==(const JobRecord&) const = default;
 };
@@ -135,15 +142,12 @@ enum class JobState {
   kCancelled,
 };
 
-// Where a job stands. Key: job.
-struct ProgressRecord {
+// Where a job stands, besides its rounds.
+struct JobProgress {
   JobId job;
   JobState state = JobState::kQueued;
   std::string reason;              // why it is in this state, human-readable
   Generation plan_generation = 0;  // of the newest plan; grows with every change of an island
-  Version version = kNoVersion;    // committed: every parameter server has applied it
-  int64_t tokens_committed = 0;    // up to `version`
-  int64_t round = 0;               // decisions made, void ones too
   IslandId initializer = -1;       // island that makes version 0; -1: none chosen
   Version validate_version = kNoVersion;  // to be validated; kNoVersion: nothing to do
   // By these islands, which have yet to answer: one, or one of each site that has data of its own.
@@ -160,6 +164,20 @@ struct ProgressRecord {
   bool restored = false;
   std::vector<ValidationLoss> validation_sets = {};  // newest of each named set or site, by name
 
+  bool operator==(const JobProgress&) const = default;
+};
+
+// How far the rounds of a job are.
+struct RoundsProgress {
+  Version version = kNoVersion;  // committed: every parameter server has applied it
+  int64_t tokens_committed = 0;  // up to `version`
+  int64_t round = 0;             // decisions made, void ones too
+
+  bool operator==(const RoundsProgress&) const = default;
+};
+
+// Key: job.
+struct ProgressRecord : JobProgress, RoundsProgress {
   bool operator==(const ProgressRecord&) const = default;
 };
 

@@ -52,9 +52,10 @@ void RemoveTheJob(State& s, Job& job) {
                      ") is removed by a user"));
   std::vector<StoreWrite>& writes = s.out.persist;
   for (const auto& [id, island] : job.islands) writes.push_back({island, true});
-  for (const auto& [id, contribution] : job.contributions) writes.push_back({contribution, true});
-  for (const auto& [round, decision] : job.decisions) writes.push_back({decision, true});
-  for (const auto& [id, penalty] : job.penalties) {
+  for (const auto& [id, contribution] : job.rounds.contributions)
+    writes.push_back({contribution, true});
+  for (const auto& [round, decision] : job.rounds.decisions) writes.push_back({decision, true});
+  for (const auto& [id, penalty] : job.rounds.penalties) {
     writes.push_back({PenaltyRecord{job.id(), id, penalty}, true});
   }
   for (const auto& [id, plan] : job.plans) {
@@ -65,7 +66,7 @@ void RemoveTheJob(State& s, Job& job) {
   for (LedgerRecord& record : job.ledger.Records(job.id())) {
     writes.push_back({std::move(record), true});
   }
-  for (const ContributionId& id : job.dirty.contributions) {
+  for (const ContributionId& id : job.rounds.dirty.contributions) {
     ContributionRecord key;
     key.job = job.id();
     key.contribution = id;
@@ -78,21 +79,22 @@ void RemoveTheJob(State& s, Job& job) {
   kept.record.removed = true;
   kept.record.facts.reset();
   kept.progress = std::move(job.progress);
-  kept.links = std::move(job.links);
+  kept.rounds.progress = job.rounds.progress;
+  kept.rounds.links = std::move(job.rounds.links);
   // Who is to receive some, has yet to delete what it had, or has an old copy.
   if (const auto held = s.held.find(kept.id()); held != s.held.end()) {
-    for (const auto& [server, what] : held->second) kept.links[server];
+    for (const auto& [server, what] : held->second) kept.rounds.links[server];
     s.held.erase(held);
   }
-  for (const ShardMove& move : kept.record.moves) kept.links[move.to];
-  for (const ReleasedServer& released : kept.record.releasing) kept.links[released.server];
+  for (const ShardMove& move : kept.record.moves) kept.rounds.links[move.to];
+  for (const ReleasedServer& released : kept.record.releasing) kept.rounds.links[released.server];
   for (const ShardMove& move : std::exchange(kept.record.moves, {})) {
     if (!std::count_if(kept.record.releasing.begin(), kept.record.releasing.end(),
                        [&](const ReleasedServer& r) { return r.server == move.to; })) {
       kept.record.releasing.push_back({move.to, 0});
     }
   }
-  for (auto& [server, link] : kept.links) {
+  for (auto& [server, link] : kept.rounds.links) {
     const Member* member = s.FindMember(MemberKind::kServer, server);
     link.known = link.known || (member != nullptr && member->attached);
   }
@@ -106,7 +108,7 @@ void OnJobRemoved(State& s, Member& server, const JobRemoved& message) {
   if (job == nullptr) return;
   if (!job->record.removed) return OnReleased(*job, server.record.name, message.placement);
   if (message.placement > 0) return;  // it answers an earlier request
-  if (job->links.erase(server.record.name) == 0) return;
+  if (job->rounds.links.erase(server.record.name) == 0) return;
   std::erase_if(job->EditRecord().releasing,
                 [&](const ReleasedServer& r) { return r.server == server.record.name; });
   const auto its = [&](const ShardPlacement& shard) { return shard.server == server.record.name; };
@@ -117,12 +119,12 @@ void OnJobRemoved(State& s, Member& server, const JobRemoved& message) {
 void ForgetRemoved(State& s) {
   for (auto it = s.jobs.begin(); it != s.jobs.end();) {
     const Job& job = it->second;
-    if (!job.record.removed || !job.links.empty()) {
+    if (!job.record.removed || !job.rounds.links.empty()) {
       ++it;
       continue;
     }
     s.out.persist.push_back({job.record, true});
-    s.out.persist.push_back({job.progress, true});
+    s.out.persist.push_back({job.StoredProgress(), true});
     it = s.jobs.erase(it);
   }
 }

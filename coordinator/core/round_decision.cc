@@ -21,8 +21,8 @@ namespace {
 constexpr int kNotFiniteRoundsMax = 3;  // in a row, before the job is stopped
 constexpr double kLeastRate = 1e-12;    // a rate of 0 is no scale
 
-DecisionParticipant ParticipantOf(const Job& job, const ContributionId& id) {
-  const ContributionRecord& record = job.contributions.at(id);
+DecisionParticipant ParticipantOf(const Job& job, const Rounds& rounds, const ContributionId& id) {
+  const ContributionRecord& record = rounds.contributions.at(id);
   DecisionParticipant p;
   p.contribution = id;
   p.worker = job.islands.at(id.island).worker;
@@ -34,9 +34,9 @@ DecisionParticipant ParticipantOf(const Job& job, const ContributionId& id) {
 
 // See penalty.h. `round_tokens`: of all candidates together. A short push counts as a whole one:
 // its steps stray less from one direction than those of a long one.
-double ReachOf(const Job& job, int64_t inner_steps, int64_t round_tokens) {
+double ReachOf(const Job& job, const Rounds& rounds, int64_t inner_steps, int64_t round_tokens) {
   const InnerSpec& inner = job.spec().inner;
-  const int64_t committed = job.progress.tokens_committed;
+  const int64_t committed = rounds.progress.tokens_committed;
   const auto rate = [&](int64_t tokens) {
     return LearningRate(inner, job.spec().schedule.train_tokens, tokens);
   };
@@ -46,28 +46,28 @@ double ReachOf(const Job& job, int64_t inner_steps, int64_t round_tokens) {
   return std::max(most, kLeastRate) * static_cast<double>(steps);
 }
 
-DecisionRecord& NewDecision(Job& job) {
-  const int64_t round = ++job.EditProgress().round;
-  DecisionRecord& decision = job.EditDecision(round);
+DecisionRecord& NewDecision(Job& job, Rounds& rounds) {
+  const int64_t round = ++rounds.EditProgress().round;
+  DecisionRecord& decision = rounds.EditDecision(round);
   decision.job = job.id();
   decision.round = round;
-  decision.previous = job.progress.version;
+  decision.previous = rounds.progress.version;
   return decision;
 }
 
 // Contributions that were dropped go with the decision, whose application servers acknowledge: then
 // they have surely forgotten them.
-void TakeDropped(Job& job, DecisionRecord& decision) {
-  for (const auto& [id, record] : job.contributions) {
+void TakeDropped(Rounds& rounds, DecisionRecord& decision) {
+  for (const auto& [id, record] : rounds.contributions) {
     if (record.dropped) decision.dropped.push_back(id);
   }
   std::sort(decision.dropped.begin(), decision.dropped.end());
-  for (const ContributionId& id : decision.dropped) job.EraseContribution(id);
+  for (const ContributionId& id : decision.dropped) rounds.EraseContribution(id);
 }
 
 // `rate`: what the round's step takes of a weight.
-void Settle(State& s, Job& job, const DecisionParticipant& p, const PenaltyVerdict& verdict,
-            Version version, double rate) {
+void Settle(State& s, Job& job, Rounds& rounds, const DecisionParticipant& p,
+            const PenaltyVerdict& verdict, Version version, double rate) {
   IslandRecord& island = job.EditIsland(p.contribution.island);
   island.outcome =
       ContributionOutcome{p.contribution,        version,  p.accepted,
@@ -76,7 +76,7 @@ void Settle(State& s, Job& job, const DecisionParticipant& p, const PenaltyVerdi
     island.rounds_accepted++;
     island.tokens_committed += p.tokens;
     job.ledger.Commit(p.contribution);
-    job.EraseContribution(p.contribution);
+    rounds.EraseContribution(p.contribution);
     return;
   }
   island.rounds_rejected++;
@@ -115,8 +115,9 @@ std::vector<double> WholeGram(const std::vector<LayerGram>& layers, size_t k) {
 constexpr int kRhoRounds = 7;  // before a round, that its rate is set by too
 constexpr double kLeastGain = 0.7, kMostGain = 1.5;
 
-MergedRound Merge(const Job& job, const DecisionRecord& decision, const RoundDecision& result,
-                  const std::vector<LayerGram>& layers, Version version) {
+MergedRound Merge(const Job& job, const Rounds& rounds, const DecisionRecord& decision,
+                  const RoundDecision& result, const std::vector<LayerGram>& layers,
+                  Version version) {
   // The embedding is the first layer, also of a head that shares it.
   MergeInput input{job.spec().outer, {}, layers, {0}, ActiveIslands(job), {}};
   for (size_t i = 0; i < decision.participants.size(); ++i) {
@@ -126,8 +127,8 @@ MergedRound Merge(const Job& job, const DecisionRecord& decision, const RoundDec
         {result.verdicts[i].weight, static_cast<double>(p.tokens) / steps,
          (version - 1 - p.contribution.base_version) / job.spec().outer.fragments});
   }
-  for (auto d = job.decisions.rbegin();
-       d != job.decisions.rend() && input.past_rho.size() < kRhoRounds; ++d) {
+  for (auto d = rounds.decisions.rbegin();
+       d != rounds.decisions.rend() && input.past_rho.size() < kRhoRounds; ++d) {
     const bool passed = d->second.participants.empty();
     if (d->second.version > 0 && d->first != decision.round && !passed) {
       input.past_rho.push_back(d->second.rho);
@@ -147,9 +148,9 @@ MergedRound Merge(const Job& job, const DecisionRecord& decision, const RoundDec
 bool IsUsualGain(double gain) { return gain == 0 || (gain >= kLeastGain && gain <= kMostGain); }
 
 // Said when it begins, not in every round.
-void WarnOfGain(State& s, const Job& job, const DecisionRecord& decision) {
-  const auto before = job.decisions.find(decision.round - 1);
-  const bool was_usual = before == job.decisions.end() || IsUsualGain(before->second.gain);
+void WarnOfGain(State& s, const Job& job, const Rounds& rounds, const DecisionRecord& decision) {
+  const auto before = rounds.decisions.find(decision.round - 1);
+  const bool was_usual = before == rounds.decisions.end() || IsUsualGain(before->second.gain);
   if (IsUsualGain(decision.gain) || !was_usual) return;
   s.Log(
       job.id(), Severity::kWarning,
@@ -175,43 +176,43 @@ std::string Describe(const DecisionRecord& decision) {
 
 // Decisions that are not needed any more: too old to show, applied everywhere, and in a snapshot
 // everywhere with a snapshot to spare.
-void Prune(const State& s, Job& job) {
-  Version needed_after = job.progress.version;
-  for (const auto& [server, link] : job.links) {
+void Prune(const State& s, Job& job, Rounds& rounds) {
+  Version needed_after = rounds.progress.version;
+  for (const auto& [server, link] : rounds.links) {
     needed_after = std::min(needed_after, link.snapshot_version);
   }
   needed_after -= job.spec().schedule.snapshot_every_rounds;
-  while (static_cast<int64_t>(job.decisions.size()) > s.options.decisions_kept) {
-    auto oldest = job.decisions.begin();
+  while (static_cast<int64_t>(rounds.decisions.size()) > s.options.decisions_kept) {
+    auto oldest = rounds.decisions.begin();
     if (oldest->second.previous >= needed_after) return;
-    job.dirty.decisions.insert(oldest->first);
-    job.decisions.erase(oldest);
+    rounds.dirty.decisions.insert(oldest->first);
+    rounds.decisions.erase(oldest);
   }
 }
 
 }  // namespace
 
-void DecideInitial(State& s, Job& job, const ContributionId& id) {
-  DecisionRecord& decision = NewDecision(job);
+void DecideInitial(State& s, Job& job, Rounds& rounds, const ContributionId& id) {
+  DecisionRecord& decision = NewDecision(job, rounds);
   decision.version = 0;
   decision.opened_by = id.island;
   decision.closed_because = "the initial weights are there";
-  DecisionParticipant p = ParticipantOf(job, id);
+  DecisionParticipant p = ParticipantOf(job, rounds, id);
   p.accepted = true;
   p.weight = 1;
   p.reason = "initial weights";
   decision.participants.push_back(p);
-  job.EraseContribution(id);
+  rounds.EraseContribution(id);
   std::vector<ContributionId> others;  // of initializers before
-  for (const auto& [other, record] : job.contributions) {
+  for (const auto& [other, record] : rounds.contributions) {
     if (!record.dropped) others.push_back(other);
   }
   for (const ContributionId& other : others) {
     DropContribution(s, job, other, "other initial weights were complete first");
   }
-  TakeDropped(job, decision);
+  TakeDropped(rounds, decision);
   job.EditIsland(id.island).outcome = ContributionOutcome{id, 0, true, false, p.reason};
-  job.window.reset();
+  rounds.window.reset();
   s.Log(job.id(), Severity::kInfo, Describe(decision));
   AskServersNow(s, job);
 }
@@ -229,45 +230,46 @@ void TakeMerged(const MergedRound& merged, DecisionRecord& decision) {
 }
 
 // The round's participants, into the decision and as they are judged.
-std::vector<RoundCandidate> TakeCandidates(Job& job, const Collecting& collecting,
+std::vector<RoundCandidate> TakeCandidates(Job& job, Rounds& rounds, const Collecting& collecting,
                                            DecisionRecord& decision) {
   std::vector<RoundCandidate> candidates;
   int64_t tokens = 0;
   for (const ContributionId& id : collecting.contributions) {
-    decision.participants.push_back(ParticipantOf(job, id));
+    decision.participants.push_back(ParticipantOf(job, rounds, id));
     tokens += decision.participants.back().tokens;
-    job.EditPenalty(id.island);
+    rounds.EditPenalty(id.island);
   }
   for (const DecisionParticipant& p : decision.participants) {
-    const int64_t masked = job.contributions.at(p.contribution).masked_tokens;
-    candidates.push_back({p.contribution, p.tokens, ReachOf(job, p.inner_steps, tokens), masked});
+    const int64_t masked = rounds.contributions.at(p.contribution).masked_tokens;
+    candidates.push_back(
+        {p.contribution, p.tokens, ReachOf(job, rounds, p.inner_steps, tokens), masked});
   }
   return candidates;
 }
 
 }  // namespace
 
-void DecideRound(State& s, Job& job) {
-  const Collecting collecting = std::move(*job.collecting);
-  job.collecting.reset();
-  DecisionRecord& decision = NewDecision(job);
+void DecideRound(State& s, Job& job, Rounds& rounds) {
+  const Collecting collecting = std::move(*rounds.collecting);
+  rounds.collecting.reset();
+  DecisionRecord& decision = NewDecision(job, rounds);
   decision.opened_by = collecting.opened_by;
   decision.closed_because = collecting.closed_because;
-  const std::vector<RoundCandidate> candidates = TakeCandidates(job, collecting, decision);
+  const std::vector<RoundCandidate> candidates = TakeCandidates(job, rounds, collecting, decision);
   const std::vector<LayerGram> layers = SumOf(collecting);
   decision.gram = WholeGram(layers, candidates.size());
   const OuterSpec& outer = job.spec().outer;
   const RoundDecision result =
       Decide(candidates, decision.gram,
              {FragmentOfVersion(collecting.version, outer.fragments), outer.reject_outliers},
-             job.penalties);
+             rounds.penalties);
   for (double& value : decision.gram) value = Storable(value);
   MergedRound merged;
   merged.weights.resize(candidates.size(), 0);
-  if (!result.is_void) merged = Merge(job, decision, result, layers, collecting.version);
+  if (!result.is_void) merged = Merge(job, rounds, decision, result, layers, collecting.version);
   TakeMerged(merged, decision);
   decision.tokens = result.tokens;
-  decision.tokens_committed_after = job.progress.tokens_committed + result.tokens;
+  decision.tokens_committed_after = rounds.progress.tokens_committed + result.tokens;
   decision.version = result.is_void ? kNoVersion : collecting.version;
   const double rate = DirectRate(job.spec().outer, merged.step.learning_rate);
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -280,24 +282,24 @@ void DecideRound(State& s, Job& job) {
     p.weight = merged.weights[i];
     p.accepted = verdict.penalty.accepted;
     p.reason = verdict.penalty.reason;
-    Settle(s, job, p, verdict.penalty, result.is_void ? job.progress.version : collecting.version,
-           rate);
+    Settle(s, job, rounds, p, verdict.penalty,
+           result.is_void ? rounds.progress.version : collecting.version, rate);
   }
   s.Log(job.id(), result.is_void ? Severity::kWarning : Severity::kInfo, Describe(decision));
-  WarnOfGain(s, job, decision);
+  WarnOfGain(s, job, rounds, decision);
   const bool none_finite =
       std::all_of(result.verdicts.begin(), result.verdicts.end(),
                   [](const RoundVerdict& v) { return !std::isfinite(v.norm); });
-  job.not_finite_rounds = none_finite ? job.not_finite_rounds + 1 : 0;
-  if (job.not_finite_rounds >= kNotFiniteRoundsMax) {
+  rounds.not_finite_rounds = none_finite ? rounds.not_finite_rounds + 1 : 0;
+  if (rounds.not_finite_rounds >= kNotFiniteRoundsMax) {
     return FailJob(s, job,
-                   absl::StrCat("stopped at version ", job.progress.version,
-                                ": the pseudo-gradients of ", job.not_finite_rounds,
+                   absl::StrCat("stopped at version ", rounds.progress.version,
+                                ": the pseudo-gradients of ", rounds.not_finite_rounds,
                                 " rounds in a row are not finite; lower "
                                 "inner.learning_rate, or set inner.clip_norm"));
   }
   if (!result.is_void) {
-    TakeDropped(job, decision);
+    TakeDropped(rounds, decision);
     AskServersNow(s, job);
     return;
   }
@@ -310,41 +312,46 @@ void DecideRound(State& s, Job& job) {
   }
 }
 
-void PassTurn(State& s, Job& job, const std::string& why) {
-  DecisionRecord& decision = NewDecision(job);
-  decision.version = job.progress.version + 1;
-  decision.opened_by = job.window->opened_by;
-  const int64_t fragment = FragmentOfVersion(decision.version, job.spec().outer.fragments);
-  decision.closed_because = absl::StrCat(why, ", none with fragment ", fragment);
-  decision.tokens_committed_after = job.progress.tokens_committed;
-  TakeDropped(job, decision);
+void PassTurn(State& s, Job& job, Rounds& rounds, const std::string& why) {
+  const int64_t fragment =
+      FragmentOfVersion(rounds.progress.version + 1, job.spec().outer.fragments);
+  PassRound(s, job, rounds, rounds.window->opened_by,
+            absl::StrCat(why, ", none with fragment ", fragment));
+}
+
+void PassRound(State& s, Job& job, Rounds& rounds, IslandId opened_by, const std::string& why) {
+  DecisionRecord& decision = NewDecision(job, rounds);
+  decision.version = rounds.progress.version + 1;
+  decision.opened_by = opened_by;
+  decision.closed_because = why;
+  decision.tokens_committed_after = rounds.progress.tokens_committed;
+  TakeDropped(rounds, decision);
   s.Log(job.id(), Severity::kInfo, Describe(decision));
   AskServersNow(s, job);
 }
 
-void FinishRound(State& s, Job& job) {
-  const DecisionRecord* decision = nullptr;
-  for (const auto& [round, d] : job.decisions) {
-    if (d.version == job.progress.version + 1) decision = &d;
-  }
-  ProgressRecord& progress = job.EditProgress();
+void FinishRound(State& s, Job& job, Rounds& rounds) {
+  const DecisionRecord* decision = rounds.FindDecision(rounds.progress.version + 1);
+  RoundsProgress& progress = rounds.EditProgress();
   progress.version = decision->version;
   progress.tokens_committed = decision->tokens_committed_after;
   const Version version = progress.version;
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat("version ", version, " is committed: ", progress.tokens_committed,
                      " tokens so far"));
-  if (job.round_closed_at) job.round_took = s.now - *std::exchange(job.round_closed_at, {});
+  if (rounds.round_closed_at) {
+    rounds.round_took = s.now - *std::exchange(rounds.round_closed_at, {});
+  }
   if (job.ended()) return;
   BalanceSteps(s, job);
   const int64_t every = job.spec().schedule.validate_every_rounds;
   const bool last = job.ledger.Count(LedgerUse::kCommitted) == job.ledger.budget();
   const bool due = version == 0 || last || (every > 0 && version % every == 0);
-  if (due || progress.validate_version != kNoVersion) {
-    progress.validate_version = version;  // an older one could not be pulled any more
+  if (due || job.progress.validate_version != kNoVersion) {
+    job.EditProgress().validate_version = version;  // an older one could not be pulled any more
     ChooseValidators(s, job);
   }
-  Prune(s, job);
+  Prune(s, job, rounds);
 }
 
 }  // namespace atl::coord

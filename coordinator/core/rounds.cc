@@ -11,6 +11,7 @@
 #include "coordinator/core/copies.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/moves.h"
+#include "coordinator/core/refill.h"
 #include "coordinator/core/round_decision.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/stalls.h"
@@ -22,9 +23,10 @@ namespace {
 constexpr size_t kMaxRangesOfPush = 65536;
 
 // Checks what a push claims, and takes its data from the leased into the pushed.
-absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& message) {
+absl::Status Admit(Job& job, Rounds& rounds, const IslandRecord& island,
+                   const PushRequest& message) {
   const ContributionId& id = message.contribution;
-  if (job.progress.version == kNoVersion && job.decided_version() == kNoVersion) {
+  if (rounds.progress.version == kNoVersion && rounds.decided_version() == kNoVersion) {
     if (id.base_version != kNoVersion || job.progress.initializer != island.island) {
       return absl::InvalidArgumentError("there is no version to push against yet");
     }
@@ -33,9 +35,9 @@ absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& mess
     }
     return absl::OkStatus();
   }
-  if (id.base_version < 0 || id.base_version > job.decided_version()) {
-    return absl::InvalidArgumentError(absl::StrCat("base version ", id.base_version,
-                                                   " is not one of 0 to ", job.decided_version()));
+  if (id.base_version < 0 || id.base_version > rounds.decided_version()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "base version ", id.base_version, " is not one of 0 to ", rounds.decided_version()));
   }
   if (message.consumed.empty() || message.consumed.size() > kMaxRangesOfPush) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -62,8 +64,8 @@ absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& mess
   return job.ledger.Push(id, message.consumed);
 }
 
-void Grant(State& s, Job& job, const Member& worker, const ContributionId& id) {
-  const StagedShards& staged = job.staged[id];
+void Grant(State& s, Job& job, Rounds& rounds, const Member& worker, const ContributionId& id) {
+  const StagedShards& staged = rounds.staged[id];
   PushGrant grant{job.id(), id, {}};
   for (const GrantedPush& push : PushOrderOf(job, id.island)) {
     if (!IsPushed(job, id, job.record.shards[push.shard])) continue;
@@ -83,8 +85,8 @@ void Grant(State& s, Job& job, const Member& worker, const ContributionId& id) {
 }
 
 // The same island's earlier contribution of this generation that is not decided yet.
-const ContributionRecord* Earlier(const Job& job, const ContributionId& id) {
-  for (const auto& [other, record] : job.contributions) {
+const ContributionRecord* Earlier(const Rounds& rounds, const ContributionId& id) {
+  for (const auto& [other, record] : rounds.contributions) {
     if (other.island == id.island && other.generation == id.generation && other != id &&
         !record.dropped) {
       return &record;
@@ -93,8 +95,8 @@ const ContributionRecord* Earlier(const Job& job, const ContributionId& id) {
   return nullptr;
 }
 
-bool IsComplete(const Job& job, const ContributionId& id) {
-  return std::find(job.complete.begin(), job.complete.end(), id) != job.complete.end();
+bool IsComplete(const Rounds& rounds, const ContributionId& id) {
+  return std::find(rounds.complete.begin(), rounds.complete.end(), id) != rounds.complete.end();
 }
 
 }  // namespace
@@ -104,41 +106,42 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   IslandRecord* found = CurrentIsland(s, worker, message.job, id.island, id.generation);
   if (found == nullptr || id.incarnation != found->author) return;
   Job& job = *s.FindJob(message.job);
+  Rounds& rounds = job.rounds;
   s.Touch(job);
-  if (auto it = job.contributions.find(id); it != job.contributions.end()) {
+  if (auto it = rounds.contributions.find(id); it != rounds.contributions.end()) {
     if (it->second.dropped) return;
     const bool withdrawn =
         message.inner_steps == 0 && message.consumed.empty() && !it->second.consumed.empty();
-    if (!withdrawn) return Grant(s, job, worker, id);
-    if (IsComplete(job, id)) return;  // it counts all the same
+    if (!withdrawn) return Grant(s, job, rounds, worker, id);
+    if (IsComplete(rounds, id)) return;  // it counts all the same
     return RenewIsland(s, job, id.island, "it has lost a part of what it was pushing",
                        StartFrom::kSaved);
   }
   const std::optional<ContributionOutcome>& outcome = found->outcome;
   if (outcome && outcome->contribution == id) return ResendOrder(s, job, id.island);
-  if (const ContributionRecord* earlier = Earlier(job, id); earlier != nullptr) {
+  if (const ContributionRecord* earlier = Earlier(rounds, id); earlier != nullptr) {
     if (id.base_version < earlier->contribution.base_version) return;  // it is outdated
-    if (IsComplete(job, earlier->contribution)) return;  // decided first; it repeats its request
+    if (IsComplete(rounds, earlier->contribution)) return;  // decided first; it repeats its request
     const ContributionId old = earlier->contribution;
     DropContribution(s, job, old, "its island requests to push a later one");
   }
   if (!HasRoom(s, job)) {
     // Servers that are not back since a restart have not said how much they have.
     if (AllServersKnown(job)) {
-      job.waits_for_room.insert(id.island);
+      rounds.waits_for_room.insert(id.island);
     } else {
-      job.asked_early[id.island] = message;
+      rounds.asked_early[id.island] = message;
     }
     return;  // it repeats its request
   }
-  const absl::Status status = Admit(job, *found, message);
+  const absl::Status status = Admit(job, rounds, *found, message);
   if (!status.ok()) {
     return RenewIsland(s, job, id.island, absl::StrCat("its push is refused: ", status.message()));
   }
-  job.waits_for_room.erase(id.island);
+  rounds.waits_for_room.erase(id.island);
   IslandRecord& island = job.EditIsland(id.island);
   island.last_push_base = std::max(island.last_push_base, id.base_version);
-  ContributionRecord& record = job.EditContribution(id);
+  ContributionRecord& record = rounds.EditContribution(id);
   record.job = job.id();
   record.contribution = id;
   record.inner_steps = message.inner_steps;
@@ -147,12 +150,12 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   record.train_loss = std::isfinite(message.train_loss) ? message.train_loss : 0;
   record.consumed = message.consumed;
   NotePush(s, job, id.island);
-  Grant(s, job, worker, id);
+  Grant(s, job, rounds, worker, id);
 }
 
-void AnswerEarlyPushes(State& s, Job& job) {
-  if (job.asked_early.empty() || !AllServersKnown(job)) return;
-  for (const auto& [island, asked] : std::exchange(job.asked_early, {})) {
+void AnswerEarlyPushes(State& s, Job& job, Rounds& rounds) {
+  if (rounds.asked_early.empty() || !AllServersKnown(job)) return;
+  for (const auto& [island, asked] : std::exchange(rounds.asked_early, {})) {
     const auto found = job.islands.find(island);
     if (found == job.islands.end()) continue;
     Member* worker = s.FindMember(MemberKind::kWorker, found->second.worker);
@@ -160,23 +163,24 @@ void AnswerEarlyPushes(State& s, Job& job) {
   }
 }
 
-void NoteStaged(Job& job, const ContributionId& id) {
-  const bool whole = static_cast<int64_t>(job.staged[id].size()) == PushedSlots(job, id);
-  if (whole == IsComplete(job, id)) return;
+void NoteStaged(const Job& job, Rounds& rounds, const ContributionId& id) {
+  const bool whole = static_cast<int64_t>(rounds.staged[id].size()) == PushedSlots(job, id);
+  if (whole == IsComplete(rounds, id)) return;
   if (whole) {
-    job.complete.push_back(id);
+    rounds.complete.push_back(id);
     return;
   }
-  std::erase(job.complete, id);
-  const bool collected = job.collecting && std::count(job.collecting->contributions.begin(),
-                                                      job.collecting->contributions.end(), id) > 0;
-  if (collected) job.collecting.reset();  // a new window will open
+  std::erase(rounds.complete, id);
+  const bool collected =
+      rounds.collecting && std::count(rounds.collecting->contributions.begin(),
+                                      rounds.collecting->contributions.end(), id) > 0;
+  if (collected) rounds.collecting.reset();  // a new window will open
 }
 
-bool MayCount(const Job& job, const ContributionId& id) {
-  auto it = job.contributions.find(id);
-  if (it != job.contributions.end()) return !it->second.dropped;
-  for (auto d = job.decisions.rbegin(); d != job.decisions.rend(); ++d) {
+bool MayCount(const Rounds& rounds, const ContributionId& id) {
+  auto it = rounds.contributions.find(id);
+  if (it != rounds.contributions.end()) return !it->second.dropped;
+  for (auto d = rounds.decisions.rbegin(); d != rounds.decisions.rend(); ++d) {
     for (const DecisionParticipant& p : d->second.participants) {
       if (p.contribution == id) return p.accepted;
     }
@@ -184,12 +188,12 @@ bool MayCount(const Job& job, const ContributionId& id) {
   return false;
 }
 
-int64_t StagedContributions(const Job& job) {
-  int64_t count = std::count_if(job.contributions.begin(), job.contributions.end(),
+int64_t StagedContributions(const Rounds& rounds) {
+  int64_t count = std::count_if(rounds.contributions.begin(), rounds.contributions.end(),
                                 [](const auto& entry) { return !entry.second.dropped; });
-  for (auto it = job.decisions.rbegin(); it != job.decisions.rend(); ++it) {
+  for (auto it = rounds.decisions.rbegin(); it != rounds.decisions.rend(); ++it) {
     if (it->second.version == kNoVersion) continue;
-    if (it->second.version <= job.progress.version) break;
+    if (it->second.version <= rounds.progress.version) break;
     count += static_cast<int64_t>(it->second.participants.size());
   }
   return count;
@@ -199,16 +203,16 @@ int64_t StagedContributions(const Job& job) {
 
 // Contributions of evicted or renewed islands count only if they are complete, which is certain
 // only while every server has said what it holds.
-bool DropIncomplete(State& s, Job& job) {
+bool DropIncomplete(State& s, Job& job, Rounds& rounds) {
   if (!AllServersKnown(job)) return false;
   std::vector<ContributionId> lost;
-  for (const auto& [id, record] : job.contributions) {
-    if (record.dropped || IsComplete(job, id)) continue;
+  for (const auto& [id, record] : rounds.contributions) {
+    if (record.dropped || IsComplete(rounds, id)) continue;
     if (job.islands.at(id.island).generation != id.generation) lost.push_back(id);
   }
   for (const ContributionId& id : lost) {
     DropContribution(s, job, id,
-                     absl::StrCat("its island failed after ", job.staged[id].size(), " of ",
+                     absl::StrCat("its island failed after ", rounds.staged[id].size(), " of ",
                                   PushedSlots(job, id), " shards"));
   }
   return !lost.empty();
@@ -216,15 +220,15 @@ bool DropIncomplete(State& s, Job& job) {
 
 namespace {
 
-bool Contributes(const Job& job, const IslandRecord& island) {
-  return std::any_of(job.complete.begin(), job.complete.end(), [&](const ContributionId& id) {
+bool Contributes(const Rounds& rounds, const IslandRecord& island) {
+  return std::any_of(rounds.complete.begin(), rounds.complete.end(), [&](const ContributionId& id) {
     return id.island == island.island && id.generation == island.generation;
   });
 }
 
-std::vector<IslandId> MissingIslands(const Job& job) {
+std::vector<IslandId> MissingIslands(const Job& job, const Rounds& rounds) {
   std::set<std::pair<IslandId, Generation>> in;
-  for (const ContributionId& id : job.complete) in.emplace(id.island, id.generation);
+  for (const ContributionId& id : rounds.complete) in.emplace(id.island, id.generation);
   std::vector<IslandId> missing;
   for (const auto& [id, island] : job.islands) {
     if (!in.contains({id, island.generation}) && IsActive(job, island) && !IsStalled(job, id)) {
@@ -236,7 +240,7 @@ std::vector<IslandId> MissingIslands(const Job& job) {
 
 // Four fifths of the time until the island that came first has its next contribution, less what it
 // takes to commit this one and to pull it: so long, waiting for the others leaves no island idle.
-Duration GraceFor(const State& s, const Job& job, IslandId first) {
+Duration GraceFor(const State& s, const Job& job, const Rounds& rounds, IslandId first) {
   constexpr double kSafety = 0.8;
   const OuterSpec& outer = job.spec().outer;
   const Duration most = FromSeconds(outer.grace_seconds);
@@ -247,29 +251,29 @@ Duration GraceFor(const State& s, const Job& job, IslandId first) {
   const double tokens = static_cast<double>(island->second.steps_this_round) *
                         static_cast<double>(job.spec().inner.batch_sequences) *
                         static_cast<double>(job.spec().data.sequence_length);
-  const double free = kSafety * (tokens / speed - 2 * Seconds(job.round_took));
+  const double free = kSafety * (tokens / speed - 2 * Seconds(rounds.round_took));
   return std::clamp(FromSeconds(free), Duration(0), most);
 }
 
 // Why the window is to be closed now; "" if it is not.
-std::string WhyClose(const State& s, const Job& job) {
+std::string WhyClose(const State& s, const Job& job, const Rounds& rounds) {
   if (HasSinglePushRounds(job.spec().outer)) return "each push makes a round";
-  const std::vector<IslandId> missing = MissingIslands(job);
+  const std::vector<IslandId> missing = MissingIslands(job, rounds);
   if (missing.empty()) {
     const auto stalled =
         std::count_if(job.islands.begin(), job.islands.end(), [&](const auto& entry) {
           return IsActive(job, entry.second) && IsStalled(job, entry.first) &&
-                 !Contributes(job, entry.second);
+                 !Contributes(rounds, entry.second);
         });
     const std::string without =
         stalled == 0 ? "" : absl::StrCat(" but ", stalled, " without progress");
     return absl::StrCat("all ", ActiveIslands(job), " active islands", without, " are in");
   }
   const bool no_room = std::all_of(missing.begin(), missing.end(),
-                                   [&](IslandId id) { return job.waits_for_room.contains(id); });
+                                   [&](IslandId id) { return rounds.waits_for_room.contains(id); });
   if (no_room) return "the servers have no room for the other islands' pushes";
-  if (!job.spec().outer.wait_for_all && s.now - job.window->opened_at >= job.window->grace) {
-    return absl::StrCat("the grace time of ", Seconds(job.window->grace),
+  if (!job.spec().outer.wait_for_all && s.now - rounds.window->opened_at >= rounds.window->grace) {
+    return absl::StrCat("the grace time of ", Seconds(rounds.window->grace),
                         " s is over without island ", absl::StrJoin(missing, ", "));
   }
   return "";
@@ -281,11 +285,11 @@ size_t MostContributions(const OuterSpec& outer) {
 }
 
 // Of those that are complete, whose fragment the next round concerns.
-std::vector<ContributionId> InTurn(const Job& job) {
+std::vector<ContributionId> InTurn(const Job& job, const Rounds& rounds) {
   std::vector<ContributionId> in_turn;
   const int64_t fragments = job.spec().outer.fragments;
-  const Version next = job.progress.version + 1;
-  for (const ContributionId& id : job.complete) {
+  const Version next = rounds.progress.version + 1;
+  for (const ContributionId& id : rounds.complete) {
     if (fragments == 1 ||
         FragmentOfVersion(id.base_version + 1, fragments) == FragmentOfVersion(next, fragments)) {
       in_turn.push_back(id);
@@ -294,23 +298,23 @@ std::vector<ContributionId> InTurn(const Job& job) {
   return in_turn;
 }
 
-bool AdvanceWindow(State& s, Job& job) {
-  if (job.complete.empty()) {
-    const bool was_open = job.window.has_value();
-    job.window.reset();
+bool AdvanceWindow(State& s, Job& job, Rounds& rounds) {
+  if (rounds.complete.empty()) {
+    const bool was_open = rounds.window.has_value();
+    rounds.window.reset();
     return was_open;
   }
-  if (job.progress.version == kNoVersion) {
-    DecideInitial(s, job, job.complete.front());
+  if (rounds.progress.version == kNoVersion) {
+    DecideInitial(s, job, rounds, rounds.complete.front());
     return true;
   }
   bool opened = false;
-  if (!job.window) {
-    const IslandId first = job.complete.front().island;
-    job.window = Window{first, s.now, GraceFor(s, job, first)};
+  if (!rounds.window) {
+    const IslandId first = rounds.complete.front().island;
+    rounds.window = Window{first, s.now, GraceFor(s, job, rounds, first)};
     opened = true;
   }
-  const std::string why = WhyClose(s, job);
+  const std::string why = WhyClose(s, job, rounds);
   const bool stalls = AdvanceStalls(s, job);  // that the next windows are not open for
   if (why.empty()) return opened || stalls;
   if (HoldsForMoves(s, job)) {
@@ -318,91 +322,95 @@ bool AdvanceWindow(State& s, Job& job) {
     return opened || stalls;
   }
   Collecting collecting;
-  collecting.version = job.progress.version + 1;
-  collecting.contributions = InTurn(job);
+  collecting.version = rounds.progress.version + 1;
+  collecting.contributions = InTurn(job, rounds);
   if (collecting.contributions.empty()) {
     // Without statistics nothing else waits for servers that are about to take shards over; what
     // they receive is of this version.
     if (!TakenOver(job)) return opened || stalls;
-    PassTurn(s, job, why);  // the window stays open: the turn of what is complete comes
+    PassTurn(s, job, rounds, why);  // the window stays open: the turn of what is complete comes
     return true;
   }
   // The earliest; the others are in the next round.
   const size_t most = MostContributions(job.spec().outer);
   if (collecting.contributions.size() > most) collecting.contributions.resize(most);
   std::sort(collecting.contributions.begin(), collecting.contributions.end());
-  collecting.opened_by = job.window->opened_by;
+  collecting.opened_by = rounds.window->opened_by;
   collecting.closed_because = why;
-  job.collecting = std::move(collecting);
-  job.window.reset();
-  job.round_closed_at = s.now;
+  rounds.collecting = std::move(collecting);
+  rounds.window.reset();
+  rounds.round_closed_at = s.now;
   AskServersNow(s, job);
   return true;
 }
 
 }  // namespace
 
-bool AdvanceRound(State& s, Job& job) {
+bool AdvanceRound(State& s, Job& job, Rounds& rounds) {
   // What is decided is made, whatever becomes of the job meanwhile.
-  if ((!job.active() && !job.ended()) || job.links.empty() || job.record.removed || job.stale()) {
+  if ((!job.active() && !job.ended()) || rounds.links.empty() || job.record.removed ||
+      job.stale()) {
     return false;
   }
   if (DropLostHolders(s, job)) return true;
-  if (job.active() && DropIncomplete(s, job)) return true;
-  if (job.decided_version() > job.progress.version) {
-    const bool applied = std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
-      return entry.second.version >= job.decided_version();
-    });
-    if (applied) FinishRound(s, job);
+  if (job.active() && DropIncomplete(s, job, rounds)) return true;
+  if (rounds.decided_version() > rounds.progress.version) {
+    const bool applied =
+        std::all_of(rounds.links.begin(), rounds.links.end(), [&](const auto& entry) {
+          return entry.second.version >= rounds.decided_version() ||
+                 IsBeingFilled(job, entry.first);
+        });
+    if (applied) FinishRound(s, job, rounds);
     return applied;
   }
   if (job.ended()) return false;
   if (AdvanceMoves(s, job)) return true;
-  if (!job.collecting) return AdvanceWindow(s, job);
-  const auto asked = std::count_if(job.links.begin(), job.links.end(), [&](const auto& entry) {
-    return IsActive(job.record, entry.first);
-  });
-  if (std::ssize(job.collecting->grams) < asked) return false;
-  DecideRound(s, job);
+  if (!rounds.collecting) return AdvanceWindow(s, job, rounds);
+  const auto asked =
+      std::count_if(rounds.links.begin(), rounds.links.end(),
+                    [&](const auto& entry) { return IsActive(job.record, entry.first); });
+  if (std::ssize(rounds.collecting->grams) < asked) return false;
+  DecideRound(s, job, rounds);
   return true;
 }
 
-Instant WindowDeadline(const Job& job) {
-  if (!job.window || job.spec().outer.wait_for_all) return kNever;
-  if (job.decided_version() > job.progress.version) return kNever;  // after a turn that was passed
-  return job.window->opened_at + job.window->grace;
+Instant WindowDeadline(const Job& job, const Rounds& rounds) {
+  if (!rounds.window || job.spec().outer.wait_for_all) return kNever;
+  if (rounds.decided_version() > rounds.progress.version)
+    return kNever;  // after a turn that was passed
+  return rounds.window->opened_at + rounds.window->grace;
 }
 
-RoundPhase PhaseOf(const Job& job) {
-  if (job.decided_version() > job.progress.version) return RoundPhase::kCommitting;
-  if (job.collecting) return RoundPhase::kCollecting;
-  return job.window ? RoundPhase::kWindowOpen : RoundPhase::kIdle;
+RoundPhase PhaseOf(const Rounds& rounds) {
+  if (rounds.decided_version() > rounds.progress.version) return RoundPhase::kCommitting;
+  if (rounds.collecting) return RoundPhase::kCollecting;
+  return rounds.window ? RoundPhase::kWindowOpen : RoundPhase::kIdle;
 }
 
-std::string RoundReason(const State& s, const Job& job) {
+std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
   std::vector<std::string> behind;
-  switch (PhaseOf(job)) {
+  switch (PhaseOf(rounds)) {
     case RoundPhase::kIdle:
-      return job.progress.version == kNoVersion ? "waiting for the initial weights"
-                                                : "waiting for the first island update";
+      return rounds.progress.version == kNoVersion ? "waiting for the initial weights"
+                                                   : "waiting for the first island update";
     case RoundPhase::kWindowOpen:
-      return absl::StrCat("waiting for island ", absl::StrJoin(MissingIslands(job), ", "));
+      return absl::StrCat("waiting for island ", absl::StrJoin(MissingIslands(job, rounds), ", "));
     case RoundPhase::kCollecting:
-      for (const auto& [server, link] : job.links) {
-        if (!IsActive(job.record, server) || job.collecting->grams.contains(server)) continue;
+      for (const auto& [server, link] : rounds.links) {
+        if (!IsActive(job.record, server) || rounds.collecting->grams.contains(server)) continue;
         behind.push_back(server);
       }
       return absl::StrCat("waiting for statistics of ", absl::StrJoin(behind, ", "));
     case RoundPhase::kCommitting:
-      for (const auto& [server, link] : job.links) {
+      for (const auto& [server, link] : rounds.links) {
         const Member* member = s.FindMember(MemberKind::kServer, server);
-        if (link.version >= job.decided_version()) continue;
+        if (link.version >= rounds.decided_version()) continue;
         behind.push_back(link.known || member == nullptr
                              ? server
                              : absl::StrCat(server, " (", member->reason, ")"));
       }
       return absl::StrCat("waiting for ", absl::StrJoin(behind, ", "), " to apply version ",
-                          job.decided_version());
+                          rounds.decided_version());
   }
   return "";
 }

@@ -10,29 +10,29 @@ namespace atl::coord {
 
 void OnPushRequest(State& s, Member& worker, const PushRequest& message);
 
-// Moves the contribution into or out of job.complete as its staged shards say.
 // Those that were requested while servers had not said yet what they hold.
-void AnswerEarlyPushes(State& s, Job& job);
-void NoteStaged(Job& job, const ContributionId& id);
+void AnswerEarlyPushes(State& s, Job& job, Rounds& rounds);
+// Moves the contribution into or out of rounds.complete as its staged shards say.
+void NoteStaged(const Job& job, Rounds& rounds, const ContributionId& id);
 
 // Whether a round under way or to come may use the contribution.
-bool MayCount(const Job& job, const ContributionId& id);
+bool MayCount(const Rounds& rounds, const ContributionId& id);
 
 // Contributions that take memory on the servers: granted, or decided and not yet applied.
-int64_t StagedContributions(const Job& job);
+int64_t StagedContributions(const Rounds& rounds);
 
 // Carries the round as far as it goes; true if anything changed (call again).
-bool AdvanceRound(State& s, Job& job);
+bool AdvanceRound(State& s, Job& job, Rounds& rounds);
 
 // Drops contributions of evicted or renewed islands that are not complete, where that is certain;
 // true if there were any.
-bool DropIncomplete(State& s, Job& job);
+bool DropIncomplete(State& s, Job& job, Rounds& rounds);
 
 // When AdvanceRound has to be called even if nothing comes in.
-Instant WindowDeadline(const Job& job);
+Instant WindowDeadline(const Job& job, const Rounds& rounds);
 
-RoundPhase PhaseOf(const Job& job);
-std::string RoundReason(const State& s, const Job& job);
+RoundPhase PhaseOf(const Rounds& rounds);
+std::string RoundReason(const State& s, const Job& job, const Rounds& rounds);
 
 }  // namespace atl::coord
 

@@ -1,4 +1,5 @@
-// Parameter servers: what they hold of each job, and what they still owe.
+// Parameter servers: what they still owe, their answers, their room. What they hold:
+// server_holdings.h.
 
 #ifndef ATOLL_COORDINATOR_CORE_SERVERS_H_
 #define ATOLL_COORDINATOR_CORE_SERVERS_H_
@@ -7,13 +8,8 @@
 
 namespace atl::coord {
 
-// `fresh`: a process that has not attached to this coordinator before: its list is all it holds.
-void OnServerHello(State& s, Member& server, const ServerHello& message, bool fresh);
-// Shards that the server said to lack are not to be there any more: it may have all it needs.
-void OnLackedShardsForgotten(State& s, Job& job, const NodeId& server);
 void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message);
 void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message);
-void OnPushStaged(State& s, Member& server, const PushStaged& message);
 void OnStatistics(State& s, Member& server, const Statistics& message);
 void OnRoundApplied(State& s, Member& server, const RoundApplied& message);
 void OnServerFault(State& s, Member& server, const ServerFault& message);

@@ -67,7 +67,7 @@ bool Advance(State& s, Job& job) {
     ATOLL_CHECK(turn < kMostTurns, "job ", job.id(), " does not reach a fixed point");
     if (AdvanceDrains(s, job) || AdvanceJob(s, job)) {
       advanced = true;
-    } else if (!AdvanceRound(s, job)) {
+    } else if (!AdvanceRound(s, job, job.rounds)) {
       return advanced;
     }
   }
@@ -113,8 +113,9 @@ void SettleDue(State& s) {
 
 bool IsChanged(const Job& job) {
   const Dirty& dirty = job.dirty;
+  const RoundsDirty& rounds = job.rounds.dirty;
   return dirty.record || dirty.progress || !dirty.islands.empty() || !dirty.plans.empty() ||
-         !dirty.contributions.empty() || !dirty.decisions.empty();
+         rounds.progress || !rounds.contributions.empty() || !rounds.decisions.empty();
 }
 
 // What has changed counts as touched.

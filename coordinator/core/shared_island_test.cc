@@ -275,6 +275,18 @@ TEST_CASE("A plan waits for the end of a step that takes long, and not for ever"
   CHECK(world.Membership("b").plan.number == 2);
 }
 
+// World fails where the next deadline has passed: the shell would wake up again and again.
+TEST_CASE("the_limit_of_a_change_of_plan_is_no_deadline_any_more_when_the_plan_is_set_up") {
+  World world;
+  world.Tell({"server ps-0 attaches", "worker a attaches", "submit min=1 batch=2 island=all",
+              "worker a prepared", "servers answer", "worker a sets-up", "worker a pushes",
+              "worker a stages", "servers answer", "worker a ready", "worker b attaches",
+              "worker b prepared"});
+  REQUIRE(world.Order("a").at_boundary);
+  world.Tell({"worker b follows", "worker a sets-up", "wait 1000"});
+  CHECK(world.Island(0).plan.number == 2);
+}
+
 TEST_CASE("The planner refuses: the island waits, says why, and tries again") {
   World world;
   world.Tell({"planner refuses reason=a/0-lacks-3-GiB", "server ps-0 attaches", "worker a attaches",

@@ -24,9 +24,10 @@ Duration LimitOf(const Job& job) {
 
 // Has a contribution that is granted and not complete.
 bool IsPushing(const Job& job, const IslandRecord& island) {
-  return job.HasContribution(island.island, [&](const ContributionId& id) {
+  return job.rounds.HasContribution(island.island, [&](const ContributionId& id) {
     return id.generation == island.generation &&
-           std::find(job.complete.begin(), job.complete.end(), id) == job.complete.end();
+           std::find(job.rounds.complete.begin(), job.rounds.complete.end(), id) ==
+               job.rounds.complete.end();
   });
 }
 
@@ -81,7 +82,7 @@ bool AdvanceStalls(State& s, Job& job) {
     for (auto& [id, watch] : job.watches) watch.since = s.now;  // islands are to be idle
     return false;
   }
-  if (!job.window) return false;
+  if (!job.rounds.window) return false;
   bool changed = false;
   std::vector<IslandId> anew;
   for (auto& [id, watch] : job.watches) {
@@ -93,7 +94,7 @@ bool AdvanceStalls(State& s, Job& job) {
     const Duration still = s.now - watch.since;
     if (still < LimitOf(job)) continue;
     const bool contributes = std::any_of(
-        job.complete.begin(), job.complete.end(),
+        job.rounds.complete.begin(), job.rounds.complete.end(),
         [&, island = id](const ContributionId& complete) { return complete.island == island; });
     if (contributes) continue;
     if (still >= kBeginsAnewAfter) anew.push_back(id);

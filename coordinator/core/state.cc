@@ -8,24 +8,10 @@
 
 namespace atl::coord {
 
-void Job::EraseContribution(const ContributionId& id) {
-  dirty.contributions.insert(id);
-  contributions.erase(id);
-  staged.erase(id);
-  std::erase(complete, id);
-}
-
 bool Job::stale() const {
   return !progress.outdated.empty() || progress.restored ||
-         std::any_of(links.begin(), links.end(),
+         std::any_of(rounds.links.begin(), rounds.links.end(),
                      [](const auto& entry) { return entry.second.ahead; });
-}
-
-Version Job::decided_version() const {
-  for (auto it = decisions.rbegin(); it != decisions.rend(); ++it) {
-    if (it->second.version != kNoVersion) return std::max(it->second.version, progress.version);
-  }
-  return progress.version;
 }
 
 bool Job::ended() const {
@@ -46,7 +32,7 @@ int64_t Job::occupied_islands() const {
 int64_t Job::StagedBytes(const NodeId& server) const {
   // The initial weights always travel as fp32.
   const Encoding encoding =
-      progress.version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
+      rounds.progress.version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
   int64_t bytes = 0;
   ForEachSlotOn(record, server, [&](SlotId, const ShardPlacement& shard) {
     bytes += EncodedBytes(encoding, shard.elements);
@@ -160,7 +146,7 @@ void State::Log(const JobId& job, Severity severity, std::string text) {
 }
 
 void State::SetState(Job& job, JobState state, std::string reason) {
-  ProgressRecord& progress = job.EditProgress();
+  JobProgress& progress = job.EditProgress();
   progress.state = state;
   progress.reason = CleanText(reason, 10'000);
   Log(job.id(), state == JobState::kFailed ? Severity::kError : Severity::kInfo,

@@ -7,7 +7,6 @@
 #define ATOLL_COORDINATOR_CORE_STATE_H_
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,7 +18,7 @@
 #include "coordinator/core/changes.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/ledger.h"
-#include "coordinator/core/staged.h"
+#include "coordinator/core/round_state.h"
 
 namespace atl::coord {
 
@@ -68,45 +67,10 @@ struct Member {
   bool leaves() const { return leaving || record.draining; }
 };
 
-// What is known of one parameter server's part in one job. Not stored: servers say it.
-struct ServerLink {
-  bool known = false;     // its ServerHello listed its holdings, all is there, and it is attached
-  bool assigned = false;  // ShardsAssigned came since
-  bool end_sent = false;
-  // Staged there, and not known here: dropped when every server has said what it holds.
-  std::set<ContributionId> unknown;
-  // Not empty: what it holds is not what the job needs, and what to do; the job waits.
-  std::string problem;
-  bool empty = false;         // the problem is that it has nothing of the job
-  std::set<ShardId> lacking;  // the problem is that it has none of these
-  HeldJob held;               // what it said that it holds, while it lacks some
-  bool ahead = false;         // the problem is that the store is older than what the server holds
-  std::optional<JobDescribed> described;  // requested while a link of the job is ahead
-  Version version = kNoVersion;
-  Version snapshot_version = kNoVersion;
-  Instant again_at{};   // when what it still owes is requested again
-  std::string trouble;  // a fault that it reported and that has not ended yet
-  std::string logged_trouble;
-};
-
 // A job on an attached server that this coordinator does not know, or has not placed there.
 struct HeldElsewhere {
   HeldJob held;
   std::optional<JobDescribed> described;
-};
-
-struct Window {
-  IslandId opened_by = -1;
-  Instant opened_at{};
-  Duration grace{0};
-};
-
-struct Collecting {
-  Version version = 0;
-  std::vector<ContributionId> contributions;
-  IslandId opened_by = -1;
-  std::string closed_because;
-  std::map<NodeId, std::vector<LayerGram>> grams;  // by server
 };
 
 // The part of an IslandOrder that changes, to see whether a new one has to be sent.
@@ -225,16 +189,7 @@ struct Dirty {
   bool record = false;
   bool progress = false;
   std::set<IslandId> islands;
-  std::set<ContributionId> contributions;
-  std::set<int64_t> decisions;
-  std::set<IslandId> penalties;
   std::set<IslandId> plans;
-};
-
-// In which order the senders of all islands push, of the islands' plans at the time.
-struct PushPlan {
-  std::map<IslandId, std::pair<Generation, int64_t>> made_for;  // generation, number of the plan
-  std::map<IslandId, std::vector<GrantedPush>> order;           // all of the model
 };
 
 // How far the shards are that move now: the first of JobRecord::moves.
@@ -257,11 +212,9 @@ struct Moving {
 
 struct Job {
   JobRecord record;
-  ProgressRecord progress;
+  JobProgress progress;  // stored with `rounds.progress`; see ProgressRecord
+  Rounds rounds;
   std::map<IslandId, IslandRecord> islands;
-  std::map<ContributionId, ContributionRecord> contributions;
-  std::map<int64_t, DecisionRecord> decisions;  // by round
-  std::map<IslandId, PenaltyState> penalties;
   std::map<IslandId, IslandPlan> plans;  // in force
   Ledger ledger;
   Dirty dirty;
@@ -269,17 +222,7 @@ struct Job {
   // Not stored.
   bool recovered = false;  // from the store of an earlier process, and not rebuilt since
   std::string waiting_for;
-  std::map<NodeId, ServerLink> links;  // of the servers that hold shards
-  std::map<ContributionId, StagedShards> staged;
-  std::vector<ContributionId> complete;  // undecided, in order of completion
   std::map<IslandId, ProgressWatch> watches;
-  int not_finite_rounds = 0;  // in a row, void because no pseudo-gradient was finite
-  std::map<IslandId, PushRequest> asked_early;  // before all servers were known; answered then
-  std::set<IslandId> waits_for_room;            // requested to push; granted when servers have room
-  std::optional<Instant> round_closed_at;       // of the round under way
-  Duration round_took{0};  // from the end of the newest round's window until it was committed
-  std::optional<Window> window;
-  std::optional<Collecting> collecting;
   std::map<IslandId, SentOrder> orders;
   std::map<NodeId, SentMemberOrder> member_orders;  // by follower
   std::map<IslandId, Planning> planning;
@@ -287,9 +230,7 @@ struct Job {
   std::map<IslandId, Switch> switches;
   std::map<IslandId, Instant> vacant_since;
   int64_t placement_revision = 0;
-  bool fences_changed = false;   // servers need new fences
   Instant validate_by = kNever;  // the last validation times out
-  std::map<int32_t, std::vector<std::vector<ShardId>>> transfer_plans;  // by number of senders
   // What islands were leased when their newest generations began.
   std::map<IslandId, std::vector<PositionRange>> leased_before;
   std::set<IslandId> touched;  // since it was settled, see State::Touch
@@ -297,31 +238,22 @@ struct Job {
       plan_is_whole;          // where no Edit has changed it since; see PlanInForce
   Instant deadline = kNever;  // NextJobDeadline, at the last fixed point
   JobState settled_state = JobState::kQueued;
-  PushPlan push_plan;
   Moving moving;
 
+  ProgressRecord StoredProgress() const { return {progress, rounds.progress}; }
   const JobId& id() const { return record.job; }
   const JobSpec& spec() const { return record.spec; }
   JobRecord& EditRecord() {
     dirty.record = true;
     return record;
   }
-  ProgressRecord& EditProgress() {
+  JobProgress& EditProgress() {
     dirty.progress = true;
     return progress;
   }
   IslandRecord& EditIsland(IslandId id) {
     dirty.islands.insert(id);
     return islands[id];
-  }
-  ContributionRecord& EditContribution(const ContributionId& id) {
-    dirty.contributions.insert(id);
-    return contributions[id];
-  }
-  void EraseContribution(const ContributionId& id);
-  PenaltyState& EditPenalty(IslandId id) {
-    dirty.penalties.insert(id);
-    return penalties[id];
   }
   IslandPlan& EditPlan(IslandId id) {
     dirty.plans.insert(id);
@@ -330,13 +262,7 @@ struct Job {
   void ErasePlan(IslandId id) {
     if (plans.erase(id) > 0) dirty.plans.insert(id);
   }
-  DecisionRecord& EditDecision(int64_t round) {
-    dirty.decisions.insert(round);
-    return decisions[round];
-  }
 
-  // Newest version decided, applied everywhere or not.
-  Version decided_version() const;
   bool ended() const;
   // A server is ahead of the store, which is outdated or restored: nothing of it may be used until
   // it is rebuilt.
@@ -345,15 +271,6 @@ struct Job {
   bool active() const;
   bool occupied(IslandId id) const { return islands.at(id).incarnation != 0; }
   int64_t occupied_islands() const;
-  // The island's contributions that are not dropped, as `is(contribution)` wants one.
-  template <class Is>
-  bool HasContribution(IslandId island, Is is) const {
-    for (auto it = contributions.lower_bound({island, std::numeric_limits<Generation>::min()});
-         it != contributions.end() && it->first.island == island; ++it) {
-      if (!it->second.dropped && is(it->first)) return true;
-    }
-    return false;
-  }
   int64_t StagedBytes(const NodeId& server) const;
 };
 

@@ -201,10 +201,15 @@ void AdvanceSwitches(State& s, Job& job) {
   }
 }
 
-Instant NextSwitchDeadline(const Job& job) {
+Instant NextSwitchDeadline(const State& s, const Job& job) {
   Instant next = kNever;
   for (const auto& [id, change] : job.switches) {
-    if (!change.stepping.empty()) next = std::min(next, change.since + change.limit);
+    if (change.stepping.empty()) continue;
+    const IslandRecord& island = job.islands.at(id);
+    const IslandPlan* plan = PlanInForce(job, island);
+    const bool waits = island.incarnation != 0 && plan != nullptr && IsHere(s, plan->members[0]) &&
+                       !IsSetUp(s, job, island, *plan);
+    if (waits) next = std::min(next, change.since + change.limit);
   }
   return next;
 }

@@ -46,7 +46,7 @@ void HandOver(State& s, Job& job, IslandId id, const IslandMember& successor);
 
 // Notes what has come of switches and hand-overs.
 void AdvanceSwitches(State& s, Job& job);
-Instant NextSwitchDeadline(const Job& job);
+Instant NextSwitchDeadline(const State& s, const Job& job);
 
 }  // namespace atl::coord
 

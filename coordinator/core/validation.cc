@@ -12,14 +12,14 @@
 namespace atl::coord {
 namespace {
 
-const ValidationLoss* Find(const ProgressRecord& progress, const std::string& name) {
+const ValidationLoss* Find(const JobProgress& progress, const std::string& name) {
   const auto& sets = progress.validation_sets;
   const auto found = std::find_if(sets.begin(), sets.end(),
                                   [&](const ValidationLoss& set) { return set.name == name; });
   return found == sets.end() ? nullptr : &*found;
 }
 
-void Put(ProgressRecord& progress, ValidationLoss loss) {
+void Put(JobProgress& progress, ValidationLoss loss) {
   auto& sets = progress.validation_sets;
   const auto at = std::lower_bound(
       sets.begin(), sets.end(), loss.name,
@@ -31,7 +31,7 @@ void Put(ProgressRecord& progress, ValidationLoss loss) {
   }
 }
 
-void PutNamedSets(const JobSpec& spec, const ValidationResult& message, ProgressRecord& progress) {
+void PutNamedSets(const JobSpec& spec, const ValidationResult& message, JobProgress& progress) {
   for (const ValidationSet& known : spec.data.validation) {
     for (ValidationLoss loss : message.sets) {
       if (loss.name != known.name || !std::isfinite(loss.loss)) continue;
@@ -43,7 +43,7 @@ void PutNamedSets(const JobSpec& spec, const ValidationResult& message, Progress
 }
 
 // Over the sites that have evaluated this version.
-ValidationLoss MeanOfSites(const JobSpec& spec, const ProgressRecord& progress, Version version) {
+ValidationLoss MeanOfSites(const JobSpec& spec, const JobProgress& progress, Version version) {
   ValidationLoss mean;
   for (const SiteData& site : spec.data.sites) {
     const ValidationLoss* loss = Find(progress, site.site);
@@ -75,7 +75,7 @@ double SpeedOf(const State& s, const IslandRecord& island) {
 }
 
 void ChooseValidators(State& s, Job& job) {
-  ProgressRecord& progress = job.EditProgress();
+  JobProgress& progress = job.EditProgress();
   const std::vector<SiteData>& sites = job.spec().data.sites;
   std::map<int64_t, std::pair<double, IslandId>> best;  // by axis
   for (const auto& [id, island] : job.islands) {
@@ -102,7 +102,7 @@ void OnValidation(State& s, Member& worker, const ValidationResult& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr || !job->active() || !std::isfinite(message.loss)) return;
   const State::Place place = s.PlaceOf(worker.record.name);
-  if (place.job != job || !place.leads || message.version > job->progress.version) return;
+  if (place.job != job || !place.leads || message.version > job->rounds.progress.version) return;
   const JobSpec& spec = job->spec();
   ValidationLoss result{"", message.version, message.loss, message.tokens, message.accuracy};
   if (spec.data.sites.empty()) {
@@ -114,7 +114,7 @@ void OnValidation(State& s, Member& worker, const ValidationResult& message) {
     const ValidationLoss* known = Find(job->progress, result.name);
     if (known != nullptr && message.version <= known->version) return;
   }
-  ProgressRecord& progress = job->EditProgress();
+  JobProgress& progress = job->EditProgress();
   s.Log(job->id(), Severity::kInfo, Describe(result));
   PutNamedSets(spec, message, progress);
   if (!result.name.empty()) Put(progress, result);

@@ -80,7 +80,7 @@ void AddWorkers(const State& s, const Job& job, const IslandRecord& island, Isla
 IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
   IslandView view;
   view.record = island;
-  if (auto it = job.penalties.find(island.island); it != job.penalties.end()) {
+  if (auto it = job.rounds.penalties.find(island.island); it != job.rounds.penalties.end()) {
     view.penalty = it->second;
   }
   view.leased_sequences = job.ledger.Leased(island.island);
@@ -107,20 +107,20 @@ IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
 
 RoundView RoundOf(const State& s, const Job& job, Instant now) {
   RoundView view;
-  view.phase = PhaseOf(job);
-  view.next_version = job.progress.version + 1;
-  if (job.active()) view.reason = RoundReason(s, job);
-  if (job.window) {
-    view.opened_by = job.window->opened_by;
-    const Instant deadline = WindowDeadline(job);
+  view.phase = PhaseOf(job.rounds);
+  view.next_version = job.rounds.progress.version + 1;
+  if (job.active()) view.reason = RoundReason(s, job, job.rounds);
+  if (job.rounds.window) {
+    view.opened_by = job.rounds.window->opened_by;
+    const Instant deadline = WindowDeadline(job, job.rounds);
     if (deadline != kNever) view.closes_in = std::max(Duration(0), deadline - now);
   }
-  for (const auto& [id, record] : job.contributions) {
+  for (const auto& [id, record] : job.rounds.contributions) {
     if (record.dropped) continue;
     PendingContribution pending;
     pending.record = record;
     pending.shards = PushedSlots(job, id);
-    if (auto it = job.staged.find(id); it != job.staged.end()) {
+    if (auto it = job.rounds.staged.find(id); it != job.rounds.staged.end()) {
       pending.shards_staged = static_cast<int64_t>(it->second.size());
     }
     view.contributions.push_back(std::move(pending));
@@ -163,14 +163,14 @@ MemberView ViewOf(const State& s, const Member& member, Instant now) {
 
 JobSummary SummaryOf(const State& s, const Job& job) {
   JobSummary summary;
-  const ProgressRecord& progress = job.progress;
+  const JobProgress& progress = job.progress;
   summary.job = job.id();
   summary.number = job.record.number;
   summary.state = progress.state;
   summary.reason = progress.reason;
   summary.waiting_for = WaitingFor(s, job);
-  summary.version = progress.version;
-  summary.tokens_committed = progress.tokens_committed;
+  summary.version = job.rounds.progress.version;
+  summary.tokens_committed = job.rounds.progress.tokens_committed;
   summary.tokens_budget = job.ledger.budget() * job.spec().data.sequence_length;
   summary.validated_version = progress.validated_version;
   summary.validation_loss = progress.validation_loss;
@@ -205,7 +205,7 @@ JobView ViewOf(const State& s, const Job& job, Instant now) {
   view.ledger = {job.ledger.budget(), job.ledger.Count(LedgerUse::kCommitted),
                  job.ledger.Count(LedgerUse::kPushed), job.ledger.Count(LedgerUse::kLeased),
                  job.ledger.free()};
-  for (const auto& [round, decision] : job.decisions) view.decisions.push_back(decision);
+  for (const auto& [round, decision] : job.rounds.decisions) view.decisions.push_back(decision);
   view.moves = MovesText(job);
   view.placement = PlacementText(s, job);
   view.grouping = job.record.grouping;

@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "common/proto_json.h"
 #include "coordinator/http/assets.h"
+#include "coordinator/http/page_view.h"
 #include "coordinator/trust/authorizer.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -78,6 +79,7 @@ constexpr auto kDeadline = std::chrono::seconds(10);
 constexpr auto kStreamDeadline = std::chrono::seconds(10);
 constexpr int kTraceTimeoutMs = 30'000;
 constexpr int64_t kLogLinesMax = 2000;
+constexpr int64_t kDecisionRowsMax = 4096;
 constexpr int kStatusIntervalMs = 2000;
 constexpr int kJobIntervalMs = 1000;
 constexpr char kJson[] = "application/json; charset=utf-8";
@@ -112,12 +114,12 @@ HttpReply ToReply(const grpc::Status& status, const google::protobuf::Message& m
   return ErrorReply(http, status.error_message());
 }
 
-// One unary call.
-template <class Stub, class Request, class Reply>
-HttpReply Call(CallGate& gate, Stub& stub,
-               grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-               const Request& request, std::chrono::milliseconds limit = kDeadline,
-               const std::string& user = "") {
+// One unary call. `show` makes the message that the page gets.
+template <class Stub, class Request, class Reply, class Show>
+HttpReply CallAndShow(CallGate& gate, Stub& stub,
+                      grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+                      const Request& request, Show show,
+                      std::chrono::milliseconds limit = kDeadline, const std::string& user = "") {
   grpc::ClientContext context;
   if (!user.empty()) context.AddMetadata(kPageUserKey, user);
   SetDeadline(&context, limit);
@@ -125,7 +127,15 @@ HttpReply Call(CallGate& gate, Stub& stub,
   if (!pass.open()) return EndingReply();
   Reply reply;
   const grpc::Status status = (stub.*method)(&context, request, &reply);
-  return ToReply(status, reply);
+  return ToReply(status, show(reply));
+}
+template <class Stub, class Request, class Reply>
+HttpReply Call(CallGate& gate, Stub& stub,
+               grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+               const Request& request, std::chrono::milliseconds limit = kDeadline,
+               const std::string& user = "") {
+  const auto as_it_is = [](const Reply& reply) -> const Reply& { return reply; };
+  return CallAndShow(gate, stub, method, request, as_it_is, limit, user);
 }
 
 // Of the gRPC services; empty: there is none.
@@ -185,13 +195,24 @@ v1::JobRequest Named(const HttpRequest& request) {
   return named;
 }
 
-// Server-sent events from calls that stream messages M: one event for every message that differs
-// from the last one. The call is renewed when its deadline has passed.
+JobPage PageFrom(const HttpRequest& request) {
+  JobPage page;
+  page.decisions = static_cast<int32_t>(
+      std::clamp<int64_t>(Number(request, "decisions", 0), 0, kDecisionRowsMax));
+  int32_t island = 0;
+  if (absl::SimpleAtoi(request.Query("island"), &island)) page.island = island;
+  return page;
+}
+
+// Server-sent events from calls that stream messages M: one event for every message that is shown
+// differently than the last one. The call is renewed when its deadline has passed.
 template <class M>
 class EventSource {
  public:
   using Begin = std::function<std::unique_ptr<grpc::ClientReader<M>>(grpc::ClientContext*)>;
-  EventSource(CallGate* gate, Begin begin) : gate_(gate), begin_(std::move(begin)) {}
+  using Show = std::function<std::string(const M&)>;  // as JSON
+  EventSource(CallGate* gate, Begin begin, Show show)
+      : gate_(gate), begin_(std::move(begin)), show_(std::move(show)) {}
 
   bool Next(std::string* chunk) {
     if (finished_) return false;
@@ -204,7 +225,7 @@ class EventSource {
     }
     M message;
     if (reader_->Read(&message)) {
-      std::string text = CompactJson(message);
+      std::string text = show_(message);
       if (text == last_) return true;
       last_ = text;
       *chunk = "data: " + text + "\n\n";
@@ -225,6 +246,7 @@ class EventSource {
  private:
   CallGate* const gate_;
   const Begin begin_;
+  const Show show_;
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<grpc::ClientReader<M>> reader_;
   std::string last_;
@@ -232,10 +254,11 @@ class EventSource {
 };
 
 template <class M>
-HttpReply Stream(CallGate* gate, typename EventSource<M>::Begin begin) {
+HttpReply Stream(CallGate* gate, typename EventSource<M>::Begin begin,
+                 typename EventSource<M>::Show show) {
   HttpReply reply;
   reply.type = "text/event-stream";
-  auto source = std::make_shared<EventSource<M>>(gate, std::move(begin));
+  auto source = std::make_shared<EventSource<M>>(gate, std::move(begin), std::move(show));
   reply.next = [source](std::string* chunk) { return source->Next(chunk); };
   return reply;
 }
@@ -275,11 +298,16 @@ HttpReply Gateway::Api(const std::string& call, const HttpRequest& request) {
   const User user = permit_(request, path, /*try_only=*/false);
   if (!user.allowed.ok()) return ErrorReply(403, std::string(user.allowed.message()));
   if (call == "status") {
-    return Call(stubs_->gate, *stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest());
+    return CallAndShow(stubs_->gate, *stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest(),
+                       [](const v1::ClusterStatus& reply) { return ToPage(reply); });
   }
   if (call == "jobs")
     return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::List, v1::ListRequest());
-  if (call == "job") return Call(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Get, Named(request));
+  if (call == "job") {
+    return CallAndShow(
+        stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::Get, Named(request),
+        [page = PageFrom(request)](const v1::Job& job) { return ToPage(job, page); });
+  }
   if (call == "history") return History(request);
   if (call == "sites") return Sites(request);
   if (call == "logs") return Logs(request);
@@ -318,26 +346,16 @@ HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
   return Call(stubs_->gate, *stubs_->jobs, method, Named(request), kDeadline, user.name);
 }
 
-// Of islands only what the page draws: with 1,000 workers, most of the bytes are islands' curves.
 HttpReply Gateway::History(const HttpRequest& request) {
   v1::HistoryRequest asked;
   asked.set_job(request.Query("job"));
   asked.set_points(static_cast<int32_t>(Number(request, "points", 0)));
   asked.set_islands(static_cast<int32_t>(Number(request, "islands", 0)));
-  grpc::ClientContext context;
-  SetDeadline(&context, kDeadline);
-  const CallGate::Pass pass(&stubs_->gate, &context);
-  if (!pass.open()) return EndingReply();
-  v1::JobHistory history;
-  const grpc::Status status = stubs_->jobs->History(&context, asked, &history);
-  for (v1::IslandCurve& island : *history.mutable_islands()) {
-    v1::Curve drawn;
-    drawn.mutable_unix_s()->Swap(island.mutable_curve()->mutable_unix_s());
-    drawn.mutable_version()->Swap(island.mutable_curve()->mutable_version());
-    drawn.mutable_loss()->Swap(island.mutable_curve()->mutable_loss());
-    island.mutable_curve()->Swap(&drawn);
-  }
-  return ToReply(status, history);
+  return CallAndShow(stubs_->gate, *stubs_->jobs, &v1::Jobs::Stub::History, asked,
+                     [](v1::JobHistory& history) -> const v1::JobHistory& {
+                       KeepDrawn(&history);
+                       return history;
+                     });
 }
 
 // Of the profile only the sites and, between two of them, the fastest measured link: 1,000 workers
@@ -345,13 +363,8 @@ HttpReply Gateway::History(const HttpRequest& request) {
 HttpReply Gateway::Sites(const HttpRequest& request) {
   v1::ProfileRequest asked;
   asked.set_job(request.Query("job"));
-  grpc::ClientContext context;
-  SetDeadline(&context, kDeadline);
-  const CallGate::Pass pass(&stubs_->gate, &context);
-  if (!pass.open()) return EndingReply();
-  v1::ClusterProfile profile;
-  const grpc::Status status = stubs_->status->Profile(&context, asked, &profile);
-  return ToReply(status, SitesAndLinks(profile));
+  return CallAndShow(stubs_->gate, *stubs_->status, &v1::Status::Stub::Profile, asked,
+                     SitesAndLinks);
 }
 
 HttpReply Gateway::Logs(const HttpRequest& request) {
@@ -379,18 +392,24 @@ HttpReply Gateway::Logs(const HttpRequest& request) {
 HttpReply Gateway::Events(const HttpRequest& request) {
   const std::string job = request.Query("job");
   if (job.empty()) {
-    return Stream<v1::ClusterStatus>(&stubs_->gate, [stubs = stubs_](grpc::ClientContext* context) {
-      v1::StatusRequest watch;
-      watch.set_interval_ms(kStatusIntervalMs);
-      return stubs->status->Watch(context, watch);
-    });
+    return Stream<v1::ClusterStatus>(
+        &stubs_->gate,
+        [stubs = stubs_](grpc::ClientContext* context) {
+          v1::StatusRequest watch;
+          watch.set_interval_ms(kStatusIntervalMs);
+          return stubs->status->Watch(context, watch);
+        },
+        [](const v1::ClusterStatus& status) { return CompactJson(ToPage(status)); });
   }
-  return Stream<v1::Job>(&stubs_->gate, [stubs = stubs_, job](grpc::ClientContext* context) {
-    v1::WatchRequest watch;
-    watch.set_job(job);
-    watch.set_interval_ms(kJobIntervalMs);
-    return stubs->jobs->Watch(context, watch);
-  });
+  return Stream<v1::Job>(
+      &stubs_->gate,
+      [stubs = stubs_, job](grpc::ClientContext* context) {
+        v1::WatchRequest watch;
+        watch.set_job(job);
+        watch.set_interval_ms(kJobIntervalMs);
+        return stubs->jobs->Watch(context, watch);
+      },
+      [page = PageFrom(request)](const v1::Job& now) { return CompactJson(ToPage(now, page)); });
 }
 
 }  // namespace atl

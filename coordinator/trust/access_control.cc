@@ -347,7 +347,9 @@ v1::TrustRecords AccessControl::records() const {
 
 v1::ClientKeys AccessControl::keys() const {
   const std::lock_guard lock(mutex_);
-  return registry_.Keys();
+  v1::ClientKeys keys = registry_.Keys();
+  *keys.mutable_refused() = registry_.Refused(Now());
+  return keys;
 }
 
 void AccessControl::Audit(const Caller& caller, const std::string& call, const std::string& target,

@@ -91,7 +91,7 @@ class AccessControl {
   // attach.
   absl::Status StoreNotes();
   v1::TrustRecords records() const;
-  v1::ClientKeys keys() const;
+  v1::ClientKeys keys() const;  // whole
 
   // Called after a change: of keys(), perhaps; of a subject's access, before Revoke returns. On any
   // thread. Set before the first call.

@@ -28,6 +28,24 @@ constexpr size_t kCurveKeyLetters = 40;
 constexpr absl::string_view kZ85Letters =
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
 
+// When the last certificate of the role and name expires; 0: not known.
+int64_t LastExpiry(const v1::TrustMember& member) {
+  if (member.former_revoked_unix_s() == 0) return member.expires_unix_s();
+  if (member.expires_unix_s() == 0 || member.former_expires_unix_s() == 0) return 0;
+  return std::max(member.expires_unix_s(), member.former_expires_unix_s());
+}
+
+// That `former` was revoked, now or before, also where it joins again.
+void KeepRevocation(const v1::TrustMember& former, v1::TrustMember* joined) {
+  joined->set_former_revoked_unix_s(former.former_revoked_unix_s());
+  joined->set_former_revoked_by(former.former_revoked_by());
+  joined->set_former_expires_unix_s(former.former_expires_unix_s());
+  if (former.revoked_unix_s() == 0) return;
+  joined->set_former_revoked_unix_s(former.revoked_unix_s());
+  joined->set_former_revoked_by(former.revoked_by());
+  joined->set_former_expires_unix_s(LastExpiry(former));
+}
+
 std::string DateOf(int64_t unix_s) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixSeconds(unix_s),
                           absl::UTCTimeZone());
@@ -241,7 +259,9 @@ Verdict TrustRegistry::Join(const v1::TrustMember& member, int64_t now_unix_s) {
   if (known->curve_public_key() != member.curve_public_key()) {
     RevokeCurveKey({member.role(), member.name()}, known->curve_public_key());
   }
-  *known = member;
+  v1::TrustMember joined = member;
+  KeepRevocation(*known, &joined);
+  *known = joined;
   if (!member.curve_public_key().empty()) {
     curve_key_owners_[member.curve_public_key()] = {member.role(), member.name()};
   }
@@ -333,6 +353,28 @@ v1::ClientKeys TrustRegistry::Keys() const {
   }
   *keys.mutable_revoked() = records_.revoked_curve_keys();
   return keys;
+}
+
+google::protobuf::RepeatedPtrField<v1::RefusedHolder> TrustRegistry::Refused(
+    int64_t now_unix_s) const {
+  google::protobuf::RepeatedPtrField<v1::RefusedHolder> refused;
+  const auto add = [&](const v1::TrustMember& member, int64_t revoked_unix_s, const std::string& by,
+                       int64_t expires_unix_s, const std::string& key_digest) {
+    if (revoked_unix_s == 0 || (expires_unix_s != 0 && expires_unix_s < now_unix_s)) return;
+    v1::RefusedHolder* holder = refused.Add();
+    holder->set_role(member.role());
+    holder->set_name(member.name());
+    holder->set_revoked_unix_s(revoked_unix_s);
+    holder->set_revoked_by(by);
+    holder->set_key_digest(key_digest);
+  };
+  for (const v1::TrustMember& member : records_.members()) {
+    add(member, member.revoked_unix_s(), member.revoked_by(), LastExpiry(member), "");
+    if (member.revoked_unix_s() != 0) continue;
+    add(member, member.former_revoked_unix_s(), member.former_revoked_by(),
+        member.former_expires_unix_s(), member.key_digest());
+  }
+  return refused;
 }
 
 const v1::TrustMember* TrustRegistry::Find(absl::string_view role, const std::string& name) const {

@@ -71,8 +71,10 @@ class TrustRegistry {
                                                       const std::string& role,
                                                       const std::string& by, int64_t now_unix_s);
 
-  // Who may use tensor links.
+  // Who may use tensor links; `refused` is left out.
   v1::ClientKeys Keys() const;
+  // Whose certificates are refused although they have not expired, for members that serve others.
+  google::protobuf::RepeatedPtrField<v1::RefusedHolder> Refused(int64_t now_unix_s) const;
 
  private:
   const v1::TrustMember* Find(absl::string_view role, const std::string& name) const;

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "absl/strings/str_cat.h"
+
 namespace atl {
 namespace {
 
@@ -169,6 +171,49 @@ TEST_CASE("a_token_from_before_the_revocation_does_not_let_a_member_in_again") {
   const std::string fresh(64, 'b');
   REQUIRE(c.Create(1, {"worker"}, 60, fresh).ok());
   CHECK(c.Join("w1", std::string(64, '3'), "worker", fresh) == kAllowed);
+}
+
+// "worker/w1"; with " but for KEY" where a key has joined since.
+std::vector<std::string> Refused(const Cluster& c) {
+  std::vector<std::string> all;
+  for (const v1::RefusedHolder& one : c.registry.Refused(c.now)) {
+    all.push_back(absl::StrCat(one.role(), "/", one.name(),
+                               one.key_digest().empty() ? "" : " but for " + one.key_digest()));
+  }
+  return all;
+}
+
+TEST_CASE(
+    "revoked_certificates_are_listed_until_they_expire_also_after_the_name_has_joined_again") {
+  using Names = std::vector<std::string>;
+  Cluster c;
+  REQUIRE(c.Create(5, {"worker"}, 30 * 86400).ok());
+  const auto join = [&](const std::string& key, int64_t expires_unix_s) {
+    v1::TrustMember member;
+    member.set_role("worker");
+    member.set_name("w1");
+    member.set_key_digest(key);
+    member.set_curve_public_key(std::string(40, key[0]));
+    member.set_token(kToken);
+    member.set_expires_unix_s(expires_unix_s);
+    return c.registry.Join(member, c.now).ok();
+  };
+  REQUIRE(join(kKey, kNow + 1000));
+  CHECK(Refused(c).empty());
+  REQUIRE(c.Revoke("w1"));
+  CHECK(Refused(c) == Names{"worker/w1"});
+  REQUIRE(join(kOtherKey, kNow + 500));
+  REQUIRE(join(kOtherKey, kNow + 500));  // the answer was lost
+  CHECK(Refused(c) == Names{"worker/w1 but for " + kOtherKey});
+  REQUIRE(c.Revoke("w1"));
+  CHECK(Refused(c) == Names{"worker/w1"});
+  c.now += 600;  // the first key's certificate is still valid
+  CHECK(Refused(c) == Names{"worker/w1"});
+  c.now += 401;
+  CHECK(Refused(c).empty());
+  // When a certificate that was made otherwise expires is not known.
+  REQUIRE(c.Revoke("me", "operator"));
+  CHECK(Refused(c) == Names{"operator/me"});
 }
 
 TEST_CASE("members_are_forgotten_a_month_after_their_certificates_expired") {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <list>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "common/event_loop.h"
@@ -17,13 +19,22 @@
 namespace atl {
 namespace {
 
-constexpr size_t kKeyListsQueued = 16;  // to one server that does not read; then it comes again
-constexpr size_t kKeyStreamsMax = 4096;
+constexpr size_t kKeyListsQueued = 16;  // to one member that does not read; then it comes again
+constexpr size_t kKeyStreamsMax = 20'000;
 constexpr size_t kAuditEntriesMax = 1'000'000;
 constexpr auto kStoreAgain = std::chrono::seconds(1);  // what could not be stored
 
 grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+v1::ClientKeys RefusedAlone(const v1::ClientKeys& keys) {
+  v1::ClientKeys refused;
+  *refused.mutable_refused() = keys.refused();
+  return refused;
+}
+size_t DigestFrom(const v1::ClientKeys& keys) {
+  return std::hash<std::string>()(keys.SerializeAsString());
 }
 
 }  // namespace
@@ -93,11 +104,15 @@ class TrustService::Impl : public v1::Trust::CallbackService {
     const std::lock_guard lock(mutex_);
     streams_.remove_if([](const Watching& one) { return one.stream->ended(); });
     if (streams_.size() >= kKeyStreamsMax) {
-      stream->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many servers"));
+      stream->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many members"));
       return reactor;
     }
-    stream->Send(access_->keys(), kKeyListsQueued);
-    streams_.push_back({std::move(stream), AccessWatch(access_, *context)});
+    const auto identity = Caller(context).identity;
+    const bool whole = !identity || identity->role != Role::kWorker;
+    const v1::ClientKeys keys = access_->keys(), refused = RefusedAlone(keys);
+    stream->Send(whole ? keys : refused, kKeyListsQueued);
+    streams_.push_back(
+        {std::move(stream), AccessWatch(access_, *context), whole, DigestFrom(refused)});
     return reactor;
   }
 
@@ -126,6 +141,8 @@ class TrustService::Impl : public v1::Trust::CallbackService {
   struct Watching {
     std::shared_ptr<KeyStream> stream;
     AccessWatch access;
+    bool whole;      // else only whose certificates are refused
+    size_t refused;  // digest of the newest ones sent
   };
 
   // Stores and sends what has changed: at once, and for as long as that took not again, so that
@@ -153,11 +170,14 @@ class TrustService::Impl : public v1::Trust::CallbackService {
   void SendKeys() {
     const std::lock_guard lock(mutex_);
     streams_.remove_if([](const Watching& one) { return one.stream->ended(); });
-    const v1::ClientKeys keys = access_->keys();
-    for (const Watching& one : streams_) {
-      if (!one.stream->Send(keys, kKeyListsQueued)) {
+    const v1::ClientKeys keys = access_->keys(), refused = RefusedAlone(keys);
+    const size_t digest = DigestFrom(refused);
+    for (Watching& one : streams_) {
+      if (!one.whole && one.refused == digest) continue;
+      one.refused = digest;
+      if (!one.stream->Send(one.whole ? keys : refused, kKeyListsQueued)) {
         one.stream->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
-                                     "the server does not read what it is sent"));
+                                     "the member does not read what it is sent"));
       }
     }
   }

@@ -36,18 +36,18 @@ export function useGet(call, parameters, everyMs) {
   return state;
 }
 
-// {data, error, live}: the newest event of a stream. Where there is no stream to be had (too many
-// pages are open), repeats the request every few seconds.
-export function useEvents(job) {
+// {data, error, live}: the newest event of a stream: of the cluster, or of `parameters.job`. Where there
+// is no stream to be had (too many pages are open), repeats the request every few seconds. Other
+// parameters of the same job keep what is shown until the first event with them.
+export function useEvents(parameters = {}) {
   const [state, setState] = useState({});
-  const failures = useRef(0);
+  const failures = useRef(0), key = url('events', parameters);
   useEffect(() => {
     let over = false, timer, source;
-    setState({});
-    const poll = () => get(job ? 'job' : 'status', { job })
+    const poll = () => get(parameters.job ? 'job' : 'status', parameters)
       .then((data) => !over && setState({ data, live: false }), (error) => !over && setState((old) => ({ ...old, error, live: false })));
     const open = () => {
-      source = new EventSource(url('events', { job }));
+      source = new EventSource(key);
       source.onmessage = (event) => {
         failures.current = 0;
         if (!over) setState({ data: JSON.parse(event.data), live: true });
@@ -63,6 +63,6 @@ export function useEvents(job) {
     };
     open();
     return () => { over = true; clearTimeout(timer); source?.close(); };
-  }, [job]);
+  }, [key]);
   return state;
 }

@@ -9,12 +9,12 @@ const part = (plan, worker) => (plan?.replicas || []).flatMap((r, k) => r.stages
   .filter(([, , s]) => s.devices.some((d) => d.startsWith(`${worker}/`)))
   .map(([k, n, s]) => `${plan.replicas.length > 1 ? `replica ${k} ` : ''}stage ${n}, layers ${s.first_layer}–${s.first_layer + s.layers - 1}`).join('; ') || '–';
 
-const workerColumns = (island) => [
+const workerColumns = (details) => [
   { title: 'worker', cell: (w) => w.worker, sort: (w) => w.worker },
   { title: 'state', cell: (w) => <Badge state={w.attached ? 'attached' : 'unavailable'} />, sort: (w) => w.attached },
   { title: 'role', cell: (w) => (w.leads ? 'leads' : w.in_plan ? 'follows' : 'spare'), sort: (w) => w.leads },
   { title: 'plan', number: true, cell: (w) => num(w.plan_number) || '–' },
-  { title: 'part', wide: true, cell: (w) => part(island.plan, w.worker) },
+  { title: 'part', wide: true, cell: (w) => part(details.plan, w.worker) },
   { title: 'doing', wide: true, cell: (w) => w.doing },
 ];
 const BOUNDARIES = [
@@ -53,16 +53,16 @@ function siteLinks(sites, links) {
 
 const MANY_WORKERS = 64;  // their links are looked up on demand: that takes the coordinator seconds with 1,000
 
-function Sites({ job, island }) {
-  const [asked, setAsked] = useState(job.islands.reduce((n, i) => n + i.workers.length, 0) <= MANY_WORKERS);
+function Sites({ job, workers }) {
+  const [asked, setAsked] = useState(job.workers <= MANY_WORKERS);
   if (!asked) return <p><button class="act" onClick={() => setAsked(true)}>Show sites and links</button></p>;
-  return <SitesAndLinks job={job} island={island} />;
+  return <SitesAndLinks job={job} workers={workers} />;
 }
 
-function SitesAndLinks({ job, island }) {
-  const few = island.workers.length <= MANY_WORKERS;
+function SitesAndLinks({ job, workers }) {
+  const few = workers.length <= MANY_WORKERS;
   const { data, error } = useGet('sites', { job: job.summary.job }, few ? 10000 : 0);
-  const members = new Map(island.workers.map((w) => [w.worker, w]));
+  const members = new Map(workers.map((w) => [w.worker, w]));
   if (!data) return error || few ? <p class="empty">No measurement yet.</p> : <p class="loading">Loading…</p>;
   let sites = data.sites.map((s) => ({ name: s.name, workers: s.workers.filter((w) => members.has(w)).map((w) => ({ name: w, attached: members.get(w).attached })) })).filter((s) => s.workers.length);
   const placed = new Set(sites.flatMap((s) => s.workers.map((w) => w.name)));
@@ -93,12 +93,12 @@ function Trace({ job, island }) {
 }
 
 export function Island({ id, number, onLive }) {
-  const { data: job, error, live } = useEvents(id);
+  const { data: job, error, live } = useEvents({ job: id, island: number });
   onLive(live, error);
   if (!job) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
   const island = job.islands.find((i) => i.island === number);
   if (!island) return <Problem error={new Error(`${id} has no island ${number}.`)} />;
-  const p = island.progress, plan = num(island.plan?.number) ? island.plan : null;
+  const d = island.details, plan = num(d.plan.number) ? d.plan : null;
   return (
     <>
       <div class="crumbs"><a href="#/jobs">Jobs</a> / <a href={`#/jobs/${id}`}>{id}</a> / island {number}</div>
@@ -106,24 +106,24 @@ export function Island({ id, number, onLive }) {
       <p class="why">{[island.attached ? island.doing : '', island.reason].filter(Boolean).join('; ')}</p>
       {island.stalled && <p class="notice" role="alert">Stalled: {island.stalled}</p>}
       <div class="tiles">
-        <Tile label="training loss" value={loss(p?.train_loss || island.pushed_loss)} />
-        <Tile label="tokens/s" value={speed(p?.tokens_per_s)} />
+        <Tile label="training loss" value={loss(num(island.train_loss) ? island.train_loss : island.pushed_loss)} />
+        <Tile label="tokens/s" value={speed(island.tokens_per_s)} />
         <Tile label="committed tokens" value={count(island.tokens_committed)} detail={`${num(island.rounds_accepted)} rounds, ${num(island.rounds_rejected)} rejected`} />
-        <Tile label="step time (idle link)" value={num(p?.step_seconds_quiet) > 0 ? seconds(p.step_seconds_quiet) : '–'} detail={plan ? `predicted ${milliseconds(plan.step_ns)}` : ''} />
-        <Tile label="step time (with transfers)" value={num(p?.step_seconds_overlap) > 0 ? seconds(p.step_seconds_overlap) : '–'} />
+        <Tile label="step time (idle link)" value={num(island.step_seconds_quiet) > 0 ? seconds(island.step_seconds_quiet) : '–'} detail={plan ? `predicted ${milliseconds(plan.step_ns)}` : ''} />
+        <Tile label="step time (with transfers)" value={num(island.step_seconds_overlap) > 0 ? seconds(island.step_seconds_overlap) : '–'} />
         <Tile label="steps a round" value={num(island.steps_this_round)} />
         <Tile label="since the last step" value={ended(job.summary.state) || !island.attached ? '–' : seconds(island.since_step_s)} />
       </div>
-      <Section title="Workers" id="workers"><Table columns={workerColumns(island)} rows={island.workers} keyOf={(w) => w.worker} empty="No worker has this island now." /></Section>
-      <Section title="Sites and links" id="sites"><Sites job={job} island={island} /></Section>
+      <Section title="Workers" id="workers"><Table columns={workerColumns(d)} rows={d.workers} keyOf={(w) => w.worker} empty="No worker has this island now." /></Section>
+      <Section title="Sites and links" id="sites"><Sites job={job} workers={d.workers} /></Section>
       <Section title={plan ? `Plan ${num(plan.number)}${plan.schedule ? `, ${plan.schedule}` : ''}` : 'Plan'} id="plan">
         {plan ? <><PlanPicture plan={plan} /><h3>Why</h3><ul class="plain">{plan.reason.split('; ').filter(Boolean).map((r) => <li>{r}</li>)}</ul></>
           : <p class="empty">One worker trains by itself; it needs no plan.</p>}
-        {island.planning && <p class="why">Planning: {island.planning}</p>}
-        {island.plan_changes.length > 0 && <><h3>Newest plans, since the coordinator’s start</h3><Table columns={CHANGES} rows={[...island.plan_changes].reverse()} empty="" /></>}
+        {d.planning && <p class="why">Planning: {d.planning}</p>}
+        {d.plan_changes.length > 0 && <><h3>Newest plans, since the coordinator’s start</h3><Table columns={CHANGES} rows={[...d.plan_changes].reverse()} empty="" /></>}
       </Section>
-      {p?.boundaries.length > 0 && <Section title="Messages between stages" id="links"><Table columns={BOUNDARIES} rows={p.boundaries} empty="" /></Section>}
-      {p?.memory.length > 0 && <Section title="Memory" id="memory"><Table columns={MEMORY} rows={p.memory} empty="" /></Section>}
+      {d.boundaries.length > 0 && <Section title="Messages between stages" id="links"><Table columns={BOUNDARIES} rows={d.boundaries} empty="" /></Section>}
+      {d.memory.length > 0 && <Section title="Memory" id="memory"><Table columns={MEMORY} rows={d.memory} empty="" /></Section>}
       {!ended(job.summary.state) && <Section title="A step, measured and predicted" id="trace"><Trace job={id} island={number} /></Section>}
     </>
   );

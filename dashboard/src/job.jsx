@@ -9,6 +9,7 @@ import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
 const ISLAND_CURVES = 7;  // with the global one, as many as there are colours
 const POINTS = 600;       // of a curve; a chart is seldom wider in pixels
 const SET_CURVES = 7;
+const DECISIONS_LISTED = 12;
 
 function Actions({ summary, allowed }) {
   const [busy, setBusy] = useState(false), [error, setError] = useState(null);
@@ -105,44 +106,33 @@ const endedColumns = (summary) => [
 const islandColumns = (summary) => (ended(summary.state) ? endedColumns(summary) : [
   ...nameColumns(summary),
   { title: 'state', cell: (i) => <Badge state={islandState(i, summary)} title={i.stalled || i.reason} />, sort: (i) => i.attached },
-  { title: 'loss', number: true, cell: (i) => loss(i.progress?.train_loss), sort: (i) => num(i.progress?.train_loss) },
-  { title: 'tokens/s', number: true, cell: (i) => speed(i.progress?.tokens_per_s), sort: (i) => num(i.progress?.tokens_per_s) },
-  { title: 'step time (idle link)', number: true, cell: (i) => (num(i.progress?.step_seconds_quiet) > 0 ? seconds(i.progress.step_seconds_quiet) : '–'), sort: (i) => num(i.progress?.step_seconds_quiet) },
-  { title: 'with transfers', number: true, cell: (i) => (num(i.progress?.step_seconds_overlap) > 0 ? seconds(i.progress.step_seconds_overlap) : '–') },
+  { title: 'loss', number: true, cell: (i) => loss(i.train_loss), sort: (i) => num(i.train_loss) },
+  { title: 'tokens/s', number: true, cell: (i) => speed(i.tokens_per_s), sort: (i) => num(i.tokens_per_s) },
+  { title: 'step time (idle link)', number: true, cell: (i) => (num(i.step_seconds_quiet) > 0 ? seconds(i.step_seconds_quiet) : '–'), sort: (i) => num(i.step_seconds_quiet) },
+  { title: 'with transfers', number: true, cell: (i) => (num(i.step_seconds_overlap) > 0 ? seconds(i.step_seconds_overlap) : '–') },
   ...ROUND_COLUMNS,
-  { title: 'pushed', number: true, cell: (i) => bytes(i.progress?.pushed_bytes), sort: (i) => num(i.progress?.pushed_bytes) },
+  { title: 'pushed', number: true, cell: (i) => bytes(i.pushed_bytes), sort: (i) => num(i.pushed_bytes) },
   EVICTIONS,
   { title: 'doing', wide: true, cell: (i) => i.stalled || (i.attached ? i.doing : i.reason) },
 ]);
 
 const DECISIONS = [
   { title: 'version', number: true, cell: (d) => (num(d.version) < 0 ? 'void' : num(d.version)) },
-  { title: 'island', number: true, cell: (d) => d.p.island },
-  { title: 'base', number: true, cell: (d) => num(d.p.base_version) },
-  { title: 'steps', number: true, cell: (d) => num(d.p.inner_steps) },
-  { title: 'tokens', number: true, cell: (d) => count(d.p.tokens) },
-  { title: 'norm', number: true, cell: (d) => num(d.p.norm).toFixed(4) },
-  { title: 'weight', number: true, cell: (d) => num(d.p.weight).toFixed(3) },
-  { title: '', cell: (d) => <Badge state={d.p.accepted ? 'accepted' : 'rejected'} /> },
-  { title: 'reason', wide: true, cell: (d) => d.p.reason },
+  { title: 'island', number: true, cell: (d) => d.island },
+  { title: 'base', number: true, cell: (d) => num(d.base_version) },
+  { title: 'steps', number: true, cell: (d) => num(d.inner_steps) },
+  { title: 'tokens', number: true, cell: (d) => count(d.tokens) },
+  { title: 'norm', number: true, cell: (d) => num(d.norm).toFixed(4) },
+  { title: 'weight', number: true, cell: (d) => num(d.weight).toFixed(3) },
+  { title: '', cell: (d) => <Badge state={d.accepted ? 'accepted' : 'rejected'} /> },
+  { title: 'reason', wide: true, cell: (d) => d.reason },
   { title: 'round closed because', wide: true, cell: (d) => d.closed_because },
 ];
 
-const serversOf = (job) => {
-  const names = new Map();
-  for (const shard of [...job.shards, ...job.copies]) {
-    if (!shard.server) continue;
-    const server = names.get(shard.server) || { name: shard.server, shards: 0, elements: 0 };
-    server.shards += 1;
-    server.elements += num(shard.elements);
-    names.set(shard.server, server);
-  }
-  return [...names.values()];
-};
 const SERVERS = [
   { title: 'server', cell: (s) => s.name, sort: (s) => s.name },
   { title: 'shards', number: true, cell: (s) => s.shards, sort: (s) => s.shards },
-  { title: 'parameters', number: true, cell: (s) => count(s.elements), sort: (s) => s.elements },
+  { title: 'parameters', number: true, cell: (s) => count(s.elements), sort: (s) => num(s.elements) },
   { title: 'share', cell: (s) => <Bar ratio={s.share} label={`${s.name}: share of the parameters`} /> },
 ];
 
@@ -154,22 +144,22 @@ function Tiles({ job, summary: s }) {
       <Tile label="validation loss" value={loss(s.validation_loss)} detail={`version ${version(s.validated_version)}; ${loss(s.first_validation_loss)} at the start`} />
       <Tile label={over ? 'mean tokens/s' : 'tokens/s'} value={speed(over ? s.mean_tokens_per_s : s.tokens_per_s)} detail={over ? '' : `${num(s.active_islands)} islands`} />
       <Tile label="committed tokens" value={percent(done(s))} detail={`${count(s.tokens_committed)} of ${count(s.tokens_budget)}`} />
-      <Tile label="version" value={version(s.version)} detail={over ? '' : job.round?.phase} />
+      <Tile label="version" value={version(s.version)} detail={over ? '' : job.phase} />
       <Tile label={over ? 'duration' : 'time left'} value={over ? (ran === null ? '–' : seconds(ran)) : timeLeft(s)} detail={num(s.submitted_unix_ms) ? `${paused}submitted ${age(s.submitted_unix_ms)}` : ''} />
     </div>
   );
 }
 
 export function Job({ id, session, theme, onLive }) {
-  const { data: job, error, live } = useEvents(id);
+  const [wanted, setWanted] = useState(DECISIONS_LISTED);
+  const { data: job, error, live } = useEvents({ job: id, decisions: wanted });
   const [axis, setAxis] = useState('time');
   const over = job && ended(job.summary.state);
   const history = useGet('history', { job: id, points: POINTS, islands: ISLAND_CURVES }, over ? 0 : 2500);
   onLive(live || over, error);
   if (!job) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
-  const s = job.summary, servers = serversOf(job), parameters = servers.reduce((n, v) => n + v.elements, 0);
-  for (const server of servers) server.share = parameters ? server.elements / parameters : 0;
-  const decisions = [...job.decisions].reverse().flatMap((d) => d.participants.map((p) => ({ ...d, p })));
+  const s = job.summary, parameters = job.servers.reduce((n, v) => n + num(v.elements), 0);
+  const servers = job.servers.map((v) => ({ ...v, share: parameters ? num(v.elements) / parameters : 0 }));
   return (
     <>
       <div class="crumbs"><a href="#/jobs">Jobs</a> / {s.job}</div>
@@ -188,9 +178,9 @@ export function Job({ id, session, theme, onLive }) {
           {history.data && <SetCurves history={history.data} axis={axis} theme={theme} />}
         </Section>
       )}
-      {history.data && <Section title="Newest rounds" id="rounds"><Rounds rounds={history.data.newest.slice(-16)} islands={job.islands.slice(0, 32).map((i) => i.island)} /></Section>}
+      {history.data && <Section title="Newest rounds" id="rounds"><Rounds rounds={history.data.newest} islands={job.islands.slice(0, 32).map((i) => i.island)} /></Section>}
       <Section title="Islands" id="islands"><Table columns={islandColumns(s)} rows={job.islands} keyOf={(i) => i.island} empty="No worker has an island yet." /></Section>
-      <Section title="Decisions, newest first" id="decisions"><Table columns={DECISIONS} rows={decisions} pageSize={12} empty="No round has been decided yet." /></Section>
+      <Section title="Decisions, newest first" id="decisions"><Table columns={DECISIONS} rows={job.decisions} total={job.decisions_kept} onMore={setWanted} pageSize={DECISIONS_LISTED} empty="No round has been decided yet." /></Section>
       <Section title="Parameter servers" id="servers"><Table columns={SERVERS} rows={servers} keyOf={(v) => v.name} empty="The model is not placed yet." /></Section>
       <Section title="Log, newest first" id="log" tools={<a href={`#/logs?job=${s.job}`}>the whole log</a>}><NewestLines job={s.job} /></Section>
     </>

@@ -7,7 +7,7 @@ import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
 const why = (s) => s.waiting_for || (stateName(s.state) === 'running' && num(s.version) >= 1 ? '' : s.reason);
 
 function JobCard({ job }) {
-  const s = job.summary, stalled = job.islands.filter((i) => i.stalled);
+  const s = job.summary;
   return (
     <a class="card" href={`#/jobs/${s.job}`}>
       <div class="row"><strong>{s.job}</strong><Badge state={s.state} title={s.reason} />
@@ -15,13 +15,13 @@ function JobCard({ job }) {
         <span class="number">{percent(done(s))}</span><span>loss {loss(s.train_loss)}</span>
         {!ended(s.state) && <span>{speed(s.tokens_per_s)} tokens/s</span>}<span>{timeLeft(s)} left</span></div>
       {why(s) && <p class="why">{why(s)}</p>}
-      {stalled.map((i) => <p class="notice">Island {i.island} is stalled: {i.stalled}</p>)}
+      {job.stalled.map((i) => <p class="notice">Island {i.island} is stalled: {i.stalled}</p>)}
     </a>
   );
 }
 
 const HOLDS = { worker: (m) => (m.job ? <a href={`#/jobs/${m.job}`}>{m.job}</a> : 'idle'),
-  paramserver: (m) => `${bytes(m.load?.parameter_bytes)} + ${bytes(m.load?.staged_bytes)} staged` };
+  paramserver: (m) => `${bytes(m.parameter_bytes)} + ${bytes(m.staged_bytes)} staged` };
 
 // Moves what a member has to others, for those who may.
 const DRAINS = { worker: 'It leaves its island and gets no work.', paramserver: 'Its shards move to other servers.' };
@@ -49,7 +49,7 @@ const MEMBERS = [
   { title: 'state', cell: (m) => <Badge state={m.attached ? 'attached' : 'unavailable'} />, sort: (m) => m.attached },
   { title: 'last heartbeat', number: true, cell: (m) => (m.attached ? `${seconds(m.since_heartbeat_s)} ago` : '–'), sort: (m) => m.since_heartbeat_s },
   { title: 'site', cell: (m) => m.site || '–', sort: (m) => m.site },
-  { title: 'devices', cell: (m) => m.devices.map((d) => d.kind).join(', ') || '–' },
+  { title: 'devices', cell: (m) => m.devices.join(', ') || '–' },
   { title: 'holds', cell: (m) => HOLDS[m.kind](m), sort: (m) => m.job },
   { title: 'why', wide: true, cell: (m) => m.measuring || m.draining || (m.attached ? '' : m.reason) },
 ];

@@ -22,8 +22,8 @@ export const Section = ({ title, id, children, tools }) => (
 export const Problem = ({ error }) => (error ? <p class="problem" role="alert">{error.message || String(error)}</p> : null);
 
 // columns: [{title, number, cell(row), sort(row)}]; a page of rows at a time, sorted by a column's
-// title when it is pressed.
-export function Table({ columns, rows, empty, pageSize = 50, keyOf }) {
+// title when it is pressed. Where there are more rows than `rows`: `total`, and onMore(wanted) requests them.
+export function Table({ columns, rows, empty, pageSize = 50, keyOf, total = rows.length, onMore }) {
   const [sort, setSort] = useState(null);
   const [shown, setShown] = useState(pageSize);
   if (!rows.length) return <p class="empty">{empty}</p>;
@@ -47,8 +47,8 @@ export function Table({ columns, rows, empty, pageSize = 50, keyOf }) {
           <tr key={keyOf ? keyOf(row) : i}>{columns.map((c) => <td class={`${c.number ? 'number' : ''} ${c.wide ? 'wide' : ''}`}>{c.cell(row)}</td>)}</tr>))}
         </tbody>
       </table>
-      {sorted.length > shown && <button class="more" onClick={() => setShown(shown + 4 * pageSize)}>
-        {sorted.length - shown} more</button>}
+      {total > shown && <button class="more" onClick={() => { setShown(shown + 4 * pageSize); onMore?.(shown + 4 * pageSize); }}>
+        {total - shown} more</button>}
     </div>
   );
 }

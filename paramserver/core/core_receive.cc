@@ -17,6 +17,9 @@ int64_t BytesOf(const ReceiveShards& message) {
   return bytes;
 }
 
+// The version of the theta_base that islands fill from.
+Version FilledFrom(const ReceiveShards& message) { return message.version - message.fill_age; }
+
 // A user has said that what servers had of these shards is lost.
 bool IsGivenUp(const ReceiveShards& message) {
   return std::any_of(message.sources.begin(), message.sources.end(),
@@ -33,7 +36,8 @@ absl::Status ServerCore::MayReceive(const ReceiveShards& message) const {
     return absl::InvalidArgumentError(
         absl::StrCat("no outer optimizer has ", message.slots, " slots"));
   }
-  if (message.version < 0 || message.newest.version != message.version) {
+  if (message.version < 0 || message.newest.version != message.version || message.fill_age < 0 ||
+      message.fill_age > message.version) {
     return absl::InvalidArgumentError(
         absl::StrCat("shards of version ", message.version, " cannot be received"));
   }
@@ -95,7 +99,7 @@ void ServerCore::Obey(const ReceiveShards& message, Turn& turn) {
   for (const ShardSource& source : message.sources) {
     if (source.fill) fills[source.shard.shard] = source.shard.elements;
   }
-  state.book()->ExpectFills(message.version, std::move(fills));
+  state.book()->ExpectFills(FilledFrom(message), std::move(fills));
   gate_->SetBook(message.job, state.book());
   Receive(message.job, job, turn);
 }
@@ -204,7 +208,7 @@ void ServerCore::TakeFill(const PushArrived& event, Job& job, Turn& turn) {
   };
   const Verdict verdict = job.state->book()->Judge(event.id, event.elements);
   if (verdict.kind == Verdict::kRefuse) return refuse(verdict.reason);
-  if (!Receives(job) || FillBase(job.state->version()) != event.id.base_version) {
+  if (!Receives(job) || FillBase(FilledFrom(*job.receiving)) != event.id.base_version) {
     return refuse("no shard is to be filled now");
   }
   if (event.encoding != Encoding::kFloat32) return refuse("a shard is filled in fp32");

@@ -414,7 +414,7 @@ bool JobState::HoldsStatistics(const OwnedShard& shard) const {
 
 void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
   const int64_t fragments = assignment_.charter.spec.outer.fragments;
-  if (fragments > 1 && round.terms.empty()) return;  // no island has pushed the fragment
+  if (round.terms.empty()) return;  // no island has pushed the fragment, or shards are to be filled
   std::vector<WeightedDelta> deltas;
   for (const RoundTerm& term : round.terms) {
     const StagedShard& push = *FindStaged(term.contribution, shard.info.shard);

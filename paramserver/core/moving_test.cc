@@ -109,6 +109,51 @@ TEST_CASE("a_filled_shard_has_its_parameters_and_no_momentum") {
   for (const float value : receiver.replies.at(77).values) REQUIRE(value == 0.0f);
 }
 
+TEST_CASE("a_shard_is_filled_from_the_older_version_that_was_ordered_and_no_other_one") {
+  ServerFixture giver, receiver;
+  TrainTwoVersions(giver);
+  const std::vector<float> theta = giver.Theta(kMoved.shard);
+  ReceiveShards receive = Receive(/*fill=*/true);
+  receive.version = receive.newest.version = 3;
+  receive.newest.terms.clear();
+  receive.fill_age = 4;
+  receiver.Says(receive);
+  REQUIRE(receiver.Told<ServerFault>().size() == 1);  // there is no version -1
+  receive.fill_age = 2;
+  receiver.Says(receive);
+  for (const Version base : {3, 2, 0}) {
+    const PushId other{kJob, 0, 1, 1, FillBase(base), kMoved.shard};
+    REQUIRE(receiver.Answered(receiver.Push(other, theta), PushStatus::kRefused));
+  }
+  const Token token = receiver.Push({kJob, 0, 1, 1, FillBase(1), kMoved.shard}, theta);
+  receiver.Sync();
+  REQUIRE(receiver.Answered(token, PushStatus::kStaged));
+  const auto received = receiver.Told<ShardsReceived>();
+  REQUIRE(received.size() == 1);
+  REQUIRE(received[0].version == 3);
+  receiver.Says(Placed({kMoved}));
+  receiver.Sync();
+  receiver.Crash();
+  REQUIRE(receiver.version() == 3);
+  REQUIRE(receiver.Theta(kMoved.shard) == theta);
+}
+
+TEST_CASE("a_round_without_contributions_leaves_parameters_and_slots_as_they_are") {
+  ServerFixture server;
+  TrainTwoVersions(server);
+  const auto slot = [&] {
+    server.Do(PullAsked{kJob, server.version(), kMoved.shard, 77, 0, 0, /*slot=*/1});
+    const auto values = server.replies.at(77).values;
+    return std::vector<float>(values.begin(), values.end());
+  };
+  const std::vector<float> theta = server.Theta(kMoved.shard), momentum = slot();
+  server.Commit(2, {});
+  server.Sync();
+  REQUIRE(server.version() == 2);
+  REQUIRE(server.Theta(kMoved.shard) == theta);
+  REQUIRE(slot() == momentum);
+}
+
 TEST_CASE("what_was_not_received_cannot_be_assigned") {
   ServerFixture giver, receiver;
   TrainTwoVersions(giver);

@@ -65,7 +65,7 @@ Verdict PushBook::Judge(const PushId& id, int64_t elements) const {
 
 Verdict PushBook::JudgeFillLocked(const PushId& id, int64_t elements) const {
   const auto shard = fills_.find(id.shard);
-  if (shard == fills_.end() || id.base_version != FillBase(fill_version_)) {
+  if (shard == fills_.end() || id.base_version != FillBase(fill_base_)) {
     return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " is not to be filled here"));
   }
   const bool fits = id.elements == 0 ? elements == shard->second
@@ -94,9 +94,9 @@ void PushBook::SetShards(std::span<const OwnedShard> shards) {
   std::erase_if(staged_, [&](const auto& push) { return !elements_.contains(push.first.shard); });
 }
 
-void PushBook::ExpectFills(Version version, std::map<ShardId, int64_t> elements) {
+void PushBook::ExpectFills(Version base, std::map<ShardId, int64_t> elements) {
   const std::lock_guard lock(mutex_);
-  fill_version_ = version;
+  fill_base_ = base;
   fills_ = std::move(elements);
 }
 

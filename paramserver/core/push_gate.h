@@ -42,8 +42,8 @@ class PushBook {
   void SetShards(std::span<const OwnedShard> shards);
   // Fences only rise.
   void Fence(std::span<const IslandFence> fences);
-  // Pushes of these shards that fill this version are taken (their elements by shard).
-  void ExpectFills(Version version, std::map<ShardId, int64_t> elements);
+  // Pushes of these shards from theta_base of this version are taken (their elements by shard).
+  void ExpectFills(Version base, std::map<ShardId, int64_t> elements);
   // New pushes are refused with this reason; empty: taken again.
   void Close(std::string reason);
 
@@ -70,7 +70,7 @@ class PushBook {
   std::map<IslandId, IslandFence> fences_;
   std::map<IslandId, DecidedOfIsland> decided_;
   std::map<PushId, bool> staged_;  // true: durable
-  Version fill_version_ = kNoVersion;
+  Version fill_base_ = kNoVersion;
   std::map<ShardId, int64_t> fills_;
   std::string closed_;
 };

@@ -4,7 +4,6 @@ real daemons."""
 import os
 import shutil
 import sys
-import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from story import LIMIT_S, Again, case, check, main  # noqa: E402
@@ -35,65 +34,99 @@ def a_server_is_drained_and_one_is_added(story):
     story.finishes(job, before["decisions"])
 
 
-NO_SOURCE_S = 15  # longer than a progress report takes to arrive
-
-
-def is_filled(story, job, version):
-    """Whether the job commits another version after a refill; False: no island has the parameters of this one."""
-    lacking_since = None
-
-    def known():
-        nonlocal lacking_since
-        seen = story.job(job)
-        if seen["summary"]["version"] > version:
-            return "filled"
-        lacks = "no island holds theta_base" in seen["moves"] + seen["summary"]["waiting_for"]
-        lacking_since = (lacking_since or time.monotonic()) if lacks else None
-        return "not filled" if lacks and time.monotonic() - lacking_since > NO_SOURCE_S else None
-
-    return story.wait_until("the shards to be filled", known, LIMIT_S) == "filled"
-
-
 def refilled(story, job, server, harm, problem):
-    """Harms a server's folder while it is down, waits until the job names the problem, and refills: the version
-    from which it goes on. Where the server died between a decision and its commit, or before an island had the version,
-    only its folder has what that version is made of: it gets the folder back and dies again later."""
-    folder, kept = os.path.join(story.folder, server), os.path.join(story.folder, "kept")
-    for _ in range(6):
-        story.daemons[server].kill()
-        shutil.copytree(folder, kept)
-        harm(folder)
-        story.daemons[server].start()
-        waiting = story.wait_until("the job to wait", lambda: (
-            lambda said: said if problem in said else None)(story.job(job)["summary"]["waiting_for"]), LIMIT_S)
-        check("atoll refill" in waiting, waiting)
-        version = story.version(job)
-        code, _, error = story.atoll("refill", job, server, check=False)
-        if code == 0 and is_filled(story, job, version):
-            shutil.rmtree(kept)
-            return version
-        check(code == 0 or f"is decided, and only server {server}" in error, f"{code}: {error}")
-        story.daemons[server].kill()
-        shutil.rmtree(folder)
-        os.rename(kept, folder)
-        story.daemons[server].start()
-        story.reaches(job, version + 2)
-    raise Again("at each death a version was decided and not committed")
+    """Harms a server's folder while it is down, waits until the job names the problem, and refills. Returns the
+    job when it has committed two more versions. Whether an island had the newest version, and whether a round was
+    decided and not committed, is as it happens to be."""
+    story.daemons[server].kill()
+    harm(os.path.join(story.folder, server))
+    story.daemons[server].start()
+    waiting = story.wait_until("the job to wait", lambda: (
+        lambda said: said if problem in said else None)(story.job(job)["summary"]["waiting_for"]), LIMIT_S)
+    check("atoll refill" in waiting, waiting)
+    version = story.version(job)
+    story.atoll("refill", job, server)
+    # A version without contributions may follow, and perhaps one that was decided before.
+    return story.reaches(job, version + 4)
 
 
 @case
 def a_servers_folder_is_deleted(story):
     """A parameter server's folder is deleted: the job waits and names the remedy; after atoll refill it
-    goes on from the same version and finishes, and the lost momentum is named"""
+    goes on and finishes, and the lost momentum is named"""
     story.starts(workers=2, servers=2, step_ms=STEP_MS)
     job = story.submits(schedule__train_tokens=400_000)
     before = story.reaches(job, 4)
     code, _, error = story.atoll("refill", job, "ps1", check=False)
     check(code == 1 and "nothing is lost" in error, f"{code}: {error}")
-    version = refilled(story, job, "ps1", shutil.rmtree, "came back without the job")
-    after = story.reaches(job, version + 2)
+    after = refilled(story, job, "ps1", shutil.rmtree, "came back without the job")
     check("outer momentum began at zero" in after["moves"], f"{after['moves']}")
     story.finishes(job, before["decisions"])
+
+
+def commits_while_islands_stand_still(story, job):
+    """The next version is committed, of w1's contribution, while both workers are frozen. Returns it."""
+    version = story.version(job)
+    story.daemons["w2"].freeze()
+    story.meanwhile("a window that is open for w2 alone", job, lambda: (
+        lambda seen: seen["round"]["phase"] == "window open" and seen["summary"]["version"] > version)(story.job(job)))
+    story.daemons["w1"].freeze()
+    version = story.version(job) + 1
+    story.wait_until("the grace time to be over", lambda: story.version(job) >= version, every_s=0.05)
+    return version
+
+
+@case
+def a_servers_folder_is_deleted_before_an_island_has_its_version(story):
+    """A parameter server's folder is deleted when a version is committed and no island has it yet: after atoll
+    refill the shards go on from the version before, under a number of its own, and the job names the update
+    that they lack, and finishes"""
+    story.starts(workers=2, servers=2, step_ms=STEP_MS)
+    job = story.submits(schedule__train_tokens=400_000, outer__grace_seconds=2, outer__adaptive_grace=False)
+    before = story.reaches(job, 4)
+    evictions = [island["evictions"] for island in before["islands"]]
+    lost = commits_while_islands_stand_still(story, job)
+    story.daemons["ps1"].kill()
+    shutil.rmtree(os.path.join(story.folder, "ps1"))
+    for worker in ("w1", "w2"):
+        story.daemons[worker].thaw()
+    story.daemons["ps1"].start()
+    seen = story.wait_until("the job to wait", lambda: (
+        lambda job: job if "came back without" in job["summary"]["waiting_for"] else None)(story.job(job)), LIMIT_S)
+    if [island["evictions"] for island in seen["islands"]] != evictions:
+        raise Again("the workers were evicted while they were frozen")
+    story.atoll("refill", job, "ps1")
+    after = story.reaches(job, lost + 3)
+    decision = {d["version"]: d for d in after["decisions"]}
+    check(not decision[lost + 1]["participants"], f"{decision[lost + 1]}")
+    named = f"version {lost} (round {decision[lost]['round']}: island "
+    for text in (after["moves"], decision[lost + 1]["closed_because"], story.logs(job)):
+        check(named in text, text)
+    story.finishes(job, before["decisions"])
+
+
+@case
+def a_servers_folder_is_deleted_and_no_worker_is_there(story):
+    """A parameter server's folder is deleted, and no worker is there that has parameters: atoll refill refuses at once,
+    names the remedy, and changes nothing. With the folder back the job finishes, and nothing is lost."""
+    story.starts(workers=2, servers=2, step_ms=STEP_MS)
+    job = story.submits(schedule__train_tokens=400_000)
+    before = story.reaches(job, 4)
+    for daemon in ("w1", "w2", "ps1"):
+        story.daemons[daemon].kill()
+    folder, kept = os.path.join(story.folder, "ps1"), os.path.join(story.folder, "kept")
+    os.rename(folder, kept)
+    story.daemons["ps1"].start()
+    story.wait_until("the job to wait", lambda: "came back without" in story.job(job)["summary"]["waiting_for"],
+                     LIMIT_S)
+    code, _, error = story.atoll("refill", job, "ps1", check=False)
+    check(code == 1 and "theta_base" in error and "atoll recover" in error, f"{code}: {error}")
+    story.daemons["ps1"].kill()
+    shutil.rmtree(folder)
+    os.rename(kept, folder)
+    for daemon in ("ps1", "w1", "w2"):
+        story.daemons[daemon].start()
+    nothing_is_lost(story, job, before)
 
 
 @case
@@ -113,8 +146,7 @@ def a_servers_folder_is_damaged(story):
                 file.seek(40)
                 file.write(bytes([byte[0] ^ 1]))
 
-    version = refilled(story, job, "ps1", damage, "damaged")
-    after = story.reaches(job, version + 2)
+    after = refilled(story, job, "ps1", damage, "damaged")
     check("outer momentum began at zero" in after["moves"], f"{after['moves']}")
     check(os.path.exists(os.path.join(story.folder, "ps1", "damaged", job + "-1")), "nothing is kept")
     story.finishes(job, before["decisions"])

@@ -47,3 +47,11 @@ TEST_CASE("transcript: a worker joins an island") { Retell("shared_join"); }
 TEST_CASE("transcript: rounds of one fragment each") { Retell("fragments"); }
 TEST_CASE("transcript: eager updates") { Retell("eager"); }
 TEST_CASE("transcript: the planner refuses") { Retell("shared_planner_refuses"); }
+TEST_CASE("transcript: a server is lost after a commit") { Retell("lost_after_commit"); }
+TEST_CASE("transcript: a server is lost before a commit") { Retell("lost_before_commit"); }
+TEST_CASE("transcript: a server is lost and no island has parameters") {
+  Retell("lost_without_islands");
+}
+TEST_CASE("transcript: a server is lost while the job is paused") { Retell("lost_while_paused"); }
+TEST_CASE("transcript: a server of fragments is lost") { Retell("lost_fragment"); }
+TEST_CASE("transcript: both servers are lost") { Retell("lost_twice"); }

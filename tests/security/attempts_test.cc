@@ -62,6 +62,7 @@ bool IsStream(const std::string& path) {
 
 // One that may not make the call, if there is one.
 Role OtherRole(const Service& service) {
+  if (service.path == "/atl.v1.Trust/WatchKeys") return Role::kViewer;
   return service.role == Role::kWorker ? Role::kParameterServer : Role::kWorker;
 }
 
@@ -279,15 +280,21 @@ TEST_CASE("a_watch_ends_when_its_caller_is_revoked") {
   CHECK(EndingOf(reader->Finish()).denial == v1::TRUST_DENIAL_REVOKED);
 }
 
-TEST_CASE("keys_are_sent_to_parameter_servers_as_they_change") {
+TEST_CASE("keys_are_sent_to_parameter_servers_as_they_change_and_refused_holders_to_workers_too") {
   Cluster cluster;
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  grpc::ClientContext context, workers_context;
+  for (grpc::ClientContext* one : {&context, &workers_context}) {
+    one->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  }
   const auto stub = v1::Trust::NewStub(cluster.Dial({Role::kParameterServer, "s1"}));
   const auto reader = stub->WatchKeys(&context, v1::WatchKeysRequest());
-  v1::ClientKeys keys;
+  v1::ClientKeys keys, refused;
   REQUIRE(reader->Read(&keys));
   CHECK(keys.allowed_size() == 0);
+  const auto workers_stub = v1::Trust::NewStub(cluster.Dial({Role::kWorker, "w2"}));
+  const auto worker = workers_stub->WatchKeys(&workers_context, v1::WatchKeysRequest());
+  REQUIRE(worker->Read(&refused));
+  CHECK(refused.refused_size() == 0);
   v1::JoinRequest join;
   join.set_role("worker");
   join.set_name("w1");
@@ -305,6 +312,14 @@ TEST_CASE("keys_are_sent_to_parameter_servers_as_they_change") {
   while (keys.revoked_size() == 0) REQUIRE(reader->Read(&keys));
   CHECK(keys.allowed_size() == 0);
   CHECK(keys.revoked(0) == std::string(40, 'k'));
+  REQUIRE(keys.refused_size() == 1);
+  // The next message to the worker: of keys, it gets none.
+  REQUIRE(worker->Read(&refused));
+  CHECK(refused.allowed_size() + refused.revoked_size() == 0);
+  REQUIRE(refused.refused_size() == 1);
+  CHECK(refused.refused(0).role() == "worker");
+  CHECK(refused.refused(0).name() == "w1");
+  CHECK(refused.refused(0).revoked_by() == "operator/me");
 }
 
 TEST_CASE("a_page_over_tls_lets_operators_act_and_viewers_read") {

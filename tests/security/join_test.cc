@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/http/http_get.h"
 #include "common/trust/identity_folder.h"
 #include "tests/cli/command.h"
 #include "tests/security/tiny_job.h"
@@ -132,6 +133,36 @@ TEST_CASE("members_join_by_a_token_train_and_lose_their_access_when_they_are_rev
   const Site::Outcome anew = site.Atoll({"submit", "--watch", site.folder("job/job.toml")});
   INFO(anew.errors << server->errors() << back->errors());
   CHECK(anew.code == 0);
+}
+
+TEST_CASE("members_refuse_a_revoked_certificate_at_their_metrics_within_seconds") {
+  Site site;
+  const auto coordinator = site.Coordinator();
+  const std::string join = site.Token("worker,paramserver", 3);
+  const auto revoked = site.Member("worker", "w1", join);
+  const auto worker = site.Member("worker", "w2", join, {"--metrics-listen=0.0.0.0:7101"});
+  const auto server = site.Member("paramserver", "s1", join, {"--metrics-listen=0.0.0.0:7102"});
+  const auto read_as = [&](const std::string& holder, int port) {
+    const TlsOptions own = IdentityFolder(site.folder(holder) + "/identity").tls();
+    return HttpGet(absl::StrCat("https://127.0.0.1:", port, "/metrics"), {},
+                   {own.cert_path, own.key_path});
+  };
+  for (const int port : {7101, 7102}) {
+    INFO(port);
+    REQUIRE(Await([&] { return read_as("w1", port).status == 200; }));
+  }
+  site.MustAtoll({"revoke", "w1"});
+  for (const int port : {7101, 7102}) {
+    INFO(port);
+    REQUIRE(Await([&] { return read_as("w1", port).status == 403; }));
+    CHECK(absl::StartsWith(read_as("w1", port).body, "revoked: worker/w1 "));
+    CHECK(read_as("w2", port).status == 200);
+  }
+  // A member that starts again gets the list anew.
+  server->Interrupt();
+  CHECK(server->Wait() == 0);
+  const auto again = site.Member("paramserver", "s1", "", {"--metrics-listen=0.0.0.0:7102"});
+  CHECK(Await([&] { return read_as("w1", 7102).status == 403; }));
 }
 
 TEST_CASE("a_member_comes_back_without_its_token_and_renews_its_certificate") {

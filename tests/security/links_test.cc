@@ -13,6 +13,8 @@
 #include "common/net/interceptor.h"
 #include "common/net/peer_fixture.h"
 #include "common/net/test_handler.h"
+#include "common/trust/member_access.h"
+#include "common/trust/refused_holders.h"
 #include "tests/security/cluster.h"
 
 namespace atl {
@@ -204,16 +206,21 @@ TEST_CASE("every_attempt_on_a_peer_link_is_refused_and_nothing_is_delivered") {
 
 // ----------------------------------------------------------------------- /metrics of members
 
+HttpIdentity WriteFiles(const std::string& folder, const std::string& name,
+                        const KeyAndCertificate& made) {
+  HttpIdentity files{absl::StrCat(folder, "/", name, ".pem"),
+                     absl::StrCat(folder, "/", name, ".key")};
+  std::ofstream(files.cert_path) << made.certificate;
+  std::ofstream(files.key_path) << made.key;
+  REQUIRE(chmod(files.key_path.c_str(), 0600) == 0);
+  return files;
+}
+
 TEST_CASE("every_attempt_on_a_members_metrics_is_refused") {
   Cluster cluster;
   const std::string folder = FreshFolder();
   const auto write = [&](const std::string& name, const KeyAndCertificate& made) {
-    HttpIdentity files{absl::StrCat(folder, "/", name, ".pem"),
-                       absl::StrCat(folder, "/", name, ".key")};
-    std::ofstream(files.cert_path) << made.certificate;
-    std::ofstream(files.key_path) << made.key;
-    REQUIRE(chmod(files.key_path.c_str(), 0600) == 0);
-    return files;
+    return WriteFiles(folder, name, made);
   };
   const HttpIdentity own = write("own", cluster.Certificate({Role::kWorker, "w1"}));
   TlsOptions tls;
@@ -221,8 +228,12 @@ TEST_CASE("every_attempt_on_a_members_metrics_is_refused") {
   std::ofstream(tls.ca_path) << cluster.authority().Read()->certificate;
   tls.cert_path = own.cert_path;
   tls.key_path = own.key_path;
+  RefusedHolders refused;
+  KeyWatcher watcher(tls, cluster.address(),
+                     [&](const v1::ClientKeys& keys) { refused.Set(keys.refused()); });
   std::atomic<int> collected = 0;
   Monitored monitored;
+  monitored.admits = [&](const std::string& shown) { return refused.Check(shown); };
   monitored.collect = [&](MetricsWriter&) { ++collected; };
   monitored.healthy = [] { return true; };
   monitored.why_not_ready = [] { return std::string(); };
@@ -257,6 +268,21 @@ TEST_CASE("every_attempt_on_a_members_metrics_is_refused") {
   CHECK(HttpGet("https" + port + "/metrics", {}, monitor).status == 200);
   CHECK(collected == 1);
   CHECK(HttpGet("https" + port + "/healthz").status == 200);  // service managers have none
+
+  // Its certificate is valid for an hour more. The coordinator and the member say the same.
+  REQUIRE(cluster.Revoke("viewer", "monitor").ok());
+  const auto read = [&](const HttpIdentity& shown) {
+    return HttpGet("https" + port + "/metrics", {}, shown);
+  };
+  const Instant limit = In(kPatience);
+  while (read(monitor).status == 200 && SteadyNow() < limit) std::this_thread::yield();
+  CHECK(read(monitor).status == 403);
+  CHECK(read(monitor).body == HttpGet(cluster.metrics_url() + "/metrics", {}, monitor).body);
+  CHECK(absl::StartsWith(read(monitor).body,
+                         DenialWord(v1::TRUST_DENIAL_REVOKED) + ": viewer/monitor "));
+  // Another holder of the same name in another role, and other names.
+  CHECK(read(write("worker", cluster.Certificate({Role::kWorker, "monitor"}))).status == 200);
+  CHECK(read(write("other", cluster.Certificate({Role::kViewer, "other"}))).status == 200);
 }
 
 }  // namespace

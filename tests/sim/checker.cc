@@ -62,10 +62,16 @@ void Checker::Placed(const JobRecord& record) {
       continue;
     }
     const ShardPlacement& shard = record.shards[refilled.shard];
-    // By an island, which has what was served.
-    const auto served = model->second.served[shard.layer].begin() + shard.begin;
-    std::copy(served, served + shard.elements,
-              model->second.theta[shard.layer].begin() + shard.begin);
+    // By an island, which has what was served then.
+    const auto base = expected_.find(refilled.version - refilled.age);
+    if (base == expected_.end()) {
+      Fail(absl::StrCat("shard ", refilled.shard, " is filled from an unknown version"));
+      return;
+    }
+    const auto served = base->second.served[shard.layer].begin() + shard.begin;
+    for (LayerValues* values : {&model->second.theta, &model->second.served}) {
+      std::copy(served, served + shard.elements, (*values)[shard.layer].begin() + shard.begin);
+    }
     for (LayerValues& slot : model->second.slots) {
       const auto begin = slot[shard.layer].begin() + shard.begin;
       std::fill(begin, begin + shard.elements, 0.0f);
@@ -110,6 +116,7 @@ void Checker::TakeBack(int64_t round) {
     if (made.version == kNoVersion) continue;
     decided_.erase(made.version);
     terms_.erase(made.version);
+    rounds_.erase(made.version);
     expected_.erase(made.version);
     newest_decided_ = std::min(newest_decided_, made.version - 1);
   }
@@ -180,6 +187,17 @@ void Checker::Decided(const DecisionRecord& decision) {
   if (decision.tokens_committed_after != tokens_) {
     Fail(absl::StrCat("N5: ", decision.tokens_committed_after, " tokens recorded, ", tokens_,
                       " committed"));
+  }
+  rounds_[decision.version] = {decision.job, decision.version, std::move(terms), decision.dropped,
+                               {},           decision.step};
+  if (decision.participants.empty()) ExpectAll();
+}
+
+// Shards are filled at a version without contributions, though there may be no server left to which
+// its round is sent.
+void Checker::ExpectAll() {
+  for (const auto& [version, round] : rounds_) {
+    if (!terms_.contains(version)) CommitSent(round, shards_);
   }
 }
 
@@ -284,7 +302,7 @@ void Checker::Expect(const CommitRound& commit) {
   for (size_t l = 0; l < layers; ++l) {
     // N3: a round makes one fragment, of all its contributions, and leaves the others as they are.
     if (!IsInTurn(commit.version, static_cast<int32_t>(l), fragments)) continue;
-    if (fragments > 1 && commit.version > 0 && commit.terms.empty()) continue;
+    if (commit.version > 0 && commit.terms.empty()) continue;
     std::vector<std::vector<float>> deltas;
     std::vector<WeightedDelta> weighted;
     deltas.reserve(commit.terms.size());

@@ -101,6 +101,7 @@ class Checker {
   };
 
   void Decided(const DecisionRecord& decision);
+  void ExpectAll();
   void Placed(const JobRecord& record);
   void Serve(Version version, Model& model);
   void TakeBack(int64_t round);
@@ -115,6 +116,7 @@ class Checker {
   std::map<int64_t, Made> made_;                       // by round
   std::map<Version, std::vector<RoundTerm>> decided_;  // persisted
   std::map<Version, std::vector<RoundTerm>> terms_;    // sent
+  std::map<Version, CommitRound> rounds_;              // persisted
   std::map<Version, Model> expected_;
   int64_t placement_ = -1;
   std::vector<ShardPlacement> shards_, copies_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/protocol/outer_optimizer.h"
@@ -267,7 +268,7 @@ void Cluster::CrashServer(ServerNode& node) {
   if (!node.alive()) return;
   if (world_.options.disk_lost > 0 && MayLose(node) &&
       world_.rng.Chance(world_.options.disk_lost)) {
-    return LoseDisk(node);
+    return world_.rng.Chance(0.5) ? LoseDisk(node) : LoseDiskAtRound(node, Decisions(), 0);
   }
   node.Crash();
   ++crashes_;
@@ -291,8 +292,25 @@ void Cluster::CrashServer(ServerNode& node) {
   });
 }
 
-// Only what can be filled is lost: nothing is decided that is not applied, and an island has the
-// version's parameters.
+// As soon as the next round is decided, or a moment later: no island has its version yet.
+void Cluster::LoseDiskAtRound(ServerNode& node, int64_t decisions, int tries) {
+  if (tries > 2000 || !node.alive() || !MayLose(node)) return;
+  if (Decisions() > decisions) {
+    return world_.timeline.After(world_.UpTo(milliseconds(50)), [this, &node] {
+      if (node.alive() && MayLose(node)) LoseDisk(node);
+    });
+  }
+  world_.timeline.After(milliseconds(5), [this, &node, decisions, tries] {
+    LoseDiskAtRound(node, decisions, tries + 1);
+  });
+}
+
+int64_t Cluster::Decisions() const {
+  const ProgressRecord* progress = world_.coordinator_node->Progress();
+  return progress == nullptr ? 0 : progress->round;
+}
+
+// Only what can be filled is lost: an island has parameters.
 bool Cluster::MayLose(const ServerNode& node) const {
   CoordinatorNode& coordinator = *world_.coordinator_node;
   const ProgressRecord* progress = coordinator.Progress();
@@ -302,14 +320,9 @@ bool Cluster::MayLose(const ServerNode& node) const {
   }
   if (world_.options.spec.outer.shard_copies == 2) return world_.checker.HasTwoOfEach();
   const std::optional<JobView> job = coordinator.core()->Job(world_.timeline.now(), progress->job);
-  if (!job || job->round.phase == RoundPhase::kCommitting ||
-      job->round.phase == RoundPhase::kCollecting) {
-    return false;
-  }
-  return std::any_of(job->islands.begin(), job->islands.end(), [&](const IslandView& island) {
-    return island.progress && island.progress->ready &&
-           island.progress->base_version == progress->version;
-  });
+  return job && std::any_of(job->islands.begin(), job->islands.end(), [](const IslandView& island) {
+           return island.progress && island.progress->ready && island.progress->base_version >= 0;
+         });
 }
 
 void Cluster::LoseDisk(ServerNode& node) {
@@ -354,13 +367,15 @@ void Cluster::Found(ServerNode& node) {
 // A person says so until it has happened; if it cannot be done, the folder is found again.
 void Cluster::Refill(ServerNode& node, int tries, size_t refilled) {
   world_.timeline.After(seconds(1), [this, &node, tries, refilled] {
-    bool whole = false;
+    bool whole = false, answered = false, nothing_lost = false;
     CoordinatorNode& coordinator = world_.coordinator();
     const ProgressRecord* progress = coordinator.Progress();
     if (progress && coordinator.alive() && !coordinator.mistaken() && !removing_) {
       for (const Reply& reply : coordinator.Deliver(
                ControlJob{6, progress->job, JobCommand::kRefill, false, node.name()})) {
         world_.Trace(absl::StrCat("refill ", node.name(), ": ", reply.status.ToString()));
+        answered = true;
+        nothing_lost = absl::StrContains(reply.status.message(), "nothing is lost");
         whole = !reply.status.ok() && world_.checker.refilled() > refilled &&
                 coordinator.HasWhole(node.name());
       }
@@ -370,9 +385,9 @@ void Cluster::Refill(ServerNode& node, int tries, size_t refilled) {
       return Found(node);
     }
     if (removing_) return;
-    if (tries >= 40 && world_.checker.refilled() == refilled) {
+    if (tries >= 40 && answered && world_.checker.refilled() == refilled) {
       // It had no shards when it lost its disk, and has some now: the other folder lacks them.
-      if (world_.checker.Holds(node.name()) && coordinator.HasWhole(node.name())) {
+      if (nothing_lost && world_.checker.Holds(node.name()) && coordinator.HasWhole(node.name())) {
         return Found(node);
       }
       world_.Trace(absl::StrCat(node.name(), " finds its disk again"));

@@ -151,6 +151,8 @@ class Cluster {
   void CrashServer(ServerNode& node);
   bool MayLose(const ServerNode& node) const;
   void LoseDisk(ServerNode& node);
+  void LoseDiskAtRound(ServerNode& node, int64_t decisions, int tries);
+  int64_t Decisions() const;
   void Refill(ServerNode& node, int tries, size_t refilled);
   void AwaitCopies(ServerNode& node, int64_t dropped);
   void Found(ServerNode& node);

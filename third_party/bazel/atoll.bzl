@@ -1,4 +1,4 @@
-"""atoll_test(): a Catch2 test whose cases are counted one by one.
+"""atoll_test(): Catch2 tests, mostly one target a folder, whose cases are counted one by one.
 atoll_library(): a library whose sources are compiled several at a time.
 """
 
@@ -7,22 +7,6 @@ _TIMEOUTS = {"small": "moderate", "medium": "long", "large": "eternal"}
 
 # A test's own code is compiled for a short build; what it tests keeps the product's flags.
 TEST_COPTS = ["-Og"]
-
-def atoll_test(name, srcs, deps = [], size = "small", data = [], copts = [], **kwargs):
-    native.cc_test(
-        name = name,
-        srcs = srcs,
-        deps = deps + ["//tests/catch"],
-        size = size,
-        copts = copts + TEST_COPTS,
-        timeout = _TIMEOUTS[size],
-        # TSAN_OPTIONS in .bazelrc names the file by this path.
-        data = data + select({
-            "//third_party/bazel:tsan": ["//third_party:tsan.supp"],
-            "//conditions:default": [],
-        }),
-        **kwargs
-    )
 
 # Headers and templates are most of what it takes to compile a source of ours. A unit of several of a library's
 # sources parses them once.
@@ -59,5 +43,61 @@ def atoll_library(name, srcs, single = [], textual_hdrs = [], **kwargs):
             "//conditions:default": units,
         }),
         textual_hdrs = textual_hdrs + together,
+        **kwargs
+    )
+
+# The same for tests. Each source has a namespace of its own in place of its anonymous one: sources may use one name for
+# different helpers. What fixtures' headers of one target define outside of it must still differ.
+_TEST_SOURCES_A_UNIT = 8
+
+def _balanced(sources, most):
+    """`sources` in as few lists of at most `most` as there can be, of about one length."""
+    lists = (len(sources) + most - 1) // most
+    return [sources[i * len(sources) // lists:(i + 1) * len(sources) // lists] for i in range(lists)]
+
+def _test_unit_impl(ctx):
+    ctx.actions.run_shell(
+        inputs = ctx.files.srcs,
+        outputs = [ctx.outputs.out],
+        command = "\n".join([
+            "{ echo '#line 1 \"%s\"'; sed 's/^namespace {$/namespace %s {/' %s; } >> %s" %
+            (source.short_path, source.basename[:-len(".cc")], source.path, ctx.outputs.out.path)
+            for source in ctx.files.srcs
+        ]),
+        mnemonic = "TestUnit",
+    )
+
+_test_unit = rule(
+    implementation = _test_unit_impl,
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cc"]),
+        "out": attr.output(mandatory = True),
+    },
+)
+
+def atoll_test(name, srcs, deps = [], size = "small", data = [], copts = [], **kwargs):
+    sources = [source for source in srcs if source.endswith(".cc")]
+    units = sources
+    if len(sources) > 1:
+        units = []
+        for number, together in enumerate(_balanced(sources, _TEST_SOURCES_A_UNIT)):
+            unit = "%s_unit_%d_test" % (name[:-len("_test")], number)
+            _test_unit(name = unit, srcs = together, out = unit + ".cc")
+            units.append(unit + ".cc")
+    native.cc_test(
+        name = name,
+        srcs = [source for source in srcs if source not in sources] + select({
+            "//third_party/bazel:single_sources": sources,
+            "//conditions:default": units,
+        }),
+        deps = deps + ["//tests/catch"],
+        size = size,
+        copts = copts + TEST_COPTS,
+        timeout = _TIMEOUTS[size],
+        # TSAN_OPTIONS in .bazelrc names the file by this path.
+        data = data + select({
+            "//third_party/bazel:tsan": ["//third_party:tsan.supp"],
+            "//conditions:default": [],
+        }),
         **kwargs
     )

@@ -422,5 +422,7 @@ TEST_CASE("a pass over new tokens alone gives the logits of a pass over all of t
   REQUIRE(Generate(*with.runner, cache, tokens, {.count = 70, .temperature = 0})->size() == 70);
 }
 
+#undef FOR_EVERY_MODEL
+
 }  // namespace
 }  // namespace atl

@@ -641,5 +641,7 @@ TEST_CASE("weights from a seed have GPT-2's distribution") {
   }
 }
 
+#undef FOR_EVERY_MODEL
+
 }  // namespace
 }  // namespace atl

@@ -57,7 +57,9 @@ struct Describer {
     return absl::StrCat("FillShards ", m.job, " version ", m.version, ": ", m.shards.size());
   }
   std::string operator()(const ReceiveShards& m) const {
-    return absl::StrCat("ReceiveShards ", m.job, " version ", m.version, ": ", m.sources.size());
+    return absl::StrCat(
+        "ReceiveShards ", m.job, " version ", m.version, ": ", m.sources.size(),
+        m.fill_age == 0 ? "" : absl::StrCat(", of version ", m.version - m.fill_age));
   }
   std::string operator()(const ShardsReceived& m) const {
     return absl::StrCat("ShardsReceived ", m.job, " version ", m.version, ": ", m.shards.size());

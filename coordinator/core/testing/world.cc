@@ -344,6 +344,7 @@ void World::Deliver(const ToWorker& to) {
       worker.holds = false;
     }
   }
+  if (const auto* fill = std::get_if<FillShards>(&to.message)) worker.fill = *fill;
   if (const auto* grant = std::get_if<LeaseGrant>(&to.message)) {
     if (grant->request == worker.request && !grant->ranges.empty()) {
       worker.leases.insert(worker.leases.end(), grant->ranges.begin(), grant->ranges.end());
@@ -446,6 +447,15 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
       });
     }
     say(RoundApplied{commit->job, commit->version});
+  } else if (const auto* receive = std::get_if<ReceiveShards>(&message)) {
+    const auto is_fill = [](const ShardSource& source) { return source.fill; };
+    if (std::none_of(receive->sources.begin(), receive->sources.end(), is_fill)) return;
+    ServerJob& job = server.jobs[receive->job];
+    if (job.assignment.shards.empty()) {
+      job.version = receive->version;
+      job.newest = receive->newest;
+    }
+    if (job.version == receive->version) job.receiving = *receive;
   } else if (const auto* fences = std::get_if<FenceIslands>(&message)) {
     if (!server.jobs.contains(fences->job)) return;
     Generation& newest = server.jobs[fences->job].generation;
@@ -478,7 +488,7 @@ HeldJob World::Held(const JobId& id, const ServerJob& job) const {
 // Pseudo-gradients all point the same way; each layer has its share of the squared norm by
 // elements.
 Statistics World::Gram(const Server& server, const CollectStatistics& request) {
-  Statistics statistics{request.job, request.version, request.contributions, {}};
+  Statistics statistics{request.job, request.version, request.contributions, {}, request.shards};
   const ServerJob& job = server.jobs.at(request.job);
   const JobView view = Job(request.job);
   double total = 0;
@@ -486,6 +496,8 @@ Statistics World::Gram(const Server& server, const CollectStatistics& request) {
   std::map<int32_t, double> share;
   for (const OwnedShard& shard : job.assignment.shards) {
     if (!IsInTurn(request.version, shard.layer, view.spec.outer.fragments)) continue;
+    const auto& asked = request.shards;
+    if (!asked.empty() && std::count(asked.begin(), asked.end(), shard.shard) == 0) continue;
     const bool by_layer = HasStatisticsByLayer(request.contributions.size());
     share[by_layer ? shard.layer : 0] += static_cast<double>(shard.elements) / total;
   }

@@ -26,6 +26,8 @@
 //   worker a beats [measuring=TEXT]          a heartbeat: under a new order, it has stopped
 //   worker a pulls ps-0=BYTES_PER_S ps-1=...     so fast, by its heartbeats from now on
 //   worker a stands-still                    its heartbeats show no progress from now on
+//   worker a lags                            it keeps the version that it has, until it is ready
+//   worker a fills                           what it was ordered to, where a server expects it
 //   worker a steps-on                        but not from now on: its step takes long
 //   worker b follows                         a heartbeat: serves its leader under the ordered plan
 //   worker a sets-up                         a heartbeat: its island is set up for the ordered plan
@@ -119,6 +121,8 @@ class World {
     ClusterMark mark;
     std::vector<JobId> held;
     bool stands_still = false;
+    bool lags = false;
+    FillShards fill;  // the newest order
     int64_t inner_step = 0;
     Version base = kNoVersion;
     std::vector<SavedState> saved;
@@ -141,6 +145,7 @@ class World {
     Version version = kNoVersion;
     Version snapshot = kNoVersion;
     std::set<PushId> staged;
+    ReceiveShards receiving;  // the newest order that fills shards
   };
   struct Server {
     Incarnation incarnation = 0;
@@ -170,6 +175,7 @@ class World {
   void Push(const NodeId& name, Worker& worker, const Command& command);
   void Save(const NodeId& name, Worker& worker, const Command& command);
   void Stage(const NodeId& name, Worker& worker, int64_t shards);
+  void FillServers(const FillShards& order);
   void Heartbeat(const NodeId& name, Worker& worker);
   void Heartbeat(const NodeId& name, Server& server);
   void Submit(const Command& command);

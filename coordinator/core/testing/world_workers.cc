@@ -77,10 +77,13 @@ void World::DoWorker(const Command& command) {
     say(JobRefused{worker.asked, command.Text("reason")});
   } else if (verb == "ready") {
     worker.ready = worker.set_up = true;
+    worker.lags = false;
     worker.speed = command.Real("speed", worker.speed);
     Heartbeat(name, worker);
-  } else if (verb == "stands-still") {
-    worker.stands_still = true;
+  } else if (verb == "stands-still" || verb == "lags") {
+    (verb == "lags" ? worker.lags : worker.stands_still) = true;
+  } else if (verb == "fills") {
+    FillServers(worker.fill);
   } else if (verb == "steps-on") {
     worker.steps_on = true;
   } else if (verb == "pulls") {
@@ -175,6 +178,24 @@ void World::Stage(const NodeId& name, Worker& worker, int64_t shards) {
   }
 }
 
+void World::FillServers(const FillShards& order) {
+  std::map<NodeId, std::vector<ShardId>> filled;
+  for (const ShardPlacement& shard : order.shards) {
+    const ReceiveShards& receiving = servers_[shard.server].jobs[order.job].receiving;
+    const bool expected =
+        receiving.version - receiving.fill_age == order.version &&
+        std::any_of(receiving.sources.begin(), receiving.sources.end(),
+                    [&](const ShardSource& s) { return s.fill && s.shard.shard == shard.shard; });
+    if (expected) filled[shard.server].push_back(shard.shard);
+  }
+  for (const auto& [name, shards] : filled) {
+    const Server& server = servers_[name];
+    Step(
+        FromServer{name, server.incarnation,
+                   ShardsReceived{order.job, server.jobs.at(order.job).receiving.version, shards}});
+  }
+}
+
 void World::Heartbeat(const NodeId& name, Worker& worker) {
   WorkerHeartbeat beat;
   beat.measuring = worker.measuring;
@@ -188,7 +209,7 @@ void World::Heartbeat(const NodeId& name, Worker& worker) {
     progress.generation = worker.order.generation;
     progress.seen_sequence = worker.order.sequence;
     progress.saved = worker.saved;
-    if (!worker.stands_still) worker.base = worker.order.committed_version;
+    if (!worker.stands_still && !worker.lags) worker.base = worker.order.committed_version;
     progress.base_version = worker.base;
     progress.ready = worker.ready;
     progress.doing = worker.ready ? "training" : "getting ready";
