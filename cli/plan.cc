@@ -161,8 +161,8 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   if (flags.objective == "cost") task.request.spec.layout.objective = PlanObjective::kCost;
   if (flags.objective == "time") task.request.spec.layout.objective = PlanObjective::kTime;
   if (!flags.objective.empty()) task.job.objective.cheapest = flags.objective == "cost";
-  ATOLL_RETURN_IF_ERROR(plan::CheckNames(task.job.fixed, task.cluster));
-  ATOLL_RETURN_IF_ERROR(plan::Constrain(task.job.fixed, task.cluster));
+  ATOLL_RETURN_IF_ERROR(Annotate(plan::CheckNames(task.job.fixed, task.cluster), flags.job));
+  ATOLL_RETURN_IF_ERROR(Annotate(plan::Constrain(task.job.fixed, task.cluster), flags.job));
   ATOLL_RETURN_IF_ERROR(CheckPrices(task.request.spec, task.cluster));
   if (const auto extent = kExtents.find(flags.islands); extent != kExtents.end()) {
     task.extent = extent->second;

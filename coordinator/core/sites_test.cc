@@ -156,12 +156,13 @@ TEST_CASE("workers_that_the_layout_leaves_out_have_no_place_now_or_later_and_run
   CHECK(WorkersOf(w, "one-1") == std::set<NodeId>{"a"});
   w.Tell({"worker f attaches site=bern", "worker g attaches site=oslo", "worker g prepared"});
   CHECK(WorkersOf(w, "one-1") == std::set<NodeId>{"a", "g"});
-  w.Tell({"submit name=two min=2 pinned=rome", "submit name=three"});
+  w.Tell({"submit name=two min=2 pinned=rome"});
   // It waits for a second worker at rome, and later jobs do not wait for it.
   CHECK(w.Job("two-2").summary.state == JobState::kQueued);
   CHECK_THAT(w.Job("two-2").summary.waiting_for, Catch::Contains("1 are idle") &&
                                                      Catch::Contains("left out: ") &&
                                                      Catch::Contains("f: it is at site bern"));
+  w.Tell({"submit name=three"});
   CHECK(w.Job("three-3").summary.state == JobState::kPreparing);
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/bytes_text.h"
+#include "common/status.h"
 #include "coordinator/planner/planner.h"
 
 namespace atl::plan {
@@ -32,6 +33,39 @@ absl::Status Unknown(const char* key, const std::string& name, const char* what,
                                                  " of the cluster; there are: ", Listed(known)));
 }
 
+// Takes the memory that is kept back from every type, and the types that have no more with their
+// devices.
+absl::Status KeepBack(Constraints& fixed, Cluster& cluster) {
+  const int64_t kept = fixed.memory_reserve_bytes;
+  const auto has_more = [&](const Device& device) {
+    return cluster.types[device.type].memory_bytes > kept;
+  };
+  std::set<std::string> too_small;
+  int64_t most = 0;
+  for (const Device& device : cluster.devices) {
+    most = std::max(most, cluster.types[device.type].memory_bytes);
+    if (!has_more(device)) too_small.insert(device.id);
+  }
+  if (most <= kept) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no device is left: layout.memory_reserve_bytes = ", kept, " (",
+                     BytesText(kept), ") of each, and the largest has ", BytesText(most)));
+  }
+  if (!too_small.empty()) cluster = WithDevices(cluster, has_more);
+  std::vector<DeviceType> types;
+  std::vector<int> index;  // of a type, among those that are left
+  for (DeviceType& type : cluster.types) {
+    index.push_back(static_cast<int>(types.size()));
+    if (type.memory_bytes <= kept) continue;
+    type.memory_bytes -= kept;
+    types.push_back(std::move(type));
+  }
+  for (Device& device : cluster.devices) device.type = index[device.type];
+  cluster.types = std::move(types);
+  fixed.too_small = std::move(too_small);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status NothingLeft(const Constraints& fixed, size_t devices) {
@@ -46,31 +80,18 @@ absl::Status NothingLeft(const Constraints& fixed, size_t devices) {
                    devices == 1 ? " device" : " devices"));
 }
 
-absl::Status Constrain(const Constraints& fixed, Cluster& cluster) {
+absl::Status Constrain(Constraints& fixed, Cluster& cluster) {
+  Cluster allowed = cluster;
   if (!fixed.exclude.empty() || !fixed.sites.empty()) {
-    Cluster allowed =
-        WithDevices(cluster, [&](const Device& device) { return Allows(fixed, device); });
+    allowed = WithDevices(cluster, [&](const Device& device) { return Allows(fixed, device); });
     if (allowed.devices.empty()) return NothingLeft(fixed, cluster.devices.size());
-    cluster = std::move(allowed);
   }
-  if (const int64_t kept = fixed.memory_reserve_bytes; kept > 0) {
-    int64_t most = 0;
-    for (const Device& device : cluster.devices) {
-      most = std::max(most, cluster.types[device.type].memory_bytes);
-    }
-    if (most <= kept) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("no device is left: layout.memory_reserve_bytes = ", kept, " (",
-                       BytesText(kept), ") of each, and the largest has ", BytesText(most)));
-    }
-    for (DeviceType& type : cluster.types) type.memory_bytes -= kept;
-    const auto has_memory = [&](const Device& device) {
-      return cluster.types[device.type].memory_bytes > 0;
-    };
-    if (!std::all_of(cluster.devices.begin(), cluster.devices.end(), has_memory)) {
-      cluster = WithDevices(cluster, has_memory);
-    }
+  if (fixed.memory_reserve_bytes > 0) ATOLL_RETURN_IF_ERROR(KeepBack(fixed, allowed));
+  if (std::all_of(cluster.devices.begin(), cluster.devices.end(),
+                  [&](const Device& device) { return fixed.sites.contains(device.site); })) {
+    fixed.sites.clear();
   }
+  cluster = std::move(allowed);
   for (const auto& [sites, bytes] : fixed.bytes_per_day) {
     const auto [limit, added] = cluster.bytes_per_day.try_emplace(sites, bytes);
     if (!added) limit->second = std::min(limit->second, bytes);
@@ -111,6 +132,9 @@ std::string ConstraintsText(const Constraints& fixed) {
   if (fixed.memory_reserve_bytes > 0) {
     parts.push_back(absl::StrCat("with ", BytesText(fixed.memory_reserve_bytes),
                                  " of each device kept back (layout.memory_reserve_bytes)"));
+  }
+  if (!fixed.too_small.empty()) {
+    parts.push_back(absl::StrCat("which leaves out ", Listed(fixed.too_small)));
   }
   return absl::StrJoin(parts, ", ");
 }

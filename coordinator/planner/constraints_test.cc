@@ -28,6 +28,8 @@ Cluster TwoSites(double wan_bytes_per_s = 10e9) {
   return cluster;
 }
 
+absl::Status Constrained(Constraints fixed, Cluster& cluster) { return Constrain(fixed, cluster); }
+
 std::set<std::string> IdsOf(const Cluster& cluster) {
   std::set<std::string> ids;
   for (const Device& device : cluster.devices) ids.insert(device.id);
@@ -55,11 +57,14 @@ struct Case {
 
 TEST_CASE("excluded_nodes_and_devices_and_other_sites_are_no_part_of_the_cluster") {
   Cluster cluster = TwoSites();
-  REQUIRE(Constrain({.exclude = {"a0", "b1/1"}}, cluster).ok());
+  REQUIRE(Constrained({.exclude = {"a0", "b1/1"}}, cluster).ok());
   CHECK(IdsOf(cluster) == std::set<std::string>{"a1/0", "a1/1", "b0/0", "b0/1", "b1/0"});
-  REQUIRE(Constrain({.sites = {"b"}}, cluster).ok());
+  REQUIRE(Constrained({.sites = {"b"}}, cluster).ok());
   CHECK(IdsOf(cluster) == std::set<std::string>{"b0/0", "b0/1", "b1/0"});
-  const absl::Status none = Constrain({.exclude = {"b0", "b1"}, .sites = {"b"}}, cluster);
+  Constraints all_sites{.sites = {"b"}};
+  REQUIRE(Constrain(all_sites, cluster).ok());
+  CHECK(ConstraintsText(all_sites).empty());  // it decides nothing
+  const absl::Status none = Constrained({.exclude = {"b0", "b1"}, .sites = {"b"}}, cluster);
   CHECK(absl::IsFailedPrecondition(none));
   CHECK_THAT(std::string(none.message()),
              Catch::Contains("layout.exclude") && Catch::Contains("layout.sites"));
@@ -79,16 +84,27 @@ TEST_CASE("names_that_the_cluster_does_not_have_are_refused_with_their_key") {
   refused({.bytes_per_day = {{{"a", "rome"}, 1}}}, "layout.link_limits");
 }
 
-TEST_CASE("memory_kept_back_is_nobodys_and_devices_without_more_take_no_part") {
+TEST_CASE("memory_kept_back_is_not_planned_with_and_devices_without_more_take_no_part") {
   Cluster cluster = TwoSites();
   cluster.types.push_back(cluster.types[0]);
   cluster.types[0].memory_bytes = 40 * kGiB;
   cluster.types[1].memory_bytes = 10 * kGiB;
   cluster.devices[0].type = 1;
-  REQUIRE(Constrain({.memory_reserve_bytes = 10 * kGiB}, cluster).ok());
+  REQUIRE(Constrained({.memory_reserve_bytes = 10 * kGiB}, cluster).ok());
   CHECK(cluster.devices.size() == 7);
   CHECK(cluster.types[0].memory_bytes == 30 * kGiB);
-  CHECK(absl::IsFailedPrecondition(Constrain({.memory_reserve_bytes = 30 * kGiB}, cluster)));
+  CHECK(absl::IsFailedPrecondition(Constrained({.memory_reserve_bytes = 30 * kGiB}, cluster)));
+
+  // Of two types one has no more than is kept back.
+  Case mixed;
+  mixed.cluster.types.insert(mixed.cluster.types.begin(), mixed.cluster.types[0]);
+  mixed.cluster.types[0].memory_bytes = 10 * kGiB;
+  for (size_t d = 1; d < mixed.cluster.devices.size(); ++d) mixed.cluster.devices[d].type = 1;
+  mixed.job.fixed.memory_reserve_bytes = 10 * kGiB;
+  REQUIRE(Constrain(mixed.job.fixed, mixed.cluster).ok());
+  CHECK(mixed.job.fixed.too_small == std::set<std::string>{"a0/0"});
+  CHECK(mixed.cluster.types.size() == 1);
+  CHECK_THAT(mixed.Best().reason, Catch::Contains("leaves out a0/0"));
 
   Case c;
   c.job.fixed.memory_reserve_bytes = 76 * kGiB;  // of 80, for 355 M parameters
@@ -101,7 +117,7 @@ TEST_CASE("memory_kept_back_is_nobodys_and_devices_without_more_take_no_part") {
 TEST_CASE("of_a_link_in_the_cluster_and_in_the_job_the_lower_limit_holds") {
   Cluster cluster = TwoSites();
   cluster.bytes_per_day = {{{"a", "b"}, 100}};
-  REQUIRE(Constrain({.bytes_per_day = {{{"a", "b"}, 200}, {{"b", "a"}, 50}}}, cluster).ok());
+  REQUIRE(Constrained({.bytes_per_day = {{{"a", "b"}, 200}, {{"b", "a"}, 50}}}, cluster).ok());
   CHECK(cluster.bytes_per_day.at({"a", "b"}) == 100);
   CHECK(cluster.bytes_per_day.at({"b", "a"}) == 50);
 }
@@ -146,10 +162,11 @@ TEST_CASE("plans_keep_to_what_a_link_may_carry_in_a_day") {
   const Plan limited = c.Best();
   CHECK(CheckTraffic(c.cluster, c.costs, c.job, limited.layout, limited.outcome.step_s).ok());
   CHECK(limited.outcome.step_s > free.outcome.step_s);
+  CHECK(free.reason.find("bytes_per_day") == std::string::npos);
+  CHECK_THAT(limited.reason, Catch::Contains("bytes_per_day"));
 
   // A model that needs both sites.
   c.cluster.types[0].memory_bytes = 2 * kGiB;
-  const Plan both = c.Found().ok() ? c.Best() : free;
   c.cluster.bytes_per_day[{"a", "b"}] = 1;
   c.job.fixed.stages = 8;
   c.job.fixed.replicas = 1;

@@ -38,9 +38,10 @@ struct Constraints {
   int replicas = 0;      // 0: any number
   std::string schedule;  // a family of the simulator; empty: any
 
-  std::set<std::string> exclude = {};  // nodes, and devices by their ids
-  std::set<std::string> sites = {};    // all others take no part; empty: all take part
-  int64_t memory_reserve_bytes = 0;    // of each device, kept back
+  std::set<std::string> exclude = {};    // nodes, and devices by their ids
+  std::set<std::string> sites = {};      // all others take no part; empty: all take part
+  int64_t memory_reserve_bytes = 0;      // of each device, kept back
+  std::set<std::string> too_small = {};  // for reasons: devices that have no more (constraints.h)
   // From site to site: what may be sent in a day (traffic.h).
   std::map<std::pair<std::string, std::string>, double> bytes_per_day = {};
 

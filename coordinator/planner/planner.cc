@@ -556,7 +556,7 @@ absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const 
   Contest contest(cluster, costs, job, options, plan);
   Compete(candidates, options, contest, plan);
   if (!contest.any()) {
-    over_limit.Update(contest.over_limit());
+    if (!contest.over_limit().ok()) return NoLayout(contest.over_limit());
     if (!over_limit.ok()) return NoLayout(over_limit);
     if (job.fixed.any()) return Annotate(contest.why_not(), "no layout fits");
     return ExplainNoFit(cluster, costs, job, contest.why_not());
@@ -568,6 +568,11 @@ absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const 
   contest.Finish();
   plan.reason = Reason(plan, absl::StrFormat("%d layouts compared by the cost model, %d simulated",
                                              plan.candidates, plan.simulated));
+  over_limit.Update(contest.over_limit());
+  if (!over_limit.ok()) {
+    absl::StrAppend(&plan.reason, "; layouts over a link's limit are left out: with one of them ",
+                    over_limit.message());
+  }
   return plan;
 }
 
