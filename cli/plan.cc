@@ -240,7 +240,11 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
   const plan::Costs costs = CostsOf(task);
   const auto start = Clock::now();
-  ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanTask(flags, task, costs, task.extent));
+  const absl::StatusOr<ScopePlans> found = PlanTask(flags, task, costs, task.extent);
+  if (!found.ok()) {
+    return flags.job.empty() ? found.status() : Annotate(found.status(), flags.job);
+  }
+  const ScopePlans& plans = *found;
   const plan::IslandChoice& choice = plans.choice;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const TrainingRate rate{1 / choice.samples_per_s(), choice.price_per_sample()};

@@ -117,7 +117,9 @@ absl::Status CheckLimits(const Cluster& cluster, const SiteBytes& per_day) {
     worst = sent->second / limit;
     kept = absl::FailedPreconditionError(absl::StrCat(Text(sent->second), " a day would go from ",
                                                       sites.first, " to ", sites.second, ", of ",
-                                                      Text(limit), " allowed (bytes_per_day)"));
+                                                      Text(limit),
+                                                      " allowed (bytes_per_day of "
+                                                      "layout.link_limits or of the cluster)"));
   }
   return kept;
 }
