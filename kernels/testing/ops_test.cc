@@ -86,15 +86,20 @@ bool TooLarge(const OpCase& op_case, const BackendUnderTest& entry) {
   return op_case.forward_flops > 4e6 && entry.name.rfind("cuda", 0) != 0;
 }
 
-// Whether $ATOLL_EXCEPT_OPS names it: beginnings of cases' names, with commas (for tools that fail
-// on libraries' kernels).
-bool LeftOut(const OpCase& op_case) {
-  const char* except = std::getenv("ATOLL_EXCEPT_OPS");
-  if (except == nullptr) return false;
-  for (const absl::string_view begin : absl::StrSplit(except, ',')) {
+bool NamedBy(const char* variable, const OpCase& op_case) {
+  for (const absl::string_view begin : absl::StrSplit(variable, ',')) {
     if (absl::StartsWith(op_case.name, begin)) return true;
   }
   return false;
+}
+
+// Beginnings of cases' names, with commas: $ATOLL_EXCEPT_OPS for tools that fail on libraries'
+// kernels, $ATOLL_ONLY_OPS for tools that take long.
+bool LeftOut(const OpCase& op_case) {
+  const char* except = std::getenv("ATOLL_EXCEPT_OPS");
+  const char* only = std::getenv("ATOLL_ONLY_OPS");
+  return (except != nullptr && NamedBy(except, op_case)) ||
+         (only != nullptr && !NamedBy(only, op_case));
 }
 
 TEST_CASE("every backend computes what the reference computes") {

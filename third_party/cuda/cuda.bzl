@@ -29,7 +29,8 @@ def _compile(ctx, src, headers, include_args):
         args.add("-gencode=arch=compute_%s,code=sm_%s" % (arch, arch))
     args.add_all(ctx.attr.copts)
     ctx.actions.run_shell(
-        command = 'log=$1; shift; "$@" 2>"$log"; code=$?; ' +
+        # A sandbox has its own process ids and the machine's /tmp: nvcc's files, named after its id, would be shared.
+        command = 'log=$1; shift; export TMPDIR=$(mktemp -d); "$@" 2>"$log"; code=$?; rm -rf "$TMPDIR"; ' +
                   'grep -Ev "^ptxas info|bytes stack frame" "$log" >&2; exit $code',
         tools = [ctx.executable._nvcc],
         arguments = [args, include_args] + ["-c", src.path, "-o", obj.path],

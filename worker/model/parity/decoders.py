@@ -52,7 +52,8 @@ CONFIGS = {
                "sliding_window": 5, "query_pre_attn_scalar": 12, "attn_logit_softcapping": 2.0,
                "final_logit_softcapping": 1.5},
     "phi3": {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", **SILU,
-             "sliding_window": 12, "original_max_position_embeddings": 64},
+             "sliding_window": 12, "original_max_position_embeddings": 64,
+             "pad_token_id": None},  # transformers' default is beyond so small a vocabulary
 }
 
 
