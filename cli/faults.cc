@@ -143,7 +143,7 @@ sim::RoundsProblem ProblemOf(const plan::Cluster& cluster, const plan::Costs& co
                              int64_t tokens_per_sample, const FaultFlags& flags) {
   sim::RoundsProblem problem;
   const double bytes =
-      static_cast<double>(costs.model().parameters()) * options.bytes_per_parameter;
+      static_cast<double>(costs.model().parameters()) * options.bytes_per_parameter();
   const auto link = [&](const std::string& from, const std::string& to) {
     const plan::Wire& wire = cluster.WireBetweenSites(from, to);
     problem.network.links.push_back(

@@ -153,6 +153,31 @@ TEST_CASE("a layout has recomputed blocks and each device's part of a layer") {
                   "cannot be cut so") == 0);
 }
 
+TEST_CASE("a_layout_lists_names_that_take_no_part_and_limits_of_links") {
+  const auto with = [](const std::string& line) {
+    return std::string(kGood) + "\n[layout]\n" + line + "\n";
+  };
+  const auto spec = ParseJob(
+      with("exclude = [\"w3\", \"w4/1\"]\nsites = [\"paris\", \"rome\"]\nmemory_reserve_bytes = 5\n"
+           "link_limits = [{ from = \"paris\", to = \"rome\", bytes_per_day = 1e11 }]"),
+      "/jobs/job.toml");
+  REQUIRE(spec.status().message() == "");
+  CHECK(spec->layout.exclude == std::vector<std::string>{"w3", "w4/1"});
+  CHECK(spec->layout.sites == std::vector<std::string>{"paris", "rome"});
+  CHECK(spec->layout.memory_reserve_bytes == 5);
+  CHECK(spec->layout.link_limits == std::vector<LinkLimit>{{"paris", "rome", 1e11}});
+  const auto empty = ParseJob(with("exclude = []\nsites = []\nlink_limits = []"), "/jobs/job.toml");
+  REQUIRE(empty.status().message() == "");
+  CHECK(empty->layout == ParseJob(kGood, "/jobs/job.toml")->layout);
+  for (const char* wrong : {"sites = \"paris\"", "sites = [3]", "sites = [\"paris\", 3]"}) {
+    CHECK(Complaint(with(wrong)) ==
+          "/jobs/job.toml:20: layout.sites: must be a list of texts, such as [\"a\", \"b\"]");
+  }
+  CHECK(
+      Complaint(with("exclude = [\"w\", \"w\"]")).find("/jobs/job.toml:20: layout.exclude names") ==
+      0);
+}
+
 TEST_CASE(
     "validation sets, sources and sites are lists of tables, their paths beside the job file") {
   const auto with = [](const std::string& data) {

@@ -21,6 +21,7 @@
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/profile_file.h"
 #include "coordinator/plan_io/render.h"
+#include "coordinator/planner/constraints.h"
 #include "coordinator/planning/island_scope.h"
 #include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"
@@ -160,6 +161,8 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   if (flags.objective == "cost") task.request.spec.layout.objective = PlanObjective::kCost;
   if (flags.objective == "time") task.request.spec.layout.objective = PlanObjective::kTime;
   if (!flags.objective.empty()) task.job.objective.cheapest = flags.objective == "cost";
+  ATOLL_RETURN_IF_ERROR(Annotate(plan::CheckNames(task.job.fixed, task.cluster), flags.job));
+  ATOLL_RETURN_IF_ERROR(Annotate(plan::Constrain(task.job.fixed, task.cluster), flags.job));
   ATOLL_RETURN_IF_ERROR(CheckPrices(task.request.spec, task.cluster));
   if (const auto extent = kExtents.find(flags.islands); extent != kExtents.end()) {
     task.extent = extent->second;
@@ -237,7 +240,11 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
   const plan::Costs costs = CostsOf(task);
   const auto start = Clock::now();
-  ATOLL_ASSIGN_OR_RETURN(const ScopePlans plans, PlanTask(flags, task, costs, task.extent));
+  const absl::StatusOr<ScopePlans> found = PlanTask(flags, task, costs, task.extent);
+  if (!found.ok()) {
+    return flags.job.empty() ? found.status() : Annotate(found.status(), flags.job);
+  }
+  const ScopePlans& plans = *found;
   const plan::IslandChoice& choice = plans.choice;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const TrainingRate rate{1 / choice.samples_per_s(), choice.price_per_sample()};

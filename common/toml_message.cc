@@ -65,7 +65,7 @@ class Reader {
     if (field.is_repeated()) {
       return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE
                  ? AddTables(node, where, field, message)
-                 : SetIntegers(node, where, field, message);
+                 : SetValues(node, where, field, message);
     }
     const auto& reflection = *message->GetReflection();
     const auto wrong = [&](const char* expected) {
@@ -137,15 +137,24 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // Of the lists of numbers there are only those of whole ones.
-  absl::Status SetIntegers(const toml::node& node, const std::string& where,
-                           const FieldDescriptor& field, Message* message) {
+  // Of lists of values there are only those of whole numbers and of text.
+  absl::Status SetValues(const toml::node& node, const std::string& where,
+                         const FieldDescriptor& field, Message* message) {
+    const auto& reflection = *message->GetReflection();
     const toml::array* list = node.as_array();
-    if (list == nullptr || !(list->empty() || list->is_homogeneous<int64_t>())) {
-      return Error(node.source(), where, "must be a list of whole numbers, such as [2, 1]");
+    const bool texts = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+    if (list == nullptr || !(list->empty() || (texts ? list->is_homogeneous<std::string>()
+                                                     : list->is_homogeneous<int64_t>()))) {
+      return Error(node.source(), where,
+                   texts ? "must be a list of texts, such as [\"a\", \"b\"]"
+                         : "must be a list of whole numbers, such as [2, 1]");
     }
-    for (const toml::node& number : *list) {
-      message->GetReflection()->AddInt64(message, &field, number.as_integer()->get());
+    for (const toml::node& value : *list) {
+      if (texts) {
+        reflection.AddString(message, &field, value.as_string()->get());
+      } else {
+        reflection.AddInt64(message, &field, value.as_integer()->get());
+      }
     }
     return absl::OkStatus();
   }

@@ -546,11 +546,13 @@ class ClientService::Impl {
     *wire.mutable_facts() = request.facts();
     ATOLL_ASSIGN_OR_RETURN(JobCharter charter, Decode(&wire));
     ask.facts = std::move(charter.facts);
-    ask.workers = loop_->core().IdleWorkers();
+    ask.workers = loop_->core().IdleWorkers(ask.spec.layout);
     if (ask.workers.empty()) {
+      const bool leaves_out = !ask.spec.layout.exclude.empty() || !ask.spec.layout.sites.empty();
       return absl::FailedPreconditionError(
-          "no idle worker is attached: a job that is submitted now would wait for one (atoll "
-          "status)");
+          absl::StrCat("no idle worker is attached",
+                       leaves_out ? " that layout.exclude and layout.sites do not leave out" : "",
+                       ": a job that is submitted now would wait for one (atoll status)"));
     }
     loop_->previews().Ask(now, loop_->measurements(), ask, limit, std::move(on_done));
     return absl::OkStatus();

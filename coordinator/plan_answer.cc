@@ -30,6 +30,8 @@ PlanRequest RequestOf(const MakePlan& ask) {
   request.islands = ask.islands;
   request.members = MembersOf(ask.workers);
   request.ran = ask.ran;
+  request.servers = ask.servers;
+  request.islands_at_site = ask.islands_at_site;
   return request;
 }
 

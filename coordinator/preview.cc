@@ -1,6 +1,7 @@
 #include "coordinator/preview.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -132,8 +133,11 @@ absl::StatusOr<Preview> Previews::Answer(Item& item, const std::function<bool()>
       const auto id = static_cast<IslandId>(item.islands.size());
       item.islands.push_back({id, Only(all, seats), std::nullopt});
     }
+    std::map<std::string, int> led;  // by site
+    for (const Island& island : item.islands) ++led[island.request.members[0].site];
     for (Island& island : item.islands) {
       island.request.islands = static_cast<int>(item.islands.size());
+      island.request.islands_at_site = led[island.request.members[0].site];
     }
   }
   for (Island& island : item.islands) {

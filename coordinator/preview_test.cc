@@ -4,9 +4,12 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <future>
+#include <map>
 #include <memory>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
@@ -52,6 +55,12 @@ MakePlan Generated(Rng& rng) {
   if (rng.Chance(0.3)) layout.objective = PlanObjective::kCost;
   if (rng.Chance(0.2)) layout.deadline_hours = 1;
   if (rng.Chance(0.3)) layout.recompute = Recompute::kNone;
+  if (rng.Chance(0.3)) layout.exclude = {"w1/1", "w3", "not-here"};
+  if (rng.Chance(0.3)) layout.memory_reserve_bytes = int64_t{1} << 29;
+  if (rng.Chance(0.3)) {
+    layout.link_limits = {{"near", "far", rng.Chance(0.5) ? 1e9 : 1e15}, {"far", "near", 1e15}};
+    ask.servers = {{rng.Chance(0.5) ? "near" : "far", 1}};
+  }
   OuterSpec& outer = ask.spec.outer;
   if (rng.Chance(0.5)) outer.push_encoding = Encoding::kInt4;
   if (rng.Chance(0.5)) outer.pull_encoding = Encoding::kInt8;
@@ -203,6 +212,51 @@ TEST_CASE("50 generated jobs and clusters: the preview is the plan that the isla
   CHECK(plans >= 40);
 }
 
+TEST_CASE("each_constraint_holds_in_the_preview_and_in_the_plan_that_the_island_is_given") {
+  Rng rng(1);
+  MakePlan ask = Generated(rng);
+  while (ask.workers.size() != 4 || ask.workers[1].devices.size() != 2) ask = Generated(rng);
+  ask.spec.layout = {.island = IslandScope::kAll};
+  ask.spec.outer.overlap = Overlap::kCarry;
+  ask.workers[0].site = ask.workers[1].site = "near";
+  ask.workers[2].site = ask.workers[3].site = "far";
+  const auto made = [&](auto change, const std::map<std::string, double>& servers = {}) {
+    MakePlan own = ask;
+    change(own.spec.layout);
+    own.servers = servers;
+    Live live(1, own);
+    const PlanMade plan = live.Plan(own);
+    CheckSame(PreviewOf(live.planner(), own).made, plan);
+    return plan;
+  };
+  const auto devices_of = [](const PlanMade& plan) {
+    REQUIRE(plan.plan.ok());
+    std::set<std::string> devices;
+    for (const PlanProgram& program : plan.plan->programs) devices.insert(program.device);
+    return devices;
+  };
+  const auto excluded = devices_of(made([](LayoutSpec& l) { l.exclude = {"w2/1", "w3", "w9"}; }));
+  CHECK(excluded.count("w2/1") + excluded.count("w3/0") + excluded.count("w3/1") == 0);
+  for (const std::string& device : devices_of(made([](LayoutSpec& l) { l.sites = {"near"}; }))) {
+    CHECK((device.rfind("w1/", 0) == 0 || device.rfind("w2/", 0) == 0));
+  }
+  CHECK(absl::IsFailedPrecondition(
+      made([](LayoutSpec& l) { l.memory_reserve_bytes = int64_t{1} << 30; }).plan.status()));
+  const auto limit = [](double bytes) {
+    return [bytes](LayoutSpec& l) {
+      l.link_limits = {{"near", "far", bytes}, {"far", "near", bytes}};
+    };
+  };
+  std::set<std::string> sites;
+  for (const std::string& device : devices_of(made(limit(1)))) {
+    sites.insert(device < "w3" ? "near" : "far");
+  }
+  CHECK(sites == std::set<std::string>{"near"});  // where the leader is
+  CHECK(made(limit(1), {{"near", 1}}).plan.ok());
+  CHECK(absl::IsFailedPrecondition(made(limit(1), {{"far", 1}}).plan.status()));
+  CHECK(made(limit(1e18), {{"far", 1}}).plan.ok());
+}
+
 TEST_CASE("jobs_that_are_not_submitted_get_the_islands_and_plans_that_running_ones_get") {
   int plans = 0, islands = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
@@ -228,6 +282,11 @@ TEST_CASE("jobs_that_are_not_submitted_get_the_islands_and_plans_that_running_on
       MakePlan island = all;
       island.spec = ask.spec;
       island.islands = static_cast<int>(seats.size());
+      island.servers.clear();  // it has none yet
+      island.islands_at_site =
+          static_cast<int>(std::count_if(seats.begin(), seats.end(), [&](const auto& other) {
+            return workers[other[0]].site == workers[seats[i][0]].site;
+          }));
       island.workers.clear();
       for (const size_t w : seats[i]) island.workers.push_back(all.workers[w]);
       // Of its own planner: none is taken over from a like island.
@@ -255,7 +314,7 @@ TEST_CASE("the core requests a preview with the planner's request") {
   PlanMade made{job, 0, 0};
   made.plan = *asks[0].current;
   CHECK(world.core().WhyPlanIsKept(made) == "the same layout is still the best");
-  CHECK(world.core().IdleWorkers().empty());
+  CHECK(world.core().IdleWorkers({}).empty());
 }
 
 TEST_CASE("a job that is not submitted gets islands of idle workers, as its layout says") {

@@ -6,7 +6,9 @@
 #include <limits>
 #include <numeric>
 #include <set>
+#include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -289,6 +291,7 @@ constexpr absl::string_view kScheduleNames[] = {
     "zb-v",  "v-half", "v-min",       "jeeves", "jeeves-search", "compact-zb", "best"};
 
 constexpr size_t kPlanBytesMax = 1 << 20;
+constexpr size_t kNameBytesMax = 256;  // of a worker, device or site
 
 // What a plan says is not said again.
 absl::Status ValidatePlan(const LayoutSpec& l) {
@@ -304,6 +307,71 @@ absl::Status ValidatePlan(const LayoutSpec& l) {
     if (value == 0) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(name, " stands beside layout.plan, which says it: leave one of them out"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateNames(absl::string_view field, const std::vector<std::string>& names,
+                           int most) {
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange(absl::StrCat("the number of ", field), std::ssize(names), 0, most));
+  std::set<std::string> seen;
+  for (const std::string& name : names) {
+    const bool plain = std::none_of(name.begin(), name.end(),
+                                    [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+    if (name.empty() || name.size() > kNameBytesMax || !plain) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, " has a name that is empty, longer than ", kNameBytesMax,
+                       " bytes or not plain text: \"", absl::CHexEscape(name.substr(0, 40)), "\""));
+    }
+    if (!seen.insert(name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, " names \"", name, "\" twice: leave one of them out"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateLinkLimits(const LayoutSpec& l) {
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("the number of layout.link_limits", std::ssize(l.link_limits), 0, kLinkLimitsMax));
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const LinkLimit& limit : l.link_limits) {
+    ATOLL_RETURN_IF_ERROR(Required("layout.link_limits.from", limit.from));
+    ATOLL_RETURN_IF_ERROR(Required("layout.link_limits.to", limit.to));
+    ATOLL_RETURN_IF_ERROR(ValidateNames("layout.link_limits.from", {limit.from}, kLayoutSitesMax));
+    ATOLL_RETURN_IF_ERROR(ValidateNames("layout.link_limits.to", {limit.to}, kLayoutSitesMax));
+    if (limit.from == limit.to) {
+      return absl::InvalidArgumentError(absl::StrCat("layout.link_limits.to = \"", limit.to,
+                                                     "\": must be another site than from"));
+    }
+    if (!(limit.bytes_per_day > 0) || !std::isfinite(limit.bytes_per_day)) {
+      return Bad("layout.link_limits.bytes_per_day", limit.bytes_per_day, "above 0");
+    }
+    if (!seen.insert({limit.from, limit.to}).second) {
+      return absl::InvalidArgumentError(absl::StrCat("layout.link_limits.from = \"", limit.from,
+                                                     "\", to = \"", limit.to,
+                                                     "\": is given twice; leave one of them out"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateParticipation(const JobSpec& spec) {
+  const LayoutSpec& l = spec.layout;
+  ATOLL_RETURN_IF_ERROR(ValidateNames("layout.exclude", l.exclude, kExcludedMax));
+  ATOLL_RETURN_IF_ERROR(ValidateNames("layout.sites", l.sites, kLayoutSitesMax));
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("layout.memory_reserve_bytes", l.memory_reserve_bytes, 0, kMany));
+  ATOLL_RETURN_IF_ERROR(ValidateLinkLimits(l));
+  const std::vector<SiteData>& data = spec.data.sites;
+  for (const std::string& site : l.sites) {
+    if (data.empty() ||
+        std::any_of(data.begin(), data.end(), [&](const SiteData& d) { return d.site == site; })) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.sites names \"", site, "\", and data.sites has no data for it: add its data"));
   }
   return absl::OkStatus();
 }
@@ -361,6 +429,7 @@ absl::Status ValidateLayout(const JobSpec& spec) {
   }
   ATOLL_RETURN_IF_ERROR(ValidateShares(spec));
   ATOLL_RETURN_IF_ERROR(ValidatePlan(l));
+  ATOLL_RETURN_IF_ERROR(ValidateParticipation(spec));
   ATOLL_RETURN_IF_ERROR(InRange("layout.deadline_hours", l.deadline_hours, 0, 1e6));
   ATOLL_RETURN_IF_ERROR(InRange("layout.budget", l.budget, 0, 1e15));
   const bool known = l.schedule.empty() || std::count(std::begin(kScheduleNames),
@@ -384,6 +453,29 @@ absl::Status ValidateRemote(const std::string& remote) {
 }
 
 }  // namespace
+
+std::string WhyNoPart(const LayoutSpec& layout, const std::string& worker, const std::string& site,
+                      size_t devices) {
+  const auto excludes = [&](const std::string& name) {
+    return std::find(layout.exclude.begin(), layout.exclude.end(), name) != layout.exclude.end();
+  };
+  if (excludes(worker)) return "layout.exclude names it";
+  size_t left = devices;
+  for (size_t i = 0; i < devices && !layout.exclude.empty(); ++i) {
+    left -= excludes(absl::StrCat(worker, "/", i)) ? 1 : 0;
+  }
+  if (devices > 0 && left == 0) return "layout.exclude names all of its devices";
+  const std::vector<std::string>& sites = layout.sites;
+  if (sites.empty() || std::find(sites.begin(), sites.end(), site) != sites.end()) return "";
+  return absl::StrCat(site.empty() ? "its site is not known (start it with --site)"
+                                   : absl::StrCat("it is at site ", site),
+                      ", and layout.sites are ", absl::StrJoin(sites, ", "));
+}
+
+int64_t BytesForJob(const LayoutSpec& layout, int64_t memory_bytes) {
+  if (memory_bytes == 0 || layout.memory_reserve_bytes == 0) return memory_bytes;
+  return std::max<int64_t>(1, memory_bytes - layout.memory_reserve_bytes);
+}
 
 absl::Status CheckTensorShares(const std::vector<int64_t>& shares, int64_t heads) {
   const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});

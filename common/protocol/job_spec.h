@@ -211,6 +211,19 @@ enum class PlanObjective { kTime, kCost };
 // How devices are mapped to the stages of a pipeline (coordinator/planner/layout.h, Search).
 enum class PlanSearch { kLocal, kBranchAndBound };
 
+// What a job may send from one site to another in a day.
+struct LinkLimit {
+  std::string from;
+  std::string to;
+  double bytes_per_day = 0;
+
+  bool operator==(const LinkLimit&) const = default;
+};
+
+inline constexpr int kExcludedMax = 1024;     // workers and devices
+inline constexpr int kLayoutSitesMax = 256;   // of layout.sites
+inline constexpr int kLinkLimitsMax = 65536;  // all pairs of as many sites
+
 // How an island lies on its devices. 0 and empty: the planner decides.
 struct LayoutSpec {
   IslandScope island = IslandScope::kWorker;
@@ -237,6 +250,11 @@ struct LayoutSpec {
   double deadline_hours = 0;
   double budget = 0;
   PlanSearch search = PlanSearch::kBranchAndBound;
+  // What takes no part: workers, and single devices of theirs ("worker-4/1").
+  std::vector<std::string> exclude = {};
+  std::vector<std::string> sites = {};  // only their workers take part; empty: those of all
+  int64_t memory_reserve_bytes = 0;     // of each device, that the job leaves free
+  std::vector<LinkLimit> link_limits = {};
 
   bool operator==(const LayoutSpec&) const = default;
 };
@@ -263,6 +281,13 @@ struct JobSpec {
 
   bool operator==(const JobSpec&) const = default;
 };
+
+// Why a worker with so many devices takes no part in the job: layout.exclude names it or all of its
+// devices, or layout.sites does not name its site. Empty: it may take part.
+std::string WhyNoPart(const LayoutSpec& layout, const std::string& worker, const std::string& site,
+                      size_t devices);
+// What a job may use of a device's memory, at least 1 of what is known.
+int64_t BytesForJob(const LayoutSpec& layout, int64_t memory_bytes);
 
 // Whether so many heads can be cut by shares into whole ones, at least one each. The error names
 // the field. REQUIRES: shares of 1 or more.

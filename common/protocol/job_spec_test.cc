@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <functional>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 
@@ -124,6 +125,62 @@ TEST_CASE("a layout that no model or batch allows is refused by its field") {
   JobSpec spec = GoodSpec();
   spec.layout = {IslandScope::kSite, 4, 2, 2, 1, "compact-zb", Recompute::kAll, 4, {}};
   REQUIRE(Validate(spec).ok());
+}
+
+TEST_CASE("what a layout leaves out and limits is refused by its field where it cannot be") {
+  REQUIRE(MessageAfter([](JobSpec& s) {
+            s.layout.exclude = {"worker-3", "worker-4/1"};
+            s.layout.sites = {"paris"};
+            s.layout.memory_reserve_bytes = 1 << 30;
+            s.layout.link_limits = {{"paris", "rome", 1e9}, {"rome", "paris", 1e9}};
+          }).empty());
+  const auto refused = [](auto change, const char* field) {
+    const std::string message = MessageAfter(change);
+    INFO(message);
+    CHECK(message.find(field) == 0);
+  };
+  refused([](JobSpec& s) { s.layout.exclude = {"w", "w"}; }, "layout.exclude names \"w\" twice");
+  refused([](JobSpec& s) { s.layout.exclude = {""}; }, "layout.exclude has a name");
+  refused([](JobSpec& s) { s.layout.sites = {"a\nb"}; }, "layout.sites has a name");
+  refused([](JobSpec& s) { s.layout.exclude.resize(kExcludedMax + 1); },
+          "the number of layout.exclude");
+  refused([](JobSpec& s) { s.layout.memory_reserve_bytes = -1; },
+          "layout.memory_reserve_bytes = -1");
+  refused([](JobSpec& s) { s.layout.link_limits = {{"a", "", 1}}; }, "layout.link_limits.to");
+  refused([](JobSpec& s) { s.layout.link_limits = {{"a", "a", 1}}; }, "layout.link_limits.to");
+  for (const double bytes : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(),
+                             std::numeric_limits<double>::infinity()}) {
+    refused(
+        [&](JobSpec& s) {
+          s.layout.link_limits = {{"a", "b", bytes}};
+        },
+        "layout.link_limits.bytes_per_day");
+  }
+  refused(
+      [](JobSpec& s) {
+        s.layout.link_limits = {{"a", "b", 1}, {"a", "b", 2}};
+      },
+      "layout.link_limits.from = \"a\", to = \"b\"");
+}
+
+TEST_CASE("workers take part unless their names, all their devices or their sites say otherwise") {
+  LayoutSpec layout;
+  CHECK(WhyNoPart(layout, "w", "", 2).empty());
+  layout.exclude = {"v", "w/1"};
+  CHECK(WhyNoPart(layout, "w", "", 2).empty());
+  CHECK_FALSE(WhyNoPart(layout, "v", "", 2).empty());
+  layout.exclude.push_back("w/0");
+  CHECK_FALSE(WhyNoPart(layout, "w", "", 2).empty());
+  CHECK(WhyNoPart(layout, "w", "", 3).empty());
+  layout.sites = {"paris"};
+  CHECK(WhyNoPart(layout, "u", "paris", 1).empty());
+  CHECK_FALSE(WhyNoPart(layout, "u", "rome", 1).empty());
+  CHECK_FALSE(WhyNoPart(layout, "u", "", 1).empty());
+  CHECK(BytesForJob(layout, 100) == 100);
+  layout.memory_reserve_bytes = 40;
+  CHECK(BytesForJob(layout, 100) == 60);
+  CHECK(BytesForJob(layout, 30) == 1);
+  CHECK(BytesForJob(layout, 0) == 0);  // not known
 }
 
 TEST_CASE("copies of an island's state: how many, and where") {

@@ -133,6 +133,13 @@ void Fields(V& v, Plain<V, ScheduleSpec>& s, v1::ScheduleSpec& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, LinkLimit>& s, v1::LinkLimit& m) {
+  ATOLL_WIRE_OPTIONAL(from);
+  ATOLL_WIRE_OPTIONAL(to);
+  ATOLL_WIRE_OPTIONAL(bytes_per_day);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, LayoutSpec>& s, v1::LayoutSpec& m) {
   ATOLL_WIRE_OPTIONAL_ENUM(island, IslandScope);
   ATOLL_WIRE_OPTIONAL(workers_per_island);
@@ -149,6 +156,10 @@ void Fields(V& v, Plain<V, LayoutSpec>& s, v1::LayoutSpec& m) {
   ATOLL_WIRE_OPTIONAL(deadline_hours);
   ATOLL_WIRE_OPTIONAL(budget);
   ATOLL_WIRE_OPTIONAL_ENUM(search, PlanSearch);
+  ATOLL_WIRE_VALUES(exclude, kExcludedMax);
+  ATOLL_WIRE_VALUES(sites, kLayoutSitesMax);
+  ATOLL_WIRE_OPTIONAL(memory_reserve_bytes);
+  ATOLL_WIRE_MESSAGES(link_limits, kLinkLimitsMax);
 }
 
 template <class V>

@@ -131,8 +131,8 @@ std::string CoordinatorCore::WhyPlanIsKept(const PlanMade& made) const {
   return job == nullptr ? "" : coord::WhyPlanIsKept(impl_->state, *job, made);
 }
 
-std::vector<PlanWorker> CoordinatorCore::IdleWorkers() const {
-  return coord::IdleWorkers(impl_->state);
+std::vector<PlanWorker> CoordinatorCore::IdleWorkers(const LayoutSpec& layout) const {
+  return coord::IdleWorkers(impl_->state, layout);
 }
 
 std::vector<ForeignMemberView> CoordinatorCore::ForeignMembers(Instant now) const {

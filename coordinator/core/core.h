@@ -202,6 +202,10 @@ struct MakePlan {
   std::string reason;
   std::optional<IslandPlan> current;  // in force, of these workers
   std::vector<PlanReplica> ran = {};  // of the island's plan that ran last: where its state is
+  // Where links have limits: the share of the model on the parameter servers of each site (empty:
+  // it is not known), and the job's islands that are led from this one's site.
+  std::map<std::string, double> servers = {};
+  int islands_at_site = 1;
 };
 
 // Who of these workers shares an island is to be measured (layout.island = "site") or decided
@@ -252,8 +256,8 @@ class CoordinatorCore {
   std::vector<MakePlan> PlanRequests(const JobId& job) const;
   // Why the plan in force would be kept although this one was made; empty: it would not.
   std::string WhyPlanIsKept(const PlanMade& made) const;
-  // Attached workers that no job has.
-  std::vector<PlanWorker> IdleWorkers() const;
+  // Attached workers that no job has, and that a job of this layout does not leave out.
+  std::vector<PlanWorker> IdleWorkers(const LayoutSpec& layout) const;
   // Members that have tried to attach within the last minute and belong to another cluster.
   std::vector<ForeignMemberView> ForeignMembers(Instant now) const;
   const ClusterId& cluster() const;

@@ -1,6 +1,7 @@
 #include "coordinator/core/plans.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -29,6 +30,29 @@ bool IsAttached(const State& s, const IslandMember& member) {
   return worker != nullptr && worker->attached && worker->record.incarnation == member.incarnation;
 }
 
+// Where its rounds go, and how many islands send theirs over the same links.
+void AddRounds(const State& s, const Job& job, const NodeId& leads, MakePlan& ask) {
+  const auto site_of = [&](const NodeId& name) {
+    const Member* worker = s.FindMember(MemberKind::kWorker, name);
+    return worker == nullptr ? std::string() : SiteOf(*worker);
+  };
+  ask.islands_at_site = 0;
+  for (const auto& [id, other] : job.islands) {
+    ask.islands_at_site += site_of(other.worker) == site_of(leads) ? 1 : 0;
+  }
+  ask.islands_at_site = std::max(1, ask.islands_at_site);
+  std::map<NodeId, std::string> site_of_server;
+  int64_t elements = 0;
+  for (const ShardPlacement& shard : job.record.shards) {
+    const auto [site, added] = site_of_server.try_emplace(shard.server);
+    const Member* server = added ? s.FindMember(MemberKind::kServer, shard.server) : nullptr;
+    if (server != nullptr) site->second = SiteOfServer(s, *server);
+    ask.servers[site->second] += static_cast<double>(shard.elements);
+    elements += shard.elements;
+  }
+  for (auto& [site, share] : ask.servers) share /= static_cast<double>(elements);
+}
+
 MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
                     const std::vector<IslandMember>& island_members, const IslandPlan* current) {
   MakePlan ask;
@@ -47,6 +71,7 @@ MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
   } else if (plan != job.plans.end()) {  // this coordinator has not seen any set up
     ask.ran = plan->second.replicas;
   }
+  if (!ask.spec.layout.link_limits.empty()) AddRounds(s, job, island_members[0].worker, ask);
   for (const IslandMember& member : island_members) {
     const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
     ask.workers.push_back({member, SiteOf(worker), worker.devices});
@@ -362,13 +387,14 @@ std::string WhyPlanIsKept(const State& s, const Job& job, const PlanMade& made) 
   return WhyKeep(s, job, island->second, *current, made);
 }
 
-std::vector<PlanWorker> IdleWorkers(const State& s) {
+std::vector<PlanWorker> IdleWorkers(const State& s, const LayoutSpec& layout) {
   std::vector<PlanWorker> idle;
   for (const auto& [key, worker] : s.members) {
     if (key.first != MemberKind::kWorker || !worker.attached || !worker.candidate_for.empty()) {
       continue;
     }
     if (const_cast<State&>(s).PlaceOf(key.second).job != nullptr) continue;
+    if (!WhyNoPart(layout, key.second, SiteOf(worker), worker.devices.size()).empty()) continue;
     const IslandMember member{key.second, worker.record.incarnation, worker.peer_endpoint,
                               worker.peer_public_key};
     idle.push_back({member, SiteOf(worker), worker.devices});

@@ -272,10 +272,30 @@ Instant PreparingDeadline(const State& s, const Job& job) {
 
 namespace {
 
+// Why the job leaves the worker out, whatever that finds; "" if it does not.
+std::string WhyLeftOut(const Job& job, const NodeId& worker, const Member& member) {
+  return WhyNoPart(job.spec().layout, worker, SiteOf(member), member.devices.size());
+}
+
+// "; left out: w3: layout.exclude names it", of attached workers.
+std::string LeftOut(const State& s, const Job& job) {
+  constexpr int64_t kNamed = 8;
+  std::string text;
+  int64_t count = 0;
+  for (const auto& [key, member] : s.members) {
+    if (key.first != MemberKind::kWorker || !member.attached) continue;
+    const std::string why = WhyLeftOut(job, key.second, member);
+    if (why.empty() || ++count > kNamed) continue;
+    absl::StrAppend(&text, text.empty() ? "; left out: " : "; ", key.second, ": ", why);
+  }
+  if (count > kNamed) absl::StrAppend(&text, "; and ", count - kNamed, " more");
+  return text;
+}
+
 bool IsIdle(State& s, const MemberKey& key, const Member& member, const Job& job) {
   return key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
          member.candidate_for.empty() && !member.refused.contains(job.id()) &&
-         s.PlaceOf(key.second).job == nullptr;
+         s.PlaceOf(key.second).job == nullptr && WhyLeftOut(job, key.second, member).empty();
 }
 
 void RefuseWithoutData(State& s, Job& job) {
@@ -311,14 +331,16 @@ void Schedule(State& s) {
     const int64_t needed = NeededWorkers(job.spec());
     const std::string no_servers = TooFewServers(s, job);
     if (idle < needed || !no_servers.empty()) {
-      job.waiting_for = idle < needed ? absl::StrCat("workers: ", needed, " are needed, ", idle,
-                                                     " are idle", RefusedBy(s, job))
-                                      : no_servers;
+      job.waiting_for = idle < needed
+                            ? absl::StrCat("workers: ", needed, " are needed, ", idle, " are idle",
+                                           RefusedBy(s, job), LeftOut(s, job))
+                            : no_servers;
       // What cannot start however long it waits for the workers that are there holds no others up.
       const int64_t possible =
           std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
             return entry.first.first == MemberKind::kWorker && entry.second.attached &&
-                   !entry.second.leaves() && !entry.second.refused.contains(job.id());
+                   !entry.second.leaves() && !entry.second.refused.contains(job.id()) &&
+                   WhyLeftOut(job, entry.first.second, entry.second).empty();
           });
       if (possible < needed || !no_servers.empty()) continue;
       for (auto later = s.jobs.upper_bound(number); later != s.jobs.end(); ++later) {

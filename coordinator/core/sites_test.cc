@@ -1,6 +1,7 @@
 // Jobs whose sites hold different data, and named validation sets, in the World's commands.
 
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "coordinator/core/testing/world.h"
 
@@ -134,6 +135,35 @@ TEST_CASE("a_named_validation_set_is_kept_and_a_name_that_the_job_has_not_is_lef
   w.Do("worker a validates loss=4 set=other set-loss=1");
   CHECK(SetOf(w, "other") == nullptr);
   CHECK(SetOf(w, "held")->version == 0);
+}
+
+std::set<NodeId> WorkersOf(const World& w, const JobId& job) {
+  std::set<NodeId> workers;
+  for (const IslandView& island : w.Job(job).islands) {
+    workers.insert(island.record.worker);
+    for (const IslandMember& m : island.record.followers) workers.insert(m.worker);
+  }
+  return workers;
+}
+
+TEST_CASE("workers_that_the_layout_leaves_out_have_no_place_now_or_later_and_run_other_jobs") {
+  World w;
+  w.Tell({"server ps-0 attaches", "worker a attaches site=oslo", "worker b attaches site=rome",
+          "worker c attaches site=oslo", "worker d attaches",
+          "worker e attaches site=oslo devices=2",
+          "submit name=one island=all exclude=c,e/1,e/0 pinned=oslo", "worker a prepared",
+          "servers answer"});
+  CHECK(WorkersOf(w, "one-1") == std::set<NodeId>{"a"});
+  w.Tell({"worker f attaches site=bern", "worker g attaches site=oslo", "worker g prepared"});
+  CHECK(WorkersOf(w, "one-1") == std::set<NodeId>{"a", "g"});
+  w.Tell({"submit name=two min=2 pinned=rome"});
+  // It waits for a second worker at rome, and later jobs do not wait for it.
+  CHECK(w.Job("two-2").summary.state == JobState::kQueued);
+  CHECK_THAT(w.Job("two-2").summary.waiting_for, Catch::Contains("1 are idle") &&
+                                                     Catch::Contains("left out: ") &&
+                                                     Catch::Contains("f: it is at site bern"));
+  w.Tell({"submit name=three"});
+  CHECK(w.Job("three-3").summary.state == JobState::kPreparing);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "coordinator/plan_io/cluster_file.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -76,6 +77,23 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const Measured& measured,
   return absl::OkStatus();
 }
 
+// What a job may send over it in a day.
+absl::Status ReadLimit(const v1::Link& link, const std::set<std::string>& sites,
+                       plan::Cluster& cluster) {
+  const double bytes = link.bytes_per_day();
+  if (bytes == 0) return absl::OkStatus();
+  if (!(bytes > 0) || !std::isfinite(bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bytes_per_day = ", bytes, ": must be above 0, or left out for no limit"));
+  }
+  if (link.from() == link.to() || !sites.contains(link.from()) || !sites.contains(link.to())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bytes_per_day = ", bytes, ": only a link from one site to another has it"));
+  }
+  cluster.bytes_per_day[{link.from(), link.to()}] = bytes;
+  return absl::OkStatus();
+}
+
 absl::Status ReadLinks(const v1::ClusterSpec& spec, const DeviceIndex& devices,
                        plan::Cluster& cluster) {
   std::set<std::string> sites;
@@ -100,6 +118,7 @@ absl::Status ReadLinks(const v1::ClusterSpec& spec, const DeviceIndex& devices,
           absl::StrCat(where, ": both ends are devices, or both are sites, of this file"));
     }
     if (!added) return absl::InvalidArgumentError(absl::StrCat(where, " appears twice"));
+    ATOLL_RETURN_IF_ERROR(Annotate(ReadLimit(link, sites, cluster), where));
   }
   return absl::OkStatus();
 }

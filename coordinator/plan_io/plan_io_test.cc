@@ -119,6 +119,26 @@ TEST_CASE("names_that_are_empty_or_not_printable_doubled_links_and_self_links_ar
   CHECK(bad.message().find('\x1b') == absl::string_view::npos);
 }
 
+TEST_CASE("a_link_between_sites_may_have_a_limit_of_bytes_a_day_and_no_other_may") {
+  const std::string link = "from = \"paris\"\nto = \"oslo\"\n";
+  const auto with = [&](const std::string& line) {
+    std::string text = kTwoSites;
+    return text.insert(text.find(link) + link.size(), line + "\n");
+  };
+  const auto cluster = Read(with("bytes_per_day = 5e9"));
+  REQUIRE(cluster.ok());
+  CHECK(cluster->bytes_per_day.size() == 1);
+  CHECK(cluster->bytes_per_day.at({"paris", "oslo"}) == 5e9);
+  for (const char* bad : {"bytes_per_day = -1.0", "bytes_per_day = inf", "bytes_per_day = nan"}) {
+    CHECK(absl::IsInvalidArgument(Read(with(bad)).status()));
+  }
+  const std::string pair =
+      "[[links]]\nfrom = \"a0\"\nto = \"b0\"\nbytes_per_day = 1e9\n"
+      "edges = [{ bandwidth_bytes_per_s = 1e9 }]\n";
+  CHECK_THAT(std::string(Read(kTwoSites + pair).status().message()),
+             Catch::Contains("only a link from one site to another"));
+}
+
 TEST_CASE("prices_that_are_no_numbers_folders_and_control_characters_are_named_with_their_place") {
   CHECK_THAT(Refusal(kTwoSites, "memory_bytes = 50_000_000_000", "price_per_hour = nan"),
              Catch::Contains("device \"b0\": price_per_hour = nan"));

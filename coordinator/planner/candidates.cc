@@ -11,6 +11,7 @@
 #include "coordinator/planner/objective.h"
 #include "coordinator/planner/scopes.h"
 #include "coordinator/planner/site_floor.h"
+#include "coordinator/planner/traffic.h"
 
 namespace atl::plan {
 namespace {
@@ -25,6 +26,8 @@ constexpr double kHopelessOfMany = 1.1;  // of more than kManyEntities
 // Nor are its sites tried in other orders where in the one with the fastest links its estimate is
 // so many times as long.
 constexpr double kHopelessOrder = 1.1;
+// A step may take so many times as long as its estimate.
+constexpr double kEstimateErrs = 1.15;
 
 // Numbers of replicas worth trying: all small ones, then ever coarser steps; or the job's.
 std::vector<int> ReplicaCounts(int entities, int total, int fixed) {
@@ -304,6 +307,7 @@ class Enumerator {
 
   std::vector<Candidate> candidates_;
   absl::Status why_not_ = absl::OkStatus();
+  absl::Status over_limit_ = absl::OkStatus();
 
  private:
   bool Stopped() const { return !candidates_.empty() && stop_ && stop_(); }
@@ -422,6 +426,12 @@ class Enumerator {
         continue;
       }
       if (!DegreesAgree(costs_.model(), candidate.layout)) continue;
+      const absl::Status kept = CheckTraffic(cluster_, costs_, job_, candidate.layout,
+                                             kEstimateErrs * candidate.estimate_s);
+      if (!kept.ok()) {
+        over_limit_ = kept;
+        continue;
+      }
       candidate.rank = ranking_.Rank(candidate.layout, candidate.estimate_s);
       const bool last = IsAbove(kHopelessOrder, candidate.rank);
       if (every_stage || job_.fixed.stages == 0) {
@@ -453,10 +463,12 @@ class Enumerator {
 }  // namespace
 
 std::vector<Candidate> Enumerate(const Cluster& cluster, const Costs& costs, const Job& job,
-                                 const std::function<bool()>& stop, absl::Status* why_not) {
+                                 const std::function<bool()>& stop, absl::Status* why_not,
+                                 absl::Status* over_limit) {
   Enumerator enumerator(cluster, costs, job, stop);
   enumerator.Run();
   if (!enumerator.why_not_.ok()) *why_not = enumerator.why_not_;
+  *over_limit = enumerator.over_limit_;
   return std::move(enumerator.candidates_);
 }
 

@@ -27,9 +27,11 @@ struct Candidate {
 void ShareMicroBatches(const Cluster& cluster, const Costs& costs, int total, Layout& layout);
 
 // All candidates, the best rank first. `why_not` receives the last reason for which a layout
-// was dropped. Stops early when `stop` says so and there is a candidate.
+// was dropped, `over_limit` the last limit of traffic that one would go over. Stops early when
+// `stop` says so and there is a candidate.
 std::vector<Candidate> Enumerate(const Cluster& cluster, const Costs& costs, const Job& job,
-                                 const std::function<bool()>& stop, absl::Status* why_not);
+                                 const std::function<bool()>& stop, absl::Status* why_not,
+                                 absl::Status* over_limit);
 
 }  // namespace atl::plan
 

@@ -23,7 +23,12 @@ struct Device {
   std::string site;
   int type = 0;                      // index into Cluster::types
   double egress_price_per_byte = 0;  // of what it sends to other sites
+  // Where sites stand for islands: the site whose links it uses; empty: `site`.
+  std::string network_site = {};
 };
+inline const std::string& NetworkSite(const Device& device) {
+  return device.network_site.empty() ? device.site : device.network_site;
+}
 
 // From `time_s` after a step's start on, bandwidth is multiplied by `factor`, until the next
 // change.
@@ -74,6 +79,9 @@ struct Cluster {
   Wire wan_wire{10e-3, 125e6};  // between sites without an entry below: 1 Gbit/s, 10 ms
   // Site to site; all that goes from one to another shares it. A site to itself: one node's card.
   std::map<std::pair<std::string, std::string>, Wire> site_to_site;
+  // From network site to network site: the bytes that a job may send in a day (traffic.h). A pair
+  // without an entry has no limit.
+  std::map<std::pair<std::string, std::string>, double> bytes_per_day;
   // The node at whose word every step begins; empty: it is not known.
   std::string leader;
   // Measured from node to node, by name: overrides what holds between their sites.

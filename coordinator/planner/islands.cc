@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/status.h"
 #include "coordinator/planner/objective.h"
+#include "coordinator/planner/round_traffic.h"
 
 namespace atl::plan {
 namespace {
@@ -19,12 +20,12 @@ double ExchangeSeconds(const Cluster& cluster, const std::string& from, const st
 }
 
 absl::Status Check(const IslandOptions& islands) {
-  if (islands.steps_per_round >= 1 && islands.bytes_per_parameter > 0 &&
-      islands.cost_per_doubling >= 0) {
+  if (islands.steps_per_round >= 1 && islands.push_bytes_per_parameter > 0 &&
+      islands.pull_bytes_per_parameter > 0 && islands.cost_per_doubling >= 0) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "islands need steps_per_round of at least 1, a positive bytes_per_parameter and a "
+      "islands need steps_per_round of at least 1, positive bytes of pushes and pulls and a "
       "cost_per_doubling of at least 0");
 }
 
@@ -62,10 +63,11 @@ Cluster OnlySite(const Cluster& cluster, const std::string& site) {
 }
 
 std::string PlaceServer(const Cluster& cluster, const std::map<std::string, double>& rounds_per_s,
-                        double bytes) {
+                        double bytes, const std::function<bool(const std::string&)>& allows) {
   std::string best;
   double least = INFINITY;
   for (const auto& [server, unused] : rounds_per_s) {
+    if (allows && !allows(server)) continue;
     double busy = 0;
     for (const auto& [site, rounds] : rounds_per_s) {
       busy += rounds * ExchangeSeconds(cluster, site, server, bytes);
@@ -78,14 +80,46 @@ std::string PlaceServer(const Cluster& cluster, const std::map<std::string, doub
   return best;
 }
 
-absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Job& job,
-                                        const PlanFunction& make) {
+namespace {
+
+// The best site for the server; that limits keep it from everywhere is said of the best without
+// them. `traffic` is null where links have no limits.
+absl::StatusOr<std::string> AllowedServer(const Cluster& cluster,
+                                          const std::map<std::string, double>& rounds_per_s,
+                                          double bytes, const RoundTraffic* traffic) {
+  std::string best = PlaceServer(cluster, rounds_per_s, bytes);
+  if (traffic == nullptr) return best;
+  const absl::Status kept = traffic->Check({{best, 1}});
+  if (kept.ok()) return best;
+  best = PlaceServer(cluster, rounds_per_s, bytes, [&](const std::string& site) {
+    return traffic->Check({{site, 1}}).ok();
+  });
+  if (best.empty()) return kept;
+  return best;
+}
+
+}  // namespace
+
+absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Costs& costs, const Job& job,
+                                        const PlanFunction& make, const IslandOptions& islands) {
+  ATOLL_RETURN_IF_ERROR(Check(islands));
   IslandChoice choice;
   choice.single = make(cluster, job);
   if (!choice.single.ok()) return choice.single.status();
+  if (!cluster.bytes_per_day.empty()) {
+    RoundTraffic traffic(cluster, costs, job, islands);
+    traffic.Add(cluster, choice.single->layout, choice.single->outcome.step_s);
+    std::map<std::string, double> sites;
+    for (const auto& [site, share] : OwnedShares(cluster, costs, choice.single->layout)) {
+      sites[site] = share;
+    }
+    ATOLL_ASSIGN_OR_RETURN(choice.server_site, AllowedServer(cluster, sites, 0, &traffic));
+    choice.traffic = traffic.Text({{choice.server_site, 1}});
+  }
   choice.single_samples_per_s = job.global_batch / choice.single->outcome.step_s;
   choice.single_price = choice.single->price / job.global_batch;
   choice.reason = SingleText(choice);
+  if (!choice.traffic.empty()) absl::StrAppend(&choice.reason, "; ", choice.traffic);
   return choice;
 }
 
@@ -97,20 +131,30 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
   for (const Device& device : cluster.devices) sites.insert(device.site);
   Job own = job;
   own.objective.step_s_max *= static_cast<double>(sites.size());
+  const double bytes =
+      static_cast<double>(costs.model().parameters()) * islands.bytes_per_parameter();
   std::map<std::string, double> rounds_per_s;
+  RoundTraffic traffic(cluster, costs, job, islands);
+  const bool limited = !cluster.bytes_per_day.empty();
   for (const std::string& site : sites) {
-    auto plan = make(OnlySite(cluster, site), own);
+    const Cluster part = OnlySite(cluster, site);
+    auto plan = make(part, own);
     if (!plan.ok()) {
       choice.why_not_all.Update(Annotate(plan.status(), absl::StrCat("site \"", site, "\"")));
       continue;
     }
     rounds_per_s[site] = 1 / (plan->outcome.step_s * islands.steps_per_round);
+    if (limited) {
+      traffic.Add(part, plan->layout, plan->outcome.step_s,
+                  [&cluster, site, bytes](const std::string& server) {
+                    return ExchangeSeconds(cluster, site, server, bytes);
+                  });
+    }
     choice.islands.emplace(site, *std::move(plan));
   }
   if (choice.islands.empty()) return choice.why_not_all;
-  const double bytes =
-      static_cast<double>(costs.model().parameters()) * islands.bytes_per_parameter;
-  choice.server_site = PlaceServer(cluster, rounds_per_s, bytes);
+  ATOLL_ASSIGN_OR_RETURN(choice.server_site,
+                         AllowedServer(cluster, rounds_per_s, bytes, limited ? &traffic : nullptr));
   double price_per_s = 0;
   for (const auto& [site, plan] : choice.islands) {
     const double train_s = plan.outcome.step_s * islands.steps_per_round;
@@ -126,6 +170,8 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
   choice.islands_price = price_per_s / choice.islands_samples_per_s;
   choice.use_islands = true;
   choice.reason = IslandsText(choice, islands);
+  if (limited) choice.traffic = traffic.Text({{choice.server_site, 1}});
+  if (!choice.traffic.empty()) absl::StrAppend(&choice.reason, "; ", choice.traffic);
   return choice;
 }
 
@@ -133,7 +179,7 @@ absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& 
                                            const Job& job, const PlanFunction& make,
                                            const IslandOptions& islands) {
   ATOLL_RETURN_IF_ERROR(Check(islands));
-  absl::StatusOr<IslandChoice> single = PlanSingle(cluster, job, make);
+  absl::StatusOr<IslandChoice> single = PlanSingle(cluster, costs, job, make, islands);
   absl::StatusOr<IslandChoice> by_site = PlanIslands(cluster, costs, job, make, islands);
   if (!single.ok() && !by_site.ok()) return single.status();
   IslandChoice choice = by_site.ok() ? *std::move(by_site) : IslandChoice();

@@ -19,12 +19,18 @@
 namespace atl::plan {
 
 struct IslandOptions {
-  int steps_per_round = 64;         // H
-  bool balance_steps = true;        // slower islands make fewer of them in a round,
-  int steps_min = 1;                // but at least so many
-  double bytes_per_parameter = 2;   // mean of a push and a pull
+  int steps_per_round = 64;   // H
+  bool balance_steps = true;  // slower islands make fewer of them in a round,
+  int steps_min = 1;          // but at least so many
+  double push_bytes_per_parameter = 2;
+  double pull_bytes_per_parameter = 2;
   bool overlap = false;             // islands train on during an exchange
   double cost_per_doubling = 0.03;  // more samples for each doubling of the islands
+
+  // Mean of a push and a pull.
+  double bytes_per_parameter() const {
+    return (push_bytes_per_parameter + pull_bytes_per_parameter) / 2;
+  }
 };
 
 struct IslandChoice {
@@ -35,6 +41,7 @@ struct IslandChoice {
   double single_price = 0;           // of a sample
   double islands_price = 0;          // of a sample, before the factor
   std::string server_site;           // where the parameter server belongs
+  std::string traffic;               // how near links' limits it comes; empty: it has none
   absl::StatusOr<Plan> single = absl::UnknownError("not planned");
   std::map<std::string, Plan> islands;  // by site; a site without a plan takes no part
   absl::Status why_not_all;             // why the first of these has none
@@ -50,13 +57,17 @@ struct IslandChoice {
 using PlanFunction = std::function<absl::StatusOr<Plan>(const Cluster&, const Job&)>;
 
 // An island for each site; each takes steps of the whole batch, and all together make as many of
-// them in a deadline. The error says why no site has a plan.
+// them in a deadline. Where links between sites have limits (Cluster::bytes_per_day), the server is
+// put where steps and rounds of all islands together keep to them; steps_per_round is never changed
+// for that: the reason says how far it could be lowered, the error how far it must be raised. The
+// error says why no site has a plan.
 absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& costs, const Job& job,
                                          const PlanFunction& plan, const IslandOptions& islands);
 
-// One plan for the whole cluster, without islands.
-absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Job& job,
-                                        const PlanFunction& plan);
+// One plan for the whole cluster, without islands. It has rounds too, with a server at one of its
+// sites; limits as with PlanIslands.
+absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Costs& costs, const Job& job,
+                                        const PlanFunction& plan, const IslandOptions& islands);
 
 // Plans both ways. The error says why neither fits. A cluster of one site has one island. The job's
 // objective is that of one plan for the whole cluster.
@@ -71,10 +82,12 @@ double RankOfSample(const Job& job, double samples_per_s, double price, double f
 // The devices of one site, and the links between them.
 Cluster OnlySite(const Cluster& cluster, const std::string& site);
 
-// The site that minimises sum over sites of rounds per second * 2 * (bytes / bandwidth + latency):
-// the time that all islands together spend on the way to and from the server.
+// Of the sites that `allows` (null: of all), the one that minimises sum over sites of rounds per
+// second * 2 * (bytes / bandwidth + latency): the time that all islands together spend on the way
+// to and from the server.
 std::string PlaceServer(const Cluster& cluster, const std::map<std::string, double>& rounds_per_s,
-                        double bytes);
+                        double bytes,
+                        const std::function<bool(const std::string&)>& allows = nullptr);
 
 }  // namespace atl::plan
 

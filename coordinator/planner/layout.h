@@ -10,8 +10,11 @@
 
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,12 +30,25 @@ namespace atl::plan {
 // nodes, then among a site's nodes, then around a ring of sites, and back.
 enum class Reduction { kBySite, kRing, kHierarchical };
 
-// What the operator fixed: the search keeps to layouts that satisfy it.
+// What the operator fixed: filters of the one search. Those of the layout hold for
+// every candidate; those of devices and links apply to the cluster before the search
+// (constraints.h).
 struct Constraints {
   int stages = 0;        // devices, or tensor-parallel sets, of every pipeline; 0: any number
   int replicas = 0;      // 0: any number
   std::string schedule;  // a family of the simulator; empty: any
 
+  std::set<std::string> exclude = {};    // nodes, and devices by their ids
+  std::set<std::string> sites = {};      // all others take no part; empty: all take part
+  int64_t memory_reserve_bytes = 0;      // of each device, kept back
+  std::set<std::string> too_small = {};  // for reasons: devices that have no more (constraints.h)
+  // From site to site: what may be sent in a day (traffic.h).
+  std::map<std::pair<std::string, std::string>, double> bytes_per_day = {};
+
+  bool Excludes(const std::string& node, const std::string& id) const {
+    return exclude.contains(node) || exclude.contains(id);
+  }
+  // Of the layout.
   bool any() const { return stages > 0 || replicas > 0 || !schedule.empty(); }
 };
 

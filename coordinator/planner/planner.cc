@@ -11,12 +11,14 @@
 #include "common/rng.h"
 #include "common/status.h"
 #include "coordinator/planner/candidates.h"
+#include "coordinator/planner/constraints.h"
 #include "coordinator/planner/fit.h"
 #include "coordinator/planner/improve.h"
 #include "coordinator/planner/leader.h"
 #include "coordinator/planner/mapped_layout.h"
 #include "coordinator/planner/objective.h"
 #include "coordinator/planner/refine.h"
+#include "coordinator/planner/traffic.h"
 
 namespace atl::plan {
 namespace {
@@ -80,6 +82,7 @@ class Contest {
   bool Stopped() const { return options_.stop && options_.stop(); }
   bool any() const { return !plan_.layout.replicas.empty(); }
   const absl::Status& why_not() const { return why_not_; }
+  const absl::Status& over_limit() const { return over_limit_; }  // the last one that was refused
 
   // True if it is the best so far.
   bool Enter(Layout layout, const std::string& what) {
@@ -98,6 +101,7 @@ class Contest {
       why_not_ = outcome.status();
       return false;
     }
+    if (!KeepsLimits(layout, outcome->step_s)) return false;
     const double rank = ranking_.Rank(layout, outcome->step_s);
     NoteIdling(layout, *outcome, rank);
     if (rank >= plan_.rank) {
@@ -147,7 +151,7 @@ class Contest {
       if (!IsAllowed(layout)) continue;
       auto outcome = Evaluated(layout, &plan_.outcome);
       ++plan_.simulated;
-      if (!outcome.ok()) continue;
+      if (!outcome.ok() || !KeepsLimits(layout, outcome->step_s)) continue;
       const double rank = ranking_.Rank(layout, outcome->step_s);
       if (rank < plan_.rank) Win(std::move(layout), *std::move(outcome), rank);
     }
@@ -188,6 +192,7 @@ class Contest {
     auto outcome = EvaluateLayout(cluster_, costs_, job_, plan_.layout, longer);
     ++plan_.simulated;
     if (!outcome.ok() || outcome->step_s >= plan_.outcome.step_s) return;
+    if (!KeepsLimits(plan_.layout, outcome->step_s)) return;
     const double rank = ranking_.Rank(plan_.layout, outcome->step_s);
     Win(plan_.layout, *std::move(outcome), rank);
   }
@@ -236,6 +241,13 @@ class Contest {
     plan_.outcome = std::move(outcome);
     plan_.rank = rank;
   }
+  // Notes which limit it goes over.
+  bool KeepsLimits(const Layout& layout, double step_s) {
+    absl::Status kept = CheckTraffic(cluster_, costs_, job_, layout, step_s);
+    if (kept.ok()) return true;
+    over_limit_ = std::move(kept);
+    return false;
+  }
   bool IsAllowed(const Layout& layout) const {
     return Obeys(job_.fixed, layout) && UsesLeader(cluster_, layout) &&
            DegreesAgree(costs_.model(), layout);
@@ -251,6 +263,7 @@ class Contest {
   int disobeyed_ = 0;  // candidates that break what the job fixes, looked at all the same
   std::string winner_;
   absl::Status why_not_ = absl::ResourceExhaustedError("no layout fits");
+  absl::Status over_limit_ = absl::OkStatus();
 };
 
 std::string Reason(const Plan& plan, absl::string_view compared) {
@@ -419,6 +432,12 @@ void Compete(const std::vector<Candidate>& candidates, const Options& options, C
   if (contest.any()) CompeteNear(candidates, std::move(simulated), contest, plan);
 }
 
+absl::Status NoLayout(const absl::Status& over_limit) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("every layout that fits sends too much between sites: ", over_limit.message(),
+                   "; allow more, leave out the limit, or pin one site (layout.sites)"));
+}
+
 // "4", or "1 to 4".
 std::string DegreesText(const Layout& layout) {
   size_t least = SIZE_MAX, most = 0;
@@ -514,14 +533,17 @@ double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job
   return job.global_batch / rate;
 }
 
-absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const Job& job,
-                             const Options& asked) {
-  Options options = asked;
+namespace {
+
+absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const Job& job,
+                              Options options) {
   ATOLL_RETURN_IF_ERROR(Validate(cluster));
   ATOLL_RETURN_IF_ERROR(Validate(job));
-  absl::Status why_not = absl::OkStatus();
+  absl::Status why_not = absl::OkStatus(), over_limit = absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(CheckConstraints(cluster, costs, job));
-  std::vector<Candidate> candidates = Enumerate(cluster, costs, job, options.stop, &why_not);
+  std::vector<Candidate> candidates =
+      Enumerate(cluster, costs, job, options.stop, &why_not, &over_limit);
+  if (candidates.empty() && !over_limit.ok()) return NoLayout(over_limit);
   if (candidates.empty()) return ExplainNoFit(cluster, costs, job, why_not);
   RefineBest(cluster, costs, job, options, candidates);
   const bool local = job.search == Search::kLocal;
@@ -534,6 +556,8 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
   Contest contest(cluster, costs, job, options, plan);
   Compete(candidates, options, contest, plan);
   if (!contest.any()) {
+    if (!contest.over_limit().ok()) return NoLayout(contest.over_limit());
+    if (!over_limit.ok()) return NoLayout(over_limit);
     if (job.fixed.any()) return Annotate(contest.why_not(), "no layout fits");
     return ExplainNoFit(cluster, costs, job, contest.why_not());
   }
@@ -544,7 +568,27 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
   contest.Finish();
   plan.reason = Reason(plan, absl::StrFormat("%d layouts compared by the cost model, %d simulated",
                                              plan.candidates, plan.simulated));
+  over_limit.Update(contest.over_limit());
+  if (!over_limit.ok()) {
+    absl::StrAppend(&plan.reason, "; layouts over a link's limit are left out: with one of them ",
+                    over_limit.message());
+  }
   return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const Job& job,
+                             const Options& options) {
+  absl::StatusOr<Plan> plan = FindBest(cluster, costs, job, options);
+  const std::string constraints = ConstraintsText(job.fixed);
+  if (constraints.empty()) return plan;
+  if (plan.ok()) {
+    absl::StrAppend(&plan->reason, "; ", constraints);
+    return plan;
+  }
+  return absl::Status(plan.status().code(),
+                      absl::StrCat(plan.status().message(), "; planned ", constraints));
 }
 
 void Rerank(const Cluster& cluster, const Costs& costs, const Job& job, Plan& plan) {
@@ -565,6 +609,7 @@ Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Devic
   rest.node_latency_s = cluster.node_latency_s;
   rest.site_wire = cluster.site_wire;
   rest.wan_wire = cluster.wan_wire;
+  rest.bytes_per_day = cluster.bytes_per_day;
   std::vector<int> index(cluster.devices.size(), -1);
   std::set<std::string> nodes, sites;
   for (size_t d = 0; d < cluster.devices.size(); ++d) {

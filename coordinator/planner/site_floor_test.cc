@@ -48,8 +48,9 @@ TEST_CASE("No layout is estimated below what links between its sites take at lea
   Job job{.global_batch = 64};
   job.reduction = reduction;
   job.micro_batches = {1, 2};
-  absl::Status why_not;
-  for (const Candidate& candidate : Enumerate(cluster, costs, job, nullptr, &why_not)) {
+  absl::Status why_not, over_limit;
+  for (const Candidate& candidate :
+       Enumerate(cluster, costs, job, nullptr, &why_not, &over_limit)) {
     const int micro_batch = candidate.layout.micro_batch;
     const auto pools = PoolsOf(cluster, costs, candidate.sizes, micro_batch);
     const SiteFloor floor(cluster, costs, job, pools, micro_batch);

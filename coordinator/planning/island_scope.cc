@@ -29,6 +29,7 @@ plan::Cluster Regrouped(const plan::Cluster& cluster,
   std::map<std::string, int> first;
   for (size_t d = 0; d < made.devices.size(); ++d) {
     plan::Device& device = made.devices[d];
+    device.network_site = plan::NetworkSite(device);
     device.site = site_of.at(SiteNodeOf(device));
     first.try_emplace(device.site, static_cast<int>(d));
   }
@@ -152,7 +153,7 @@ absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInp
     // More than are allowed are not planned for.
     absl::StatusOr<plan::IslandChoice> choice = absl::UnknownError("");
     if (extent == IslandScope::kAll) {
-      choice = plan::PlanSingle(grouped, input.job, make);
+      choice = plan::PlanSingle(grouped, input.costs, input.job, make, islands);
     } else if (static_cast<int64_t>(count) <= request.spec.outer.max_islands) {
       choice = plan::PlanIslands(grouped, input.costs, input.job, make, islands);
     }
@@ -173,6 +174,7 @@ absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInp
   absl::StrAppendFormat(&compared, " (a model: %.3g more samples for each doubling of the islands)",
                         islands.cost_per_doubling);
   auto& [of_best, choice] = made[static_cast<size_t>(best - options.data())];
+  if (!choice->traffic.empty()) absl::StrAppend(&compared, "; ", choice->traffic);
   choice->reason = std::move(compared);
   return ScopePlans{best->extent, std::move(of_best), *std::move(choice)};
 }
@@ -186,9 +188,11 @@ plan::IslandOptions IslandOptionsOf(const JobSpec& spec) {
   islands.steps_per_round = static_cast<int>(outer.steps_per_round);
   islands.balance_steps = outer.balance_steps;
   islands.steps_min = static_cast<int>(outer.steps_min);
-  islands.bytes_per_parameter = static_cast<double>(EncodedBytes(outer.push_encoding, kMany) +
-                                                    EncodedBytes(outer.pull_encoding, kMany)) /
-                                (2 * kMany);
+  const auto bytes = [](Encoding encoding) {
+    return static_cast<double>(EncodedBytes(encoding, kMany)) / kMany;
+  };
+  islands.push_bytes_per_parameter = bytes(outer.push_encoding);
+  islands.pull_bytes_per_parameter = bytes(outer.pull_encoding);
   islands.overlap = outer.overlap == Overlap::kCarry;
   return islands;
 }
@@ -258,9 +262,9 @@ absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningI
           "\"all\": which workers share an island is known of those that run; use --live, or ",
           "layout.island = \"site\""));
     }
-    ATOLL_ASSIGN_OR_RETURN(
-        plan::IslandChoice choice,
-        plan::PlanSingle(input.cluster, input.job, PlannerOf(request, input, 1, stop_of)));
+    ATOLL_ASSIGN_OR_RETURN(plan::IslandChoice choice,
+                           plan::PlanSingle(input.cluster, input.costs, input.job,
+                                            PlannerOf(request, input, 1, stop_of), islands));
     return ScopePlans{extent, input.cluster, std::move(choice)};
   }
   plan::Cluster cluster = Seated(input.cluster, spec, extent);

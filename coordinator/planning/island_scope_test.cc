@@ -90,6 +90,30 @@ TEST_CASE("encodings_and_rounds_of_the_job_decide_what_islands_are_worth") {
   CHECK(Plans(spec, IslandScope::kSite, true).choice.islands_samples_per_s > small);
 }
 
+TEST_CASE("islands_of_workers_share_the_limits_of_their_sites_links") {
+  JobSpec spec = Job();
+  PlanRequest request;
+  request.spec = spec;
+  request.improvements = 0;
+  PlanningInput input = InputOf(spec);
+  const auto plan = [&](IslandScope extent, double bytes_per_day) {
+    input.cluster.bytes_per_day = {{{"a", "b"}, bytes_per_day}, {{"b", "a"}, bytes_per_day}};
+    return PlanScope(request, input, extent, IslandOptionsOf(spec));
+  };
+  // Two of the four islands are at another site than the server, whichever has it.
+  const auto workers = plan(IslandScope::kWorker, 1e18);
+  REQUIRE(workers.ok());
+  CHECK_FALSE(workers->choice.traffic.empty());
+  const auto refused = plan(IslandScope::kWorker, 1);
+  CHECK(absl::IsFailedPrecondition(refused.status()));
+  CHECK(absl::IsFailedPrecondition(plan(IslandScope::kSite, 1).status()));
+  // One site alone sends nothing.
+  const auto all = plan(IslandScope::kAll, 1);
+  REQUIRE(all.ok());
+  CHECK(all->choice.single->layout.replicas.size() > 0);
+  CHECK(plan(IslandScope::kAuto, 1)->extent == IslandScope::kAll);
+}
+
 TEST_CASE("auto_is_the_best_of_what_each_extent_gives") {
   JobSpec spec = Job();
   spec.outer.steps_per_round = 4096;

@@ -109,7 +109,15 @@ absl::StatusOr<plan::Job> JobOf(const JobSpec& spec, const ModelSpec& shape) {
   ATOLL_ASSIGN_OR_RETURN(job.tensor_parallel, TensorSizes(spec, shape));
   const bool local = layout.search == PlanSearch::kLocal;
   job.search = local ? plan::Search::kLocal : plan::Search::kBranchAndBound;
-  job.fixed = {static_cast<int>(layout.stages), static_cast<int>(layout.replicas), layout.schedule};
+  job.fixed = {.stages = static_cast<int>(layout.stages),
+               .replicas = static_cast<int>(layout.replicas),
+               .schedule = layout.schedule,
+               .exclude = {layout.exclude.begin(), layout.exclude.end()},
+               .sites = {layout.sites.begin(), layout.sites.end()},
+               .memory_reserve_bytes = layout.memory_reserve_bytes};
+  for (const LinkLimit& limit : layout.link_limits) {
+    job.fixed.bytes_per_day[{limit.from, limit.to}] = limit.bytes_per_day;
+  }
   return job;
 }
 

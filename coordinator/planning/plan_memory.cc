@@ -220,7 +220,9 @@ std::optional<MemoryLack> NeedWith(const PlanRequest& request, const IslandPlan&
   const AuxiliaryMemory auxiliary = EstimateAuxiliaryMemory(request, plan, program.device);
   MemoryLack need{program.device, needs.Bytes(program) + workspace, auxiliary.device_bytes,
                   INT64_MAX, program.memory_peak_bytes};
-  if (info->memory_bytes > 0) need.has_bytes = info->memory_bytes;
+  if (info->memory_bytes > 0) {
+    need.has_bytes = BytesForJob(request.spec.layout, info->memory_bytes);
+  }
   if (IsHost(*info)) {
     const NodeId worker = WorkerOfDevice(program.device);
     const auto member =

@@ -13,7 +13,10 @@
 #include "absl/strings/str_join.h"
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/planner/round_traffic.h"
+#include "coordinator/planner/traffic.h"
 #include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/island_scope.h"
 #include "coordinator/planning/like_plan.h"
 #include "coordinator/planning/objective.h"
 #include "coordinator/planning/pinned_plan.h"
@@ -62,6 +65,11 @@ bool CutAgain(const PlanningInput& input, plan::Layout& layout) {
     }
   }
   return shape == plan::Shape::kPlain || plan::Reshape(input.cluster, input.costs, shape, layout);
+}
+
+absl::Status CheckTraffic(const PlanningInput& input, const plan::Plan& plan) {
+  return plan::CheckTraffic(input.cluster, input.costs, input.job, plan.layout,
+                            plan.outcome.step_s);
 }
 
 // The leader starts a step. Pipelines that begin at another site get the start a latency later, and
@@ -165,9 +173,23 @@ absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput
   if (request.improvements) options.improvements = *request.improvements;
   FoundPlan found;
   ATOLL_ASSIGN_OR_RETURN(found.plan, plan::PlanJob(input.cluster, input.costs, input.job, options));
-  if (!leader.empty()) TurnTowards(input, leader, request.seed, found.plan);
-  KeepStateInPlace(request, input, found.plan);
-  ATOLL_RETURN_IF_ERROR(ShareUnevenly(request, input, found.plan));
+  // What is changed now is not taken where it would go over a limit of traffic.
+  const auto change = [&](const auto& apply) -> absl::Status {
+    std::optional<plan::Plan> before;
+    if (!input.cluster.bytes_per_day.empty()) before = found.plan;
+    ATOLL_RETURN_IF_ERROR(apply());
+    if (before && !CheckTraffic(input, found.plan).ok()) found.plan = *std::move(before);
+    return absl::OkStatus();
+  };
+  ATOLL_RETURN_IF_ERROR(change([&] {
+    if (!leader.empty()) TurnTowards(input, leader, request.seed, found.plan);
+    return absl::OkStatus();
+  }));
+  ATOLL_RETURN_IF_ERROR(change([&] {
+    KeepStateInPlace(request, input, found.plan);
+    return absl::OkStatus();
+  }));
+  ATOLL_RETURN_IF_ERROR(change([&] { return ShareUnevenly(request, input, found.plan); }));
   plan::Rerank(input.cluster, input.costs, input.job, found.plan);
   found.island = InRuntimeForm(request, input, found.plan);
   return found;
@@ -188,8 +210,32 @@ absl::Status KeepLimits(const PlanRequest& request, const PlanningInput& input,
   return absl::OkStatus();
 }
 
+// What its rounds send beside its steps.
+absl::Status CountRounds(const PlanRequest& request, const PlanningInput& input, FoundPlan& found) {
+  if (input.cluster.bytes_per_day.empty()) return absl::OkStatus();
+  std::string& reason = found.island.reason;
+  if (request.servers.empty()) {
+    absl::StrAppend(&reason, "; what rounds send is not counted: where the parameter servers are ",
+                    "is not known");
+    return absl::OkStatus();
+  }
+  const plan::IslandOptions options = IslandOptionsOf(request.spec);
+  plan::RoundTraffic traffic(input.cluster, input.costs, input.job, options);
+  traffic.Add(input.cluster, found.plan.layout, found.plan.outcome.step_s);
+  ATOLL_RETURN_IF_ERROR(traffic.Check(request.servers));
+  const std::string text = traffic.Text(request.servers);
+  if (!text.empty()) absl::StrAppend(&reason, "; ", text);
+  if (!text.empty() && request.islands_at_site > 1) {
+    absl::StrAppend(&reason, ", the part of each of ", request.islands_at_site,
+                    " islands at its site");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<IslandPlan> Finish(const PlanRequest& request, const PlanningInput& input,
-                                  IslandPlan island) {
+                                  FoundPlan found) {
+  ATOLL_RETURN_IF_ERROR(CountRounds(request, input, found));
+  IslandPlan island = std::move(found.island);
   ATOLL_RETURN_IF_ERROR(KeepLimits(request, input, island));
   if (!input.assumptions.empty()) absl::StrAppend(&island.reason, "; ", input.assumptions);
   ATOLL_RETURN_IF_ERROR(CheckHosts(request, island));
@@ -264,7 +310,7 @@ void RecomputeNoMoreThanNeeded(const PlanRequest& request, const PlanningInput& 
                                FoundPlan& found) {
   if (!Recomputes(found.island)) return;
   std::optional<plan::Plan> less = RecomputingLess(request, input, found.island, found.plan);
-  if (!less) return;
+  if (!less || !CheckTraffic(input, *less).ok()) return;
   IslandPlan island = InRuntimeForm(request, input, *less);
   if (!PredictFitting(request, &island).empty()) return;
   found = {*std::move(less), std::move(island)};
@@ -278,6 +324,7 @@ namespace {
 absl::StatusOr<FoundPlan> FindPinned(const PlanRequest& request, PlanningInput input) {
   FoundPlan found;
   ATOLL_ASSIGN_OR_RETURN(found.plan, PinnedPlan(request, input));
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckTraffic(input, found.plan), "layout.plan"));
   plan::Rerank(input.cluster, input.costs, input.job, found.plan);
   found.island = InRuntimeForm(request, input, found.plan);
   const std::vector<MemoryLack> lacks = PredictFitting(request, &found.island);
@@ -317,6 +364,9 @@ namespace {
 std::string Remedy(const JobSpec& spec) {
   std::vector<std::string> remedies;
   if (spec.layout.recompute == Recompute::kNone) remedies.push_back("leave out layout.recompute");
+  if (spec.layout.memory_reserve_bytes > 0) {
+    remedies.push_back("lower layout.memory_reserve_bytes");
+  }
   // Otherwise all sizes were tried.
   if (spec.inner.micro_batch_sequences > 1) {
     remedies.push_back("lower inner.micro_batch_sequences");
@@ -330,7 +380,7 @@ std::string Remedy(const JobSpec& spec) {
 absl::StatusOr<IslandPlan> PlanAsAsked(const PlanRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
   absl::StatusOr<FoundPlan> found = FindPlan(request, input);
-  if (found.ok()) return Finish(request, input, std::move(found->island));
+  if (found.ok()) return Finish(request, input, *std::move(found));
   if (!absl::IsResourceExhausted(found.status())) return found.status();
   return absl::ResourceExhaustedError(
       absl::StrCat(found.status().message(), "; ", Remedy(request.spec)));
@@ -399,6 +449,7 @@ absl::StatusOr<IslandPlan> PlanLike(const PlanRequest& request, const PlanReques
   if (1e9 * like_plan.outcome.step_s > limit_ns) {
     return absl::FailedPreconditionError("its step takes longer than that of the like island");
   }
+  ATOLL_RETURN_IF_ERROR(CheckTraffic(input, like_plan));
   like_plan.reason = absl::StrCat("as found for an island of like workers, led by ",
                                   other.members[0].member.worker);
   KeepStateInPlace(request, input, like_plan);
@@ -406,7 +457,7 @@ absl::StatusOr<IslandPlan> PlanLike(const PlanRequest& request, const PlanReques
   found.island = InRuntimeForm(request, input, like_plan);
   const std::vector<MemoryLack> lacks = PredictFitting(request, &found.island);
   if (!lacks.empty()) return absl::ResourceExhaustedError(Text(lacks[0]));
-  return Finish(request, input, std::move(found.island));
+  return Finish(request, input, std::move(found));
 }
 
 }  // namespace atl

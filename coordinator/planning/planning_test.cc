@@ -407,6 +407,41 @@ TEST_CASE("an island computes in one type") {
   Planned(request);
 }
 
+TEST_CASE("excluded_devices_have_no_part_and_what_they_compute_in_does_not_matter") {
+  PlanRequest request = JobOf(2, 8);
+  request.members = {Worker("a", 2), Worker("b", 1)};
+  request.members[1].devices[0].compute = "bf16";
+  REQUIRE_FALSE(PlanIsland(request).ok());
+  request.spec.layout.exclude = {"b", "a/1", "not-attached"};
+  const IslandPlan plan = Planned(request);
+  CHECK(DevicesIn(plan) == std::set<std::string>{"a/0"});
+  CHECK_THAT(plan.reason, Catch::Contains("layout.exclude"));
+  request.spec.layout.exclude = {"a"};
+  CHECK(absl::IsFailedPrecondition(PlanIsland(request).status()));  // it leads
+}
+
+TEST_CASE("memory_kept_back_is_not_planned_with") {
+  PlanRequest request = JobOf(6, 8);
+  request.members = {Worker("a", 1), Worker("b", 1)};
+  Link(request, "a", "b", 0.1, 1e9);
+  request.spec.layout.replicas = request.spec.layout.stages = 1;
+  const int64_t takes = MostMemory(Planned(request));
+  request.spec.layout.replicas = request.spec.layout.stages = 0;
+  // Of what is left one device lacks much for the model.
+  request.spec.layout.memory_reserve_bytes = kGiB - takes / 2;
+  const absl::StatusOr<IslandPlan> tight = PlanIsland(request);
+  if (tight.ok()) {
+    CHECK(MostMemory(*tight) <= takes / 2);
+  } else {
+    CHECK_THAT(std::string(tight.status().message()),
+               Catch::Contains("layout.memory_reserve_bytes"));
+  }
+  request.spec.layout.memory_reserve_bytes = kGiB - 4 * takes;
+  CHECK(MostMemory(Planned(request)) <= 4 * takes);
+  request.spec.layout.memory_reserve_bytes = kGiB;
+  CHECK_THAT(Refusal(request), Catch::Contains("layout.memory_reserve_bytes"));
+}
+
 TEST_CASE("impossible requests are refused, not planned") {
   PlanRequest request = JobOf(4, 8);
   CHECK_THAT(Refusal(request), Catch::Contains("no members"));

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status.h"
+#include "coordinator/planner/constraints.h"
 #include "coordinator/planning/auxiliary_memory.h"
 #include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"
@@ -127,8 +128,12 @@ void AddTimes(const std::string& type, const std::vector<const DeviceProfile*>& 
   }
 }
 
-absl::StatusOr<std::vector<DeviceFacts>> DevicesOf(const PlanRequest& request) {
+// Those that the job does not exclude: what they compute in, and whether they were measured, does
+// not matter.
+absl::StatusOr<std::vector<DeviceFacts>> DevicesOf(const PlanRequest& request,
+                                                   const plan::Constraints& fixed) {
   std::vector<DeviceFacts> devices;
+  size_t all = 0;
   const int layers = static_cast<int>(request.facts.layers.size());
   std::set<NodeId> names;
   for (size_t m = 0; m < request.members.size(); ++m) {
@@ -142,6 +147,8 @@ absl::StatusOr<std::vector<DeviceFacts>> DevicesOf(const PlanRequest& request) {
     }
     for (size_t i = 0; i < member.devices.size(); ++i) {
       DeviceFacts facts{absl::StrCat(worker, "/", i), m, member.devices[i]};
+      ++all;
+      if (fixed.Excludes(worker, facts.id)) continue;
       for (const DeviceProfile& profile : member.profiles) {
         if (profile.device != facts.id || layers < 3) continue;
         facts.profile = &profile;
@@ -150,6 +157,7 @@ absl::StatusOr<std::vector<DeviceFacts>> DevicesOf(const PlanRequest& request) {
       devices.push_back(std::move(facts));
     }
   }
+  if (devices.empty()) return plan::NothingLeft(fixed, all);
   // Activations of one type cannot be another's.
   for (const DeviceFacts& device : devices) {
     const std::string first = ComputeOf(devices[0].info), other = ComputeOf(device.info);
@@ -302,9 +310,13 @@ absl::Status Check(const PlanRequest& request) {
 }  // namespace
 
 ElementBytes ElementBytesOf(const PlanRequest& request) {
+  const std::vector<std::string>& excluded = request.spec.layout.exclude;
+  const std::set<std::string> names(excluded.begin(), excluded.end());
   for (const PlanMember& member : request.members) {
-    for (const DeviceInfo& device : member.devices) {
-      if (ComputeOf(device) == "fp32") return {4, 4};
+    const NodeId& worker = member.member.worker;
+    for (size_t i = 0; i < member.devices.size(); ++i) {
+      if (names.contains(worker) || names.contains(absl::StrCat(worker, "/", i))) continue;
+      if (ComputeOf(member.devices[i]) == "fp32") return {4, 4};
     }
   }
   return {2, 4};
@@ -312,9 +324,10 @@ ElementBytes ElementBytesOf(const PlanRequest& request) {
 
 absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   ATOLL_RETURN_IF_ERROR(Check(request));
-  ATOLL_ASSIGN_OR_RETURN(std::vector<DeviceFacts> devices, DevicesOf(request));
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(request));
   const ModelSpec shape = ToSpec(config);
+  ATOLL_ASSIGN_OR_RETURN(plan::Job job, JobOf(request.spec, shape));
+  ATOLL_ASSIGN_OR_RETURN(std::vector<DeviceFacts> devices, DevicesOf(request, job.fixed));
   const ElementBytes element = ElementBytesOf(request);
   const plan::Model model =
       PlannerModel(request.spec.name, config, request.spec.data.sequence_length, element);
@@ -328,7 +341,7 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, HeadGroups(shape), ""};
   MakeTypes(request, devices, input, input.table);
   input.costs = plan::Costs(model, input.table, CostOptionsOf(request.spec, element.compute == 4));
-  ATOLL_ASSIGN_OR_RETURN(input.job, JobOf(request.spec, shape));
+  input.job = std::move(job);
   // Without keys all-reduces go around Gloo's rings, which know no sites.
   const bool keys = std::all_of(request.members.begin(), request.members.end(),
                                 [](const PlanMember& m) { return !m.member.public_key.empty(); });
@@ -339,7 +352,14 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
                           input.job.micro_batches.back();
   const int unknown = AddWires(request, boundary, input.cluster);
   input.assumptions = Assumptions(devices, unknown);
-  return input;
+  ATOLL_RETURN_IF_ERROR(plan::Constrain(input.job.fixed, input.cluster));
+  // Islands at one site share its links.
+  for (auto& [sites, bytes] : input.cluster.bytes_per_day) bytes /= request.islands_at_site;
+  if (!input.cluster.leader.empty()) return input;
+  return absl::FailedPreconditionError(
+      absl::StrCat("worker ", request.members[0].member.worker,
+                   " leads the island and takes no part: layout.exclude, layout.sites or "
+                   "layout.memory_reserve_bytes leave out all of its devices"));
 }
 
 }  // namespace atl

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,6 +45,11 @@ struct PlanRequest {
   int64_t number = 1;                        // of the plan; 1: the island's first
   int islands = 1;                           // that share the job's tokens
   std::vector<PlanReplica> ran = {};  // of the island's plan that ran last: where its state is
+  // Where links have limits: the share of the model on the parameter servers of each site (empty:
+  // it is not known, and rounds do not count), and the job's islands that are led from this one's
+  // site.
+  std::map<std::string, double> servers = {};
+  int islands_at_site = 1;
   uint64_t seed = 1;
   std::function<bool()> stop;  // polled between candidates; what is best by then is returned
   std::optional<int>

@@ -158,11 +158,14 @@ TEST_CASE("schedules take the memory that they need, and a device's limit is kep
   LocalTransport transport(1 << 20);
   LocalCommunicators communicators(std::chrono::seconds(10));
   // `pool_bytes`: what the backend gives; `memory_bytes`: what the device says it has.
-  const auto error = [&](int64_t pool_bytes, int64_t memory_bytes) {
+  // Configure keeps back, as the job says.
+  const auto error = [&](int64_t pool_bytes, int64_t memory_bytes, int64_t reserve_bytes = 0) {
+    EngineJob job = Job();
+    job.memory_reserve_bytes = reserve_bytes;
     std::vector<LocalDevice> devices;
     devices.push_back({0, NewCpuBackend(1, pool_bytes), NewCpuBackend(1), memory_bytes});
     Engine engine("w1", std::move(devices), {});
-    const absl::Status status = engine.Configure(Job(), plan, &transport, &communicators);
+    const absl::Status status = engine.Configure(job, plan, &transport, &communicators);
     REQUIRE(status.code() == absl::StatusCode::kResourceExhausted);
     return std::string(status.message());
   };
@@ -171,6 +174,8 @@ TEST_CASE("schedules take the memory that they need, and a device's limit is kep
   REQUIRE_THAT(error(0, 100000), StartsWith("w1/0, stage 0 (layers 0 to 5): out of memory: ") &&
                                      Contains(", 97.7 KiB to be had") && Contains(kPredicted) &&
                                      EndsWith(kRemedy));
+  REQUIRE_THAT(error(0, 1'000'100'000, 1'000'000'000),
+               Contains(", 97.7 KiB to be had") && Contains("layout.memory_reserve_bytes"));
   DeviceMemory all;
   {
     std::vector<LocalDevice> devices;

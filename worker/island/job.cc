@@ -22,6 +22,7 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   job.engine.batch_sequences = spec.inner.batch_sequences;
   // The statistics of a batch normalisation are a whole micro-batch's.
   job.engine.max_pieces = config.is_images() ? 1 : static_cast<int32_t>(spec.layout.pieces_max);
+  job.engine.memory_reserve_bytes = spec.layout.memory_reserve_bytes;
   job.engine.optimizer = OptimizerOptionsFromSpec(spec.inner);
   job.layouts = MakeLayouts(config);
   for (const LayerLayout& layout : job.layouts) {

@@ -274,13 +274,17 @@ absl::Status Device::CheckMemory(int64_t run_bytes) const {
     state += held->state.bytes();
   }
   const int64_t activations = StageBytes() + run_bytes;
-  if (parts_.memory_bytes == 0 || state + activations <= parts_.memory_bytes) {
+  if (limit_bytes_ == 0 || state + activations <= limit_bytes_) {
     return absl::OkStatus();
   }
   return OutOfMemory(
       absl::ResourceExhaustedError(absl::StrCat(
           "out of memory: ", BytesText(state), " wanted for layers and ", BytesText(activations),
-          " for activations, ", BytesText(parts_.memory_bytes), " to be had")),
+          " for activations, ", BytesText(limit_bytes_), " to be had",
+          limit_bytes_ < parts_.memory_bytes
+              ? absl::StrCat(" (", BytesText(parts_.memory_bytes - limit_bytes_),
+                             " kept back by layout.memory_reserve_bytes)")
+              : "")),
       WhatStages(), kFewerActivations);
 }
 
@@ -314,6 +318,10 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
   }
   Idle();
   role_ = role;
+  limit_bytes_ = parts_.memory_bytes;
+  if (limit_bytes_ > 0) {
+    limit_bytes_ = std::max<int64_t>(1, limit_bytes_ - job.memory_reserve_bytes);
+  }
   ATOLL_ASSIGN_OR_RETURN(model_, Model::Create(job.model, job.compute, part));
   ATOLL_RETURN_IF_ERROR(TakeLayers(job, tensor_shares));
   MakeStages(job);
@@ -372,10 +380,10 @@ void Device::DropAll() {
 }
 
 bool Device::HasRoomFor(int64_t bytes) const {
-  if (parts_.memory_bytes == 0) return true;
+  if (limit_bytes_ == 0) return true;
   const int64_t used =
       parts_.compute->Memory().in_use_bytes + parts_.communication->Memory().in_use_bytes;
-  return used + bytes <= parts_.memory_bytes - parts_.memory_bytes / kCopiesLeave;
+  return used + bytes <= limit_bytes_ - limit_bytes_ / kCopiesLeave;
 }
 
 std::vector<Tensor> Device::CopiedTensors() const {
@@ -534,6 +542,9 @@ DeviceMemory Device::Memory() const {
   const MemoryUse use = parts_.compute->Memory();
   memory.peak_bytes = use.peak_bytes + parts_.communication->Memory().peak_bytes;
   memory.limit_bytes = use.limit_bytes;
+  if (limit_bytes_ > 0 && memory.limit_bytes > 0) {
+    memory.limit_bytes = std::min(memory.limit_bytes, limit_bytes_);
+  }
   return memory;
 }
 

@@ -157,6 +157,7 @@ class Device {
 
   const std::string name_;
   LocalDevice parts_;
+  int64_t limit_bytes_ = 0;  // what the job may use of its memory; 0: no limit
   std::unique_ptr<Stream> stream_, communication_stream_;
   std::unique_ptr<Staging> staging_;  // null: copies are the computing stream's
   std::unique_ptr<Event> reached_;    // of the stream, when staging_ is used

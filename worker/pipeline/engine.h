@@ -88,6 +88,7 @@ struct EngineJob {
   // Into at most so many chunks (a power of two up to 64) a message between stages may be cut; 1:
   // never, and runs repeat bit for bit.
   int32_t max_pieces = 1;
+  int64_t memory_reserve_bytes = 0;  // of each device's memory, left free
 
   bool operator==(const EngineJob&) const = default;
 };

@@ -49,7 +49,9 @@ std::string WorkerProfiler::KindOf(size_t device) const {
 std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, const JobFacts& facts,
                                                        bool needs_plan,
                                                        const std::atomic<bool>* cancelled) {
-  const bool alone = spec.layout.island == IslandScope::kWorker && options_.devices.size() == 1;
+  // Limits of links are kept by plans, of measured steps.
+  const bool alone = spec.layout.island == IslandScope::kWorker && options_.devices.size() == 1 &&
+                     spec.layout.link_limits.empty();
   if (alone && !needs_plan) return {};
   const uint64_t digest = DigestOf(facts.model, spec.data.sequence_length, spec.inner.optimizer);
   std::vector<DeviceProfile> profiles;

@@ -560,6 +560,8 @@ void World::Submit(const Command& command) {
                                           : IslandScope::kWorker;
   spec.layout.workers_per_island = command.Int("per-island", 0);
   spec.layout.stages = command.Int("stages", 0);
+  spec.layout.exclude = absl::StrSplit(command.Text("exclude"), ',', absl::SkipEmpty());
+  spec.layout.sites = absl::StrSplit(command.Text("pinned"), ',', absl::SkipEmpty());
   spec.schedule.train_tokens = command.Int("tokens", 1000);
   spec.schedule.validate_every_rounds = command.Int("validate", 0);
   submitted_ = command.Int("number", submitted_ + 1);

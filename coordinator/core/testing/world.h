@@ -18,6 +18,7 @@
 //   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
 //          [steps-min=N] [adaptive-grace] [validate=] [clip=] [copies=2] [island=site|all|auto]
 //          [fragments=N] [eager]
+//          [exclude=a,b/1] [pinned=oslo]    what layout.exclude and layout.sites name
 //          [per-island=N] [sites=oslo,rome] [set=NAME]    sequences are of 10 tokens; sites have
 //                                           data of their own; a validation set
 //   pause | resume | cancel | remove | adopt JOB;  refill JOB server=ps-0;  drain MEMBER [undo]
