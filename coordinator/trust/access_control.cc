@@ -45,7 +45,8 @@ AccessControl::AccessControl(std::string folder, TlsOptions tls, int64_t lifetim
     : folder_(folder),
       tls_(std::move(tls)),
       lifetime_s_(lifetime_s),
-      audit_(&RealFiles(), std::move(folder)) {}
+      audit_(&RealFiles(), std::move(folder)),
+      changes_([this](const std::vector<Change*>& changes) { return Store(changes); }) {}
 
 absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::string& folder,
                                                                    const TlsOptions& flags,
@@ -74,11 +75,6 @@ absl::Status AccessControl::Load(const TlsOptions& flags) {
   return absl::OkStatus();
 }
 
-// REQUIRES: mutex_ is held.
-absl::StatusOr<std::string> AccessControl::Encoded() const {
-  return EncodeTrustRecords(registry_.records());
-}
-
 // REQUIRES: writing_ is held.
 absl::Status AccessControl::Write(const std::string& registry) {
   if (shared_ != nullptr) return shared_->Write(registry);
@@ -93,7 +89,7 @@ absl::Status AccessControl::Share(SharedValue* value) {
     ATOLL_ASSIGN_OR_RETURN(const auto stored, value->Read());
     shared_ = value;
     if (!stored) {
-      ATOLL_ASSIGN_OR_RETURN(const std::string registry, Encoded());
+      ATOLL_ASSIGN_OR_RETURN(const std::string registry, EncodeTrustRecords(registry_.records()));
       return Write(registry);
     }
     ATOLL_ASSIGN_OR_RETURN(v1::TrustRecords records,
@@ -104,25 +100,39 @@ absl::Status AccessControl::Share(SharedValue* value) {
   return absl::OkStatus();
 }
 
-// A change that cannot be stored did not happen.
-template <class Change>
-auto AccessControl::Apply(Change change) {
-  const auto result = [&] {
-    const std::lock_guard writing(writing_);
-    const std::lock_guard lock(mutex_);
-    const TrustRegistry before = registry_;
-    auto made = change(registry_);
-    const absl::StatusOr<std::string> encoded = Encoded();
-    const absl::Status stored = encoded.ok() ? Write(*encoded) : encoded.status();
-    if (!stored.ok()) {
-      registry_ = before;
-      return decltype(made)(stored);
-    }
-    notes_ = false;
-    return made;
-  }();
+template <class Make>
+auto AccessControl::Apply(Make make) {
+  std::optional<decltype(make(registry_))> made;
+  const absl::Status stored = changes_.Do([&](TrustRegistry& registry) {
+    made.emplace(make(registry));
+    return made->ok();
+  });
   on_keys();
-  return result;
+  return stored.ok() ? *std::move(made) : decltype(make(registry_))(stored);
+}
+
+absl::Status AccessControl::Store(const std::vector<Change*>& changes) {
+  const std::lock_guard writing(writing_);
+  TrustRegistry next;
+  {
+    const std::lock_guard lock(mutex_);
+    next = registry_;
+    notes_meanwhile_.emplace();
+  }
+  bool is_changed = false;
+  for (Change* change : changes) is_changed = (*change)(next) || is_changed;
+  absl::Status stored;
+  if (is_changed) {
+    const absl::StatusOr<std::string> encoded = EncodeTrustRecords(next.records());
+    stored = encoded.ok() ? Write(*encoded) : encoded.status();
+  }
+  const std::lock_guard lock(mutex_);
+  const auto noted = *std::exchange(notes_meanwhile_, std::nullopt);
+  if (!is_changed || !stored.ok()) return stored;
+  notes_ = false;
+  for (const auto& [identity, key] : noted) notes_ = next.NoteCurveKey(identity, key) || notes_;
+  registry_ = std::move(next);
+  return absl::OkStatus();
 }
 
 absl::Status AccessControl::StoreNotes() {
@@ -131,7 +141,7 @@ absl::Status AccessControl::StoreNotes() {
   {
     const std::lock_guard lock(mutex_);
     if (!notes_) return absl::OkStatus();
-    ATOLL_ASSIGN_OR_RETURN(registry, Encoded());
+    ATOLL_ASSIGN_OR_RETURN(registry, EncodeTrustRecords(registry_.records()));
     notes_ = false;
   }
   const absl::Status stored = Write(registry);
@@ -270,14 +280,12 @@ absl::StatusOr<v1::JoinReply> AccessControl::Join(const Caller& joiner,
                                 request.curve_public_key(), member.expires_unix_s()));
     reply.set_authority(authority_.certificate);
     Verdict verdict;
-    ATOLL_RETURN_IF_ERROR(Apply([&](TrustRegistry& registry) {
+    const absl::Status joined = Apply([&](TrustRegistry& registry) {
       verdict = registry.Join(member, Now());
-      return absl::OkStatus();
-    }));
-    if (!verdict.ok()) {
-      AuditDenial(joiner, "Trust/Join", who, verdict);
-      return ToStatus(verdict);
-    }
+      return verdict.ok() ? absl::OkStatus() : ToStatus(verdict);
+    });
+    if (!verdict.ok()) AuditDenial(joiner, "Trust/Join", who, verdict);
+    ATOLL_RETURN_IF_ERROR(joined);
     return reply;
   };
   absl::StatusOr<v1::JoinReply> reply = join();
@@ -336,6 +344,7 @@ void AccessControl::NoteCurveKey(const Caller& caller, const std::string& curve_
     const std::lock_guard lock(mutex_);
     if (!registry_.NoteCurveKey(*caller.identity, curve_public_key)) return;
     notes_ = true;
+    if (notes_meanwhile_) notes_meanwhile_->emplace_back(*caller.identity, curve_public_key);
   }
   on_keys();
 }

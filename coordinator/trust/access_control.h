@@ -1,7 +1,9 @@
 // Decides of every handshake and every call who the caller is and whether he may, and keeps what it
 // decides by: the registry in STATE_DIR/trust/registry, or where coordinators share it, the
 // authority in that folder, if there is one, and the audit log. Thread-safe; changes are durable
-// before a call returns, but for CURVE keys, which their owners send again (StoreNotes).
+// before a call returns and before any other call sees them, but for CURVE keys, which their owners
+// send again (StoreNotes). Changes that come while the registry is written are written together
+// after it, and decisions wait for no disk.
 
 #ifndef ATOLL_COORDINATOR_TRUST_ACCESS_CONTROL_H_
 #define ATOLL_COORDINATOR_TRUST_ACCESS_CONTROL_H_
@@ -12,7 +14,10 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "common/group_commit.h"
 #include "common/net/identity.h"
 #include "common/net/tls.h"
 #include "common/status.h"
@@ -90,6 +95,7 @@ class AccessControl {
   // Makes CURVE keys durable that were noted since, if any were: many at once, where many members
   // attach.
   absl::Status StoreNotes();
+  size_t changes_that_wait() const { return changes_.waiting(); }
   v1::TrustRecords records() const;
   v1::ClientKeys keys() const;  // whole
 
@@ -105,16 +111,19 @@ class AccessControl {
  private:
   AccessControl(std::string folder, TlsOptions tls, int64_t lifetime_s);
   absl::Status Load(const TlsOptions& flags);
-  absl::StatusOr<std::string> Encoded() const;
   absl::Status Write(const std::string& registry);
   Verdict Identify(const std::string& certificate, Caller* caller, std::string* curve_public_key);
   void AuditDenial(const Caller& caller, absl::string_view call, absl::string_view target,
                    const Verdict& verdict);
   absl::StatusOr<std::string> Sign(const Identity& identity, const std::string& request,
                                    const std::string& curve_public_key, int64_t until_unix_s);
-  // Runs `change` on the registry and makes it durable, or undoes it.
-  template <class Change>
-  auto Apply(Change change);
+  // Makes a change of the registry, which returns a Status or StatusOr, and makes it durable. One
+  // that fails, or that cannot be stored, did not happen.
+  template <class Make>
+  auto Apply(Make make);
+  // False: nothing is to be stored.
+  using Change = std::function<bool(TrustRegistry&)>;
+  absl::Status Store(const std::vector<Change*>& changes);
 
   const AuthorityFolder folder_;
   TlsOptions tls_;
@@ -124,11 +133,14 @@ class AccessControl {
   AuditLog audit_;
   std::atomic<int64_t> revocations_{0};
   KnownCertificates certificates_;
+  GroupCommit<Change> changes_;
   std::mutex writing_;             // held while the registry is written; locked before mutex_
   SharedValue* shared_ = nullptr;  // null: the file; guarded by writing_
-  mutable std::mutex mutex_;
-  TrustRegistry registry_;  // guarded by mutex_, as below
-  bool notes_ = false;      // not stored yet
+  mutable std::mutex mutex_;       // never held while anything is written
+  TrustRegistry registry_;         // guarded by mutex_, as below
+  bool notes_ = false;             // not stored yet
+  // Noted since a write began; nullopt: none is under way that will replace the registry.
+  std::optional<std::vector<std::pair<Identity, std::string>>> notes_meanwhile_;
 };
 
 }  // namespace atl

@@ -28,6 +28,8 @@ AuditLog::AuditLog(Files* files, std::string folder, int64_t file_bytes_max)
     : files_(files),
       folder_(std::move(folder)),
       file_bytes_max_(file_bytes_max),
+      commits_(
+          [this](const std::vector<v1::AuditEntry*>& entries) { return WriteActions(entries); }),
       refusals_allowed_(kRefusalsBurst) {}
 
 std::string AuditLog::PathOf(const Chain& chain, int number) const {
@@ -36,6 +38,7 @@ std::string AuditLog::PathOf(const Chain& chain, int number) const {
 }
 
 absl::Status AuditLog::Rotate(Chain* chain) {
+  ATOLL_RETURN_IF_ERROR(chain->file->Sync());  // of a group that goes on in the next file
   chain->file.reset();
   for (int number = kFullFiles; number > 0; --number) {
     const absl::Status moved = files_->Rename(PathOf(*chain, number - 1), PathOf(*chain, number));
@@ -54,25 +57,35 @@ bool AuditLog::MayWriteRefusal(int64_t now_ms) {
 }
 
 absl::Status AuditLog::Add(v1::AuditEntry entry) {
-  const std::lock_guard lock(mutex_);
   entry.set_unix_ms(UnixTimeMs());
-  const bool refusal = entry.denial() != v1::TRUST_DENIAL_UNSPECIFIED;
-  if (refusal) {
-    ++denials_[entry.denial()];
-    if (!MayWriteRefusal(entry.unix_ms())) {
-      ++left_out_;
-      return absl::OkStatus();
-    }
-    entry.set_left_out(std::exchange(left_out_, 0));
-  }
   Shorten(entry.mutable_who());
+  Shorten(entry.mutable_call());
   Shorten(entry.mutable_target());
   Shorten(entry.mutable_reason());
-  // A refusal need not be durable: a flood of them must not wait for the disk.
-  return Append(refusal ? &refusals_ : &actions_, entry, /*durable=*/!refusal);
+  if (entry.denial() != v1::TRUST_DENIAL_UNSPECIFIED) return AddRefusal(std::move(entry));
+  return commits_.Do(std::move(entry));
 }
 
-absl::Status AuditLog::Append(Chain* chain, const v1::AuditEntry& entry, bool durable) {
+absl::Status AuditLog::WriteActions(const std::vector<v1::AuditEntry*>& entries) {
+  const std::lock_guard lock(actions_.mutex);
+  for (const v1::AuditEntry* entry : entries) ATOLL_RETURN_IF_ERROR(Append(&actions_, *entry));
+  return actions_.file->Sync();
+}
+
+absl::Status AuditLog::AddRefusal(v1::AuditEntry entry) {
+  const std::lock_guard lock(mutex_);
+  ++denials_[entry.denial()];
+  if (!MayWriteRefusal(entry.unix_ms())) {
+    ++left_out_;
+    return absl::OkStatus();
+  }
+  entry.set_left_out(std::exchange(left_out_, 0));
+  const std::lock_guard files(refusals_.mutex);
+  return Append(&refusals_, entry);
+}
+
+// REQUIRES: the chain's mutex is held.
+absl::Status AuditLog::Append(Chain* chain, const v1::AuditEntry& entry) {
   std::unique_ptr<AppendFile>& file = chain->file;
   if (file != nullptr && file->size() >= file_bytes_max_) ATOLL_RETURN_IF_ERROR(Rotate(chain));
   if (file == nullptr) {
@@ -82,8 +95,7 @@ absl::Status AuditLog::Append(Chain* chain, const v1::AuditEntry& entry, bool du
   }
   // An entry begins its line, also after one that a crash cut.
   const std::string line = absl::StrCat(file->size() > 0 ? "\n" : "", CompactJson(entry));
-  ATOLL_RETURN_IF_ERROR(file->Append(std::array{AsBytes(line)}));
-  return durable ? file->Sync() : absl::OkStatus();
+  return file->Append(std::array{AsBytes(line)});
 }
 
 absl::Status AuditLog::ReadChain(const Chain& chain, std::vector<v1::AuditEntry>* entries) const {
@@ -103,9 +115,9 @@ absl::Status AuditLog::ReadChain(const Chain& chain, std::vector<v1::AuditEntry>
 }
 
 absl::StatusOr<std::vector<v1::AuditEntry>> AuditLog::Read(int64_t tail) const {
-  const std::lock_guard lock(mutex_);
   std::vector<v1::AuditEntry> entries;
   for (const Chain* chain : {&actions_, &refusals_}) {
+    const std::lock_guard lock(chain->mutex);
     std::vector<v1::AuditEntry> kept;
     ATOLL_RETURN_IF_ERROR(ReadChain(*chain, &kept));
     const int64_t skipped = tail > 0 ? std::max<int64_t>(0, std::ssize(kept) - tail) : 0;
