@@ -14,40 +14,61 @@ int64_t BytesOf(const StageSlot& stage, int first, int last) {
          stage.in_flight * stage.costs->StashBytes(first, last);
 }
 
+// With the least saving that fits; infinite where none does, or if it takes longer than `bound_s`
+// without any.
+double SecondsOf(const StageSlot& stage, int first, int last, double bound_s) {
+  const double seconds = stage.costs->TotalSeconds(first, last);
+  if (seconds > bound_s) return INFINITY;
+  const std::optional<Saving> saving =
+      stage.costs->LeastSaving(first, last, stage.memory_bytes, stage.in_flight);
+  if (!saving) return INFINITY;
+  return saving->any() ? std::max(seconds, stage.costs->TotalSeconds(first, last, *saving))
+                       : seconds;
+}
+
 // As many layers as fit from `first` under the bound and the memory.
 int Reach(const StageSlot& stage, int first, double bound_s) {
   int low = first;
   int high = stage.costs->layers();
   while (low < high) {
     const int middle = (low + high + 1) / 2;
-    bool fits = stage.costs->TotalSeconds(first, middle) <= bound_s;
-    if (fits) {
-      const std::optional<Saving> saving =
-          stage.costs->LeastSaving(first, middle, stage.memory_bytes, stage.in_flight);
-      fits = saving &&
-             (!saving->any() || stage.costs->TotalSeconds(first, middle, *saving) <= bound_s);
-    }
-    fits ? low = middle : high = middle - 1;
+    SecondsOf(stage, first, middle, bound_s) <= bound_s ? low = middle : high = middle - 1;
   }
   return low;
 }
 
+// The stages' layers under a bound. Any bound from `least_s` on, and below `next_s`, gives the
+// same.
+struct Filled {
+  std::vector<int> cuts = {0};
+  double least_s = 0, next_s = INFINITY;
+};
+
 // With every_stage each leaves one layer to each stage behind it; the last cut is short of the
 // layers where a stage cannot hold even one.
-std::vector<int> Fill(const std::vector<StageSlot>& stages, double bound_s, bool every_stage) {
-  std::vector<int> cuts = {0};
+Filled Fill(const std::vector<StageSlot>& stages, double bound_s, bool every_stage) {
+  Filled filled;
+  std::vector<int>& cuts = filled.cuts;
   int behind = every_stage ? static_cast<int>(stages.size()) : 0;
   for (const StageSlot& stage : stages) {
     behind = std::max(0, behind - 1);
+    const int first = cuts.back();
     const int most = stage.costs->layers() - behind;
-    cuts.push_back(std::min(Reach(stage, cuts.back(), bound_s), most));
-    if (every_stage && cuts.back() <= cuts[cuts.size() - 2]) {
+    const int last = std::min(Reach(stage, first, bound_s), most);
+    if (last > first) {
+      filled.least_s = std::max(filled.least_s, SecondsOf(stage, first, last, bound_s));
+    }
+    if (last < most) {
+      filled.next_s = std::min(filled.next_s, SecondsOf(stage, first, last + 1, INFINITY));
+    }
+    cuts.push_back(last);
+    if (every_stage && last <= first) {
       cuts.resize(stages.size() + 1, 0);
       cuts.back() = 0;
       break;
     }
   }
-  return cuts;
+  return filled;
 }
 
 }  // namespace
@@ -61,7 +82,7 @@ absl::StatusOr<std::vector<int>> BalanceLayers(const std::vector<StageSlot>& sta
     high = std::max(high, stage.costs->MostSeconds());
   }
   high = high * (1 + 1e-9) + 1e-12;
-  std::vector<int> best = Fill(stages, high, every_stage);
+  std::vector<int> best = Fill(stages, high, every_stage).cuts;
   if (best.back() < layers) {
     int64_t room = 0;
     for (const StageSlot& stage : stages) room += stage.memory_bytes;
@@ -76,25 +97,20 @@ absl::StatusOr<std::vector<int>> BalanceLayers(const std::vector<StageSlot>& sta
   double rate = 0;
   for (const StageSlot& stage : stages) rate += 1 / stage.costs->TotalSeconds(0, layers);
   double low = 1 / rate;
-  for (double above = 1.1 * low; above < high; above *= 1.3) {
-    std::vector<int> cuts = Fill(stages, above, every_stage);
-    if (cuts.back() == layers) {
-      best = std::move(cuts);
-      high = above;
+  const auto try_bound = [&](double bound_s) {
+    Filled filled = Fill(stages, bound_s, every_stage);
+    if (filled.cuts.back() == layers) {
+      best = std::move(filled.cuts);
+      high = std::min(bound_s, filled.least_s);
     } else {
-      low = above;
+      low = std::max(bound_s, filled.next_s);
     }
+  };
+  for (double above = 1.1 * low; std::max(above, low) < high; above *= 1.3) {
+    try_bound(std::max(above, low));
   }
-  for (int i = 0; i < 60 && high - low > high * 1e-7; ++i) {
-    const double middle = (low + high) / 2;
-    std::vector<int> cuts = Fill(stages, middle, every_stage);
-    if (cuts.back() == layers) {
-      best = std::move(cuts);
-      high = middle;
-    } else {
-      low = middle;
-    }
-  }
+  // Below `low` none is enough.
+  for (int i = 0; i < 60 && high - low > high * 1e-7; ++i) try_bound((low + high) / 2);
   return best;
 }
 

@@ -226,15 +226,59 @@ std::vector<int> Shares(int total, const std::vector<double>& seconds) {
   return shares;
 }
 
-// Cuts all replicas, equal ones once, first with equal then with proportional micro-batches.
+// CutReplica, called once for replicas that are alike: other orders of sites, scopes and numbers of
+// replicas have the same ones.
+class Cutter {
+ public:
+  Cutter(const Cluster& cluster, const Costs& costs) : cluster_(cluster), costs_(costs) {}
+
+  // `types`: of its stages, with their sizes.
+  absl::Status Cut(const std::vector<int>& types, int micro_batch, bool every_stage,
+                   Replica& replica) {
+    std::vector<int> key = types;
+    const int in_flight = std::min(replica.micro_batches, static_cast<int>(replica.stages.size()));
+    key.insert(key.end(), {in_flight, every_stage ? 1 : 0});
+    const auto [known, added] = known_.try_emplace(std::move(key));
+    Known& cut = known->second;
+    if (added) {
+      Replica first = replica;
+      cut.fits = CutReplica(cluster_, costs_, micro_batch, first, {.every_stage = every_stage});
+      for (size_t s = 0, kept = 0; cut.fits.ok() && kept < first.stages.size(); ++s) {
+        if (replica.stages[s].devices != first.stages[kept].devices) continue;  // it idles
+        Stage& stage = cut.stages.emplace_back(std::move(first.stages[kept++]));
+        stage.devices.clear();
+        cut.places.push_back(s);
+      }
+    }
+    if (!cut.fits.ok()) return cut.fits;
+    std::vector<Stage> stages = cut.stages;
+    for (size_t s = 0; s < stages.size(); ++s) {
+      stages[s].devices = std::move(replica.stages[cut.places[s]].devices);
+    }
+    replica.stages = std::move(stages);
+    return absl::OkStatus();
+  }
+  void Forget() { known_.clear(); }
+
+ private:
+  struct Known {
+    absl::Status fits;
+    std::vector<Stage> stages;   // without devices
+    std::vector<size_t> places;  // which ones they are of those that were to be cut
+  };
+  const Cluster& cluster_;
+  const Costs& costs_;
+  std::map<std::vector<int>, Known> known_;
+};
+
+// Cuts all replicas, first with equal then with proportional micro-batches.
 absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, bool every_stage,
-                    Layout& layout) {
+                    Cutter& cutter, Layout& layout) {
   const int count = static_cast<int>(layout.replicas.size());
   std::vector<int> shares(count, total / count);
   for (int r = 0; r < total % count; ++r) ++shares[r];
   const std::vector<Replica> uncut = layout.replicas;
   for (int round = 0; round < 2; ++round) {
-    std::map<std::pair<std::vector<int>, int>, std::vector<Stage>> known;
     std::vector<double> seconds;
     std::map<std::vector<int>, double> known_seconds;
     for (int r = 0; r < count; ++r) {
@@ -245,18 +289,7 @@ absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, bool 
         types.push_back(cluster.devices[stage.devices[0]].type);
         types.push_back(static_cast<int>(stage.devices.size()));
       }
-      const auto cut = known.find({types, shares[r]});
-      if (cut != known.end() && cut->second.size() == replica.stages.size()) {
-        for (size_t s = 0; s < replica.stages.size(); ++s) {
-          replica.stages[s].first_layer = cut->second[s].first_layer;
-          replica.stages[s].last_layer = cut->second[s].last_layer;
-          replica.stages[s].saving = cut->second[s].saving;
-        }
-      } else {
-        ATOLL_RETURN_IF_ERROR(
-            CutReplica(cluster, costs, layout.micro_batch, replica, {.every_stage = every_stage}));
-        known[{types, shares[r]}] = replica.stages;
-      }
+      ATOLL_RETURN_IF_ERROR(cutter.Cut(types, layout.micro_batch, every_stage, replica));
       layout.replicas[r] = std::move(replica);
       auto [time, added] = known_seconds.try_emplace(types, 0);
       if (added) time->second = BottleneckSeconds(cluster, costs, layout, layout.replicas[r]);
@@ -288,7 +321,12 @@ class Enumerator {
  public:
   Enumerator(const Cluster& cluster, const Costs& costs, const Job& job,
              const std::function<bool()>& stop)
-      : cluster_(cluster), costs_(costs), job_(job), stop_(stop), ranking_(cluster, costs, job) {}
+      : cluster_(cluster),
+        costs_(costs),
+        job_(job),
+        stop_(stop),
+        ranking_(cluster, costs, job),
+        cutter_(cluster, costs) {}
 
   void Run() {
     std::vector<EntitySizes> all;
@@ -315,6 +353,7 @@ class Enumerator {
   void OfSize(const EntitySizes& sizes, bool even, int micro_batch) {
     sizes_ = sizes;
     micro_batch_ = micro_batch;
+    cutter_.Forget();
     pools_ = PoolsOf(cluster_, costs_, sizes, micro_batch);
     if (pools_.empty()) return;
     tp_ = 1;
@@ -414,7 +453,7 @@ class Enumerator {
                           .scope = scope_,
                           .fitted = every_stage,
                           .sizes = sizes_};
-      absl::Status fits = CutAll(cluster_, costs_, total_, every_stage, candidate.layout);
+      absl::Status fits = CutAll(cluster_, costs_, total_, every_stage, cutter_, candidate.layout);
       if (fits.ok() && !UsesLeader(cluster_, candidate.layout)) {
         fits = BringInLeader(cluster_, costs_, job_, pools_, candidate);
         candidate.how += ", with the leader";
@@ -454,6 +493,7 @@ class Enumerator {
   std::multiset<double> best_;  // the best ranks so far
   std::string scope_;
   Grouper grouper_;
+  Cutter cutter_;  // of one micro-batch size
   std::vector<EntityPool> pools_;
   std::optional<SiteFloor> site_floor_;  // of pools_
   std::vector<std::vector<std::string>> orders_;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 
 #include "common/check.h"
@@ -119,16 +120,33 @@ class PackedCounts {
   uint64_t guards_ = 0;
 };
 
+// Whether so many fillings have more members than there are, of one class or in all: then Pack need
+// not try.
+bool AreTooLarge(const std::vector<int>& most, const std::vector<Composition>& fillings,
+                 int wanted) {
+  const auto least = [&](const auto& of) {
+    int64_t least = INT64_MAX;
+    for (const Composition& c : fillings) least = std::min<int64_t>(least, of(c));
+    return least;
+  };
+  const auto sum = [](const Composition& c) { return std::accumulate(c.begin(), c.end(), 0); };
+  if (fillings.empty() || wanted * least(sum) > sum(most)) return true;
+  for (size_t t = 0; t < most.size(); ++t) {
+    if (wanted * least([&](const Composition& c) { return c[t]; }) > most[t]) return true;
+  }
+  return false;
+}
+
 // The most groups that fit into the counts, each one of the fillings; fills `groups` when there are
 // at least `wanted`.
 bool Pack(const std::vector<int>& most, const std::vector<Composition>& fillings, int wanted,
           std::vector<Composition>* groups) {
+  if (AreTooLarge(most, fillings, wanted)) return false;
   const PackedCounts packed(most);
   std::vector<int64_t> stride(most.size() + 1, 1);
   for (size_t t = 0; t < most.size(); ++t) stride[t + 1] = stride[t] * (most[t] + 1);
   const int64_t states = stride.back();
   std::vector<int16_t> best(states, 0);
-  std::vector<int16_t> choice(states, -1);
   struct Option {
     uint64_t counts = 0;
     int64_t offset = 0;
@@ -139,24 +157,30 @@ bool Pack(const std::vector<int>& most, const std::vector<Composition>& fillings
     option.counts = packed.Pack(c);
     for (size_t t = 0; t < c.size(); ++t) option.offset += c[t] * stride[t];
   }
+  std::vector<uint64_t> counts;
   std::vector<int> have(most.size(), 0);
   for (int64_t state = 0; state < states; ++state) {
-    const uint64_t counts = packed.Pack(have);
-    for (size_t f = 0; f < options.size(); ++f) {
-      if (!packed.Holds(counts, options[f].counts)) continue;
-      const int more = best[state - options[f].offset] + 1;
-      if (more <= best[state]) continue;
-      best[state] = static_cast<int16_t>(more);
-      choice[state] = static_cast<int16_t>(f);
-    }
+    counts.push_back(packed.Pack(have));
     for (size_t t = 0; t < most.size() && ++have[t] > most[t]; ++t) have[t] = 0;
+  }
+  for (const Option& option : options) {
+    for (int64_t state = option.offset; state < states; ++state) {
+      if (!packed.Holds(counts[state], option.counts)) continue;
+      best[state] = std::max<int16_t>(best[state], best[state - option.offset] + 1);
+    }
   }
   if (best[states - 1] < wanted) return false;
   groups->clear();
   int64_t state = states - 1;
   for (int g = 0; g < wanted; ++g) {
-    groups->push_back(fillings[choice[state]]);
-    state -= options[choice[state]].offset;
+    // The first filling that leaves room for as many.
+    size_t f = 0;
+    while (!packed.Holds(counts[state], options[f].counts) ||
+           best[state - options[f].offset] + 1 < best[state]) {
+      ++f;
+    }
+    groups->push_back(fillings[f]);
+    state -= options[f].offset;
   }
   return true;
 }
@@ -289,19 +313,18 @@ std::optional<std::vector<Composition>> PackBest(const std::vector<EntityClass>&
                                                  int64_t min_bytes, int64_t work) {
   const Fillings fillings(classes, unit, micro_batches, min_bytes, work);
   std::vector<Composition> best;
-  if (!Pack(fillings.most(), fillings.Minimal(0), groups, &best)) return std::nullopt;
+  std::vector<Composition> enough = fillings.Minimal(0), too_large;  // the last ones of each
+  if (!Pack(fillings.most(), enough, groups, &best)) return std::nullopt;
   double low = 0;
   double high = 0;
   for (const EntityClass& c : classes) high += c.power * c.count / groups;
   for (int i = 0; i < 10; ++i) {
     const double middle = (low + high) / 2;
-    std::vector<Composition> packed;
-    if (Pack(fillings.most(), fillings.Minimal(middle), groups, &packed)) {
-      best = std::move(packed);
-      low = middle;
-    } else {
-      high = middle;
-    }
+    std::vector<Composition> minimal = fillings.Minimal(middle);
+    const bool known = minimal == enough || minimal == too_large;
+    const bool packs = known ? minimal == enough : Pack(fillings.most(), minimal, groups, &best);
+    (packs ? low : high) = middle;
+    (packs ? enough : too_large) = std::move(minimal);
   }
   for (Composition& group : best) {
     for (int& n : group) n *= unit;

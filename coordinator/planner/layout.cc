@@ -47,10 +47,11 @@ ChunkTimes TimesOf(const sim::Problem& problem, const sim::Schedule& schedule,
   return times;
 }
 
-absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs& costs,
-                                            const Layout& layout, const WireSharing& sharing,
-                                            const Replica& replica, const std::string& name,
-                                            bool together, const Evaluation& evaluation) {
+// A kind's problem and its bound; its schedule, too, where it is known.
+absl::StatusOr<ReplicaOutcome> BuildKind(const Cluster& cluster, const Costs& costs,
+                                         const Layout& layout, const WireSharing& sharing,
+                                         const Replica& replica, const std::string& name,
+                                         bool together, const Evaluation& evaluation) {
   if (evaluation.known != nullptr) {
     for (const ReplicaOutcome& known : evaluation.known->kinds) {
       if (known.kind != name) continue;
@@ -66,9 +67,16 @@ absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs&
     kind.problem = sim::WithUnsplitBackward(std::move(kind.problem));
   }
   // Played with others on the same lines, a replica may find them emptier than its even part is.
-  if (!together && Seconds(sim::MakespanBound(kind.problem).time_ns) >= evaluation.limit_s) {
+  if (together) return kind;
+  kind.bound = sim::MakespanBound(kind.problem);
+  if (Seconds(kind.bound.time_ns) >= evaluation.limit_s) {
     return absl::CancelledError("no schedule of it is as fast");
   }
+  return kind;
+}
+
+absl::Status FindSchedule(const Layout& layout, const Replica& replica,
+                          const Evaluation& evaluation, ReplicaOutcome& kind) {
   const int64_t operations =
       3 * int64_t{replica.micro_batches} * static_cast<int64_t>(replica.stages.size());
   const int64_t most = std::max<int64_t>(4, evaluation.operations / operations);
@@ -88,20 +96,18 @@ absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs&
   if (kind.found.result.verdict != sim::Verdict::kFits) {
     return absl::ResourceExhaustedError(kind.found.result.reason);
   }
-  kind.bound = sim::MakespanBound(kind.problem);
   sim::Result played;
   ChunkTimes times = TimesOf(kind.problem, kind.found.schedule, &played);
   kind.begun_ns = std::move(times.begun_ns);
   kind.done_ns = std::move(times.done_ns);
-  return kind;
+  return absl::OkStatus();
 }
 
 // When each replica's stages begin in the step found, and when they are done with their last
-// gradients: in that step, and at best.
+// gradients.
 struct GradientTimes {
-  explicit GradientTimes(size_t replicas)
-      : begun_s(replicas), ready_s(replicas), earliest_s(replicas) {}
-  StageTimes begun_s, ready_s, earliest_s;
+  explicit GradientTimes(size_t replicas) : begun_s(replicas), ready_s(replicas) {}
+  StageTimes begun_s, ready_s;
 };
 
 std::vector<double> InSeconds(const sim::Nanos* ns, size_t count) {
@@ -113,27 +119,45 @@ std::vector<double> InSeconds(const sim::Nanos* ns, size_t count) {
 GradientTimes TimesAlone(const Layout& layout, const Outcome& outcome) {
   GradientTimes times(layout.replicas.size());
   for (const ReplicaOutcome& kind : outcome.kinds) {
-    const std::vector<sim::Nanos> earliest = sim::GradientsDone(kind.problem);
     for (const int r : kind.replicas) {
       times.begun_s[r] = InSeconds(kind.begun_ns.data(), kind.begun_ns.size());
       times.ready_s[r] = InSeconds(kind.done_ns.data(), kind.done_ns.size());
-      times.earliest_s[r] = InSeconds(earliest.data(), earliest.size());
     }
   }
   return times;
 }
 
-// All replicas on lines that they use in turn. The kinds get the times and the bound of their
-// slowest replica in it.
+// When the gradients can be done at best. Where replicas are played together, the kinds get the
+// bound of all.
+StageTimes EarliestGradients(const Cluster& cluster, const Layout& layout, Outcome& outcome) {
+  StageTimes earliest_s(layout.replicas.size());
+  if (!outcome.together) {
+    for (const ReplicaOutcome& kind : outcome.kinds) {
+      const std::vector<sim::Nanos> earliest = sim::GradientsDone(kind.problem);
+      for (const int r : kind.replicas) {
+        earliest_s[r] = InSeconds(earliest.data(), earliest.size());
+      }
+    }
+    return earliest_s;
+  }
+  const Together all = PutTogether(cluster, layout, outcome);
+  const std::vector<sim::Nanos> earliest = sim::GradientsDone(all.problem);
+  for (ReplicaOutcome& kind : outcome.kinds) kind.bound = sim::MakespanBound(all.problem);
+  for (size_t r = 0; r < earliest_s.size(); ++r) {
+    const sim::Pipeline& pipeline = all.problem.pipelines[r];
+    earliest_s[r] = InSeconds(&earliest[static_cast<size_t>(pipeline.first_chunk)],
+                              static_cast<size_t>(pipeline.chunk_count));
+  }
+  return earliest_s;
+}
+
+// All replicas on lines that they use in turn. The kinds get the times of their slowest replica.
 GradientTimes TimesTogether(const Cluster& cluster, const Layout& layout, Outcome& outcome) {
   const Together all = PutTogether(cluster, layout, outcome);
   sim::Result played;
   const auto [begun, done] = TimesOf(all.problem, all.schedule, &played);
-  const std::vector<sim::Nanos> earliest = sim::GradientsDone(all.problem);
-  const sim::Bound bound = sim::MakespanBound(all.problem);
   GradientTimes times(layout.replicas.size());
   for (ReplicaOutcome& kind : outcome.kinds) {
-    kind.bound = bound;
     kind.found.result.makespan_ns = 0;
     std::fill(kind.done_ns.begin(), kind.done_ns.end(), 0);
     for (const int r : kind.replicas) {
@@ -141,7 +165,6 @@ GradientTimes TimesTogether(const Cluster& cluster, const Layout& layout, Outcom
       const size_t count = kind.done_ns.size();
       times.begun_s[r] = InSeconds(&begun[first], count);
       times.ready_s[r] = InSeconds(&done[first], count);
-      times.earliest_s[r] = InSeconds(&earliest[first], count);
       for (size_t s = 0; s < count; ++s) {
         const int device = all.problem.chunks[first + s].device;
         kind.done_ns[s] = std::max(kind.done_ns[s], done[first + s]);
@@ -172,36 +195,48 @@ double StepEnd(const Layout& layout, const Outcome& outcome, const StageTimes& s
   return end_s;
 }
 
-// Adds what follows the last operation: all-reduces over replicas, the optimizer, the commit votes.
-void AddEnd(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout,
-            const GradientTimes& times, Outcome& outcome) {
+StageTimes OptimizerSeconds(const Layout& layout, const Outcome& outcome) {
   StageTimes optimizer_s(layout.replicas.size());
-  StageTimes unknown_s(layout.replicas.size());
   for (const ReplicaOutcome& kind : outcome.kinds) {
     for (const int r : kind.replicas) {
       optimizer_s[r] = InSeconds(kind.optimizer_ns.data(), kind.optimizer_ns.size());
-      unknown_s[r].assign(layout.replicas[r].stages.size(), INFINITY);
     }
   }
-  const auto summed = [&](const StageTimes& from) {
-    return SynchroniseGradients(cluster, costs, job, layout, from);
-  };
-  const auto committed_s = [&](const StageTimes& summed_s, const StageTimes& begun_s) {
-    return CommittedSeconds(cluster, layout, summed_s, begun_s, optimizer_s);
-  };
+  return optimizer_s;
+}
+
+// No step of this layout is shorter, whatever the kinds' schedules. They have their bounds then.
+double BoundSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
+                    const Layout& layout, Outcome& outcome) {
+  const StageTimes earliest_s = SynchroniseGradients(cluster, costs, job, layout,
+                                                     EarliestGradients(cluster, layout, outcome));
+  StageTimes unknown_s;
+  for (const Replica& replica : layout.replicas) {
+    unknown_s.emplace_back(replica.stages.size(), INFINITY);
+  }
+  double bound_s = std::max(
+      StepEnd(layout, outcome, earliest_s),
+      CommittedSeconds(cluster, layout, earliest_s, unknown_s, OptimizerSeconds(layout, outcome)));
+  for (const ReplicaOutcome& kind : outcome.kinds) {
+    bound_s = std::max(bound_s, Seconds(kind.bound.time_ns));
+  }
+  return bound_s;
+}
+
+// Adds what follows the last operation: all-reduces over replicas, the optimizer, the commit votes.
+void AddEnd(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout,
+            const GradientTimes& times, Outcome& outcome) {
   // Nothing to add is nothing, whatever the rounding.
   const auto raise = [&](double to_s) {
     const double by_s = to_s - outcome.step_s < 1e-9 ? 0 : to_s - outcome.step_s;
     outcome.step_s += by_s;
     return by_s;
   };
-  const StageTimes summed_s = summed(times.ready_s);
+  const StageTimes summed_s = SynchroniseGradients(cluster, costs, job, layout, times.ready_s);
   outcome.sync_s = raise(StepEnd(layout, outcome, summed_s));
-  outcome.commit_s = raise(committed_s(summed_s, times.begun_s));
-  const StageTimes earliest_s = summed(times.earliest_s);
-  outcome.bound_s =
-      std::min(outcome.step_s, std::max({outcome.bound_s, StepEnd(layout, outcome, earliest_s),
-                                         committed_s(earliest_s, unknown_s)}));
+  outcome.commit_s = raise(CommittedSeconds(cluster, layout, summed_s, times.begun_s,
+                                            OptimizerSeconds(layout, outcome)));
+  outcome.bound_s = std::min(outcome.step_s, outcome.bound_s);
 }
 
 absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, const Job& job,
@@ -218,16 +253,23 @@ absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, con
     if (added) {
       ATOLL_ASSIGN_OR_RETURN(
           ReplicaOutcome kind,
-          EvaluateKind(cluster, costs, layout, sharing, layout.replicas[r], name, together, each));
+          BuildKind(cluster, costs, layout, sharing, layout.replicas[r], name, together, each));
       outcome.kinds.push_back(std::move(kind));
     }
     outcome.kinds[found->second].replicas.push_back(static_cast<int>(r));
+  }
+  outcome.bound_s = BoundSeconds(cluster, costs, job, layout, outcome);
+  if (outcome.bound_s >= evaluation.step_limit_s) {
+    return absl::CancelledError("no schedule of it is as fast");
+  }
+  for (ReplicaOutcome& kind : outcome.kinds) {
+    if (!kind.found.schedule.device_ops.empty()) continue;  // known
+    ATOLL_RETURN_IF_ERROR(FindSchedule(layout, layout.replicas[kind.replicas[0]], each, kind));
   }
   const GradientTimes times =
       together ? TimesTogether(cluster, layout, outcome) : TimesAlone(layout, outcome);
   for (const ReplicaOutcome& kind : outcome.kinds) {
     outcome.step_s = std::max(outcome.step_s, Seconds(kind.found.result.makespan_ns));
-    outcome.bound_s = std::max(outcome.bound_s, Seconds(kind.bound.time_ns));
   }
   AddEnd(cluster, costs, job, layout, times, outcome);
   return outcome;
@@ -406,7 +448,7 @@ absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& cost
   WireSharing sharing = SharingOf(cluster, layout);
   const bool together = PlayedTogether(sharing, layout);
   auto outcome = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
-  if (!together || !outcome.ok()) return outcome;
+  if (!together || !outcome.ok() || outcome->step_s <= outcome->bound_s) return outcome;
   // Where lines have bandwidth to spare, the order of a replica that has them to itself is better.
   for (auto& [sites, line] : sharing.lines) line.replicas = 1;
   auto other = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);

@@ -147,7 +147,8 @@ struct Evaluation {
   int64_t operations = 1'000'000;
   const Outcome* known = nullptr;  // kinds already evaluated are taken from here
   int improve = 0;                 // simulations to move operations of the schedule found about
-  double limit_s = INFINITY;       // CANCELLED if no schedule can be as fast as that
+  // CANCELLED if no schedule's operations can be as fast as that, or no step as `step_limit_s`.
+  double limit_s = INFINITY, step_limit_s = INFINITY;
 };
 
 // Orders a stage's devices by their time for the whole model; their types, but for the first one's,

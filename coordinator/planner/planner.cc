@@ -212,6 +212,9 @@ class Contest {
     Evaluation evaluation{std::min(kQuickRestarts, options_.restarts), options_.seed};
     evaluation.known = known;
     evaluation.limit_s = ranking_.LongestStepBetter(layout, plan_.rank);
+    // With two stages a device it may still be better (NoteIdling).
+    evaluation.step_limit_s =
+        evaluation.limit_s * (StaysInSites(cluster_, layout) ? kShapesGain : 1);
     auto outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
     const bool gains = outcome.ok() && outcome->step_s > kAtBound * outcome->bound_s &&
                        (outcome->step_s + outcome->bound_s) / 2 < evaluation.limit_s;

@@ -393,6 +393,15 @@ TEST_CASE("Gradients are summed while slower stages still compute") {
   CHECK(outcome->step_s == Approx(makespan_s + outcome->sync_s + outcome->commit_s));
   CHECK(outcome->commit_s == Approx(1e-3));
   CHECK(outcome->bound_s <= outcome->step_s);
+  // The bound counts what the operations alone, or a bound of theirs, would not exclude.
+  CHECK(makespan_s < outcome->bound_s);
+  const auto no_better =
+      EvaluateLayout(cluster, costs, job, layout, {.step_limit_s = outcome->bound_s});
+  CHECK(absl::IsCancelled(no_better.status()));
+  const auto maybe_better =
+      EvaluateLayout(cluster, costs, job, layout, {.step_limit_s = 1.001 * outcome->bound_s});
+  REQUIRE(maybe_better.ok());
+  CHECK(maybe_better->step_s == outcome->step_s);
   // Two rings share the line: one after the other it would have taken twice as long.
   layout.replicas.resize(1);
   const auto alone = EvaluateLayout(cluster, costs, job, layout, {});

@@ -40,6 +40,7 @@ class Engine {
         dirty_(problem.devices.size(), false),
         memory_(problem, pipeline_of_),
         left_on_device_(problem.devices.size(), 0),
+        work_left_ns_(problem.devices.size(), 0),
         optimizers_(problem.devices.size()),
         left_of_chunk_(problem.chunks.size(), 0),
         syncs_of_chunk_(problem.chunks.size()),
@@ -68,6 +69,10 @@ class Engine {
       } while (!events_.empty() && events_.NextTime() == now);
       transport_.EndOfInstant(now);
       Dispatch(picker, now);
+      if (too_late_) {
+        result_.verdict = Verdict::kStopped;
+        break;
+      }
     }
     Finish();
     return std::move(result_);
@@ -111,6 +116,9 @@ class Engine {
       left_of_chunk_[c] = micro_batches;
       const int ops = micro_batches * (IsSplit(chunk) ? 3 : 2);
       left_on_device_[chunk.device] += ops;
+      work_left_ns_[chunk.device] +=
+          micro_batches * (chunk.forward_ns + chunk.backward_ns + chunk.weight_ns) +
+          chunk.optimizer_ns;
       left_ += ops + (chunk.optimizer_ns > 0 ? 1 : 0);
       if (!IsFirst(static_cast<int>(c))) continue;
       for (int m = 0; m < micro_batches; ++m) {
@@ -162,6 +170,8 @@ class Engine {
     const Nanos end_ns = now + DurationOf(op);
     idle_[device] = false;
     running_[device] = {op, now};
+    too_late_ = too_late_ || now > options_.latest_end_ns - work_left_ns_[device];
+    work_left_ns_[device] -= end_ns - now;
     DeviceUse& use = result_.devices[device];
     if (use.busy_ns == 0 && use.last_ns == 0) use.first_ns = now;
     use.busy_ns += end_ns - now;
@@ -352,6 +362,7 @@ class Engine {
   std::vector<int> dirty_devices_;
   MemoryUse memory_;
   std::vector<int> left_on_device_;
+  std::vector<Nanos> work_left_ns_;           // by device, of what has not started
   std::vector<std::vector<int>> optimizers_;  // per device: chunks whose step can run
   std::vector<int> left_of_chunk_;            // gradients missing
   std::vector<std::vector<SyncPart>> syncs_of_chunk_;
@@ -359,6 +370,7 @@ class Engine {
   std::vector<int> syncs_left_of_chunk_;  // not done
   std::vector<Nanos> channel_free_ns_;
   int64_t left_ = 0;  // operations and synchronisations not done
+  bool too_late_ = false;
   int oom_device_ = -1;
   Op oom_op_;
 };

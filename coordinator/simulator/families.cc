@@ -44,6 +44,12 @@ bool Better(const Found& a, const absl::StatusOr<Found>& b, Objective objective)
          ValueOf(a.result, objective) < ValueOf(b->result, objective);
 }
 
+// The longest makespan that is better; for periods none, which are not known before the end.
+Nanos LatestBetterEnd(const absl::StatusOr<Found>& best, Objective objective) {
+  const bool any = best.ok() && best->result.verdict == Verdict::kFits;
+  return any && objective == Objective::kMakespan ? best->result.makespan_ns - 1 : kForever;
+}
+
 // Shows `best` the published blocks of this D, as they are and with W filled in.
 void TryBlocks(const Problem& problem, int d, absl::string_view name, Objective objective,
                absl::StatusOr<Found>& best) {
@@ -51,11 +57,12 @@ void TryBlocks(const Problem& problem, int d, absl::string_view name, Objective 
   const auto blocks = VBlockSchedules(problem, d, kBlocks);
   if (!blocks.ok()) return;  // not a V
   for (const Schedule& block : *blocks) {
-    Found plain{block, SimulateUnchecked(problem, block, {}),
+    const Options playing{.latest_end_ns = LatestBetterEnd(best, objective)};
+    Found plain{block, SimulateUnchecked(problem, block, playing),
                 absl::StrCat(name, " building block")};
-    Found filled = FillWithWeights(problem, block);
-    filled.how = absl::StrCat(name, " building block, gaps filled with W");
     if (Better(plain, best, objective)) best = std::move(plain);
+    Found filled = FillWithWeights(problem, block, LatestBetterEnd(best, objective));
+    filled.how = absl::StrCat(name, " building block, gaps filled with W");
     if (Better(filled, best, objective)) best = std::move(filled);
   }
 }

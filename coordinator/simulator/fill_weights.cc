@@ -82,8 +82,8 @@ class FillingPicker {
 
 }  // namespace
 
-Found FillWithWeights(const Problem& problem, const Schedule& schedule) {
-  Engine<FillingPicker> engine(problem, {});
+Found FillWithWeights(const Problem& problem, const Schedule& schedule, Nanos latest_end_ns) {
+  Engine<FillingPicker> engine(problem, {.latest_end_ns = latest_end_ns});
   FillingPicker picker(problem, schedule);
   picker.Watch(&engine.memory());
   Found found;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <deque>
 #include <vector>
 
 #include "common/check.h"
@@ -9,6 +8,21 @@
 
 namespace atl::sim {
 namespace {
+
+// A queue that allocates seldom, and frees nothing before its end: at most a pipeline's
+// micro-batches go through it.
+template <class Value>
+class Fifo {
+ public:
+  bool empty() const { return first_ == values_.size(); }
+  const Value& front() const { return values_[first_]; }
+  void push_back(Value value) { values_.push_back(value); }
+  void pop_front() { ++first_; }
+
+ private:
+  std::vector<Value> values_;
+  size_t first_ = 0;
+};
 
 // Decides for an idle device by a GreedyPolicy; writes down what it decided.
 class GreedyPicker {
@@ -39,7 +53,7 @@ class GreedyPicker {
     ChunkState& state = chunks_[op.chunk];
     state.ready[static_cast<int>(op.kind)].push_back(op.micro_batch);
     if (op.kind != OpKind::kWeight) {
-      std::deque<Nanos>& due = state.due[static_cast<int>(op.kind)];
+      Fifo<Nanos>& due = state.due[static_cast<int>(op.kind)];
       if (!due.empty()) due.pop_front();
     }
     if (op.kind == OpKind::kBackward) warm_[problem_.chunks[op.chunk].device] = false;
@@ -99,7 +113,7 @@ class GreedyPicker {
     } else {
       return false;
     }
-    std::deque<int>& ready = chunks_[chunk].ready[static_cast<int>(kind)];
+    Fifo<int>& ready = chunks_[chunk].ready[static_cast<int>(kind)];
     *op = {chunk, ready.front(), kind};
     ready.pop_front();
     schedule_.device_ops[device].push_back(*op);
@@ -109,8 +123,8 @@ class GreedyPicker {
 
  private:
   struct ChunkState {
-    std::deque<int> ready[3];  // micro-batches, by OpKind
-    std::deque<Nanos> due[2];  // when F (0) and B (1) under way upstream should arrive
+    Fifo<int> ready[3];  // micro-batches, by OpKind
+    Fifo<Nanos> due[2];  // when F (0) and B (1) under way upstream should arrive
     int open = 0;
     int limit = 0;
     Nanos forward_ns = 0;
@@ -127,7 +141,7 @@ class GreedyPicker {
   int BestReady(int device, OpKind kind) const {
     int best = -1;
     for (const int c : chunks_of_[device]) {
-      const std::deque<int>& ready = chunks_[c].ready[static_cast<int>(kind)];
+      const Fifo<int>& ready = chunks_[c].ready[static_cast<int>(kind)];
       if (ready.empty()) continue;
       if (best < 0 || Better(c, best, kind)) best = c;
     }
@@ -196,9 +210,9 @@ class GreedyPicker {
 
 }  // namespace
 
-Found Greedy(const Problem& problem, const GreedyPolicy& policy) {
+Found Greedy(const Problem& problem, const GreedyPolicy& policy, Nanos latest_end_ns) {
   ATOLL_CHECK(policy.open_limit.empty() || policy.open_limit.size() == problem.chunks.size());
-  Engine<GreedyPicker> engine(problem, {});
+  Engine<GreedyPicker> engine(problem, {.latest_end_ns = latest_end_ns});
   GreedyPicker picker(problem, policy);
   picker.Watch(&engine.memory());
   Found found;

@@ -193,10 +193,11 @@ void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64
     if (move.from == move.to) continue;
     if (problem.fixed_slots && Overtakes(move, here)) continue;
     Apply(move, here);
-    Result result = SimulateUnchecked(problem, here, {});
     const double left = 1 - static_cast<double>(i) / tries;
     const auto limit =
         here_value + static_cast<Nanos>(kWorseAtStart * left * left * static_cast<double>(before));
+    const Nanos latest_end_ns = objective == Objective::kMakespan ? limit : kForever;
+    Result result = SimulateUnchecked(problem, here, {.latest_end_ns = latest_end_ns});
     if (result.verdict != Verdict::kFits || value(result) > limit) {
       Apply({move.device, move.to, move.from}, here);
       continue;

@@ -249,6 +249,9 @@ TEST_CASE("Any V: no schedule blocks itself, nor exceeds memory, nor beats the b
     INFO("bound by " << bound.reason);
     CHECK(result.makespan_ns >= bound.time_ns);
     CHECK(result.period_ns >= PeriodBound(problem).time_ns);
+    const Nanos end_ns = greedy.result.makespan_ns;
+    CHECK(Greedy(problem, policy, end_ns).result.makespan_ns == end_ns);
+    CHECK(Greedy(problem, policy, end_ns - 1).result.verdict == Verdict::kStopped);
   }
   const auto found = ScheduleByName(problem, "best", {.restarts = 30, .improve = 20});
   REQUIRE(found.ok());

@@ -43,6 +43,11 @@ std::vector<int> PeaksOf(const Problem& problem, const Schedule& schedule) {
   return peaks;
 }
 
+// When a run ends at the latest whose value is at most this: periods are not known before the end.
+Nanos LatestEnd(Nanos value, Objective objective) {
+  return objective == Objective::kMakespan ? value : kForever;
+}
+
 bool AnySplit(const Problem& problem) {
   return std::any_of(problem.chunks.begin(), problem.chunks.end(), IsSplit);
 }
@@ -74,13 +79,15 @@ class Incumbent {
   bool Spent() const { return tried_ >= options_.restarts || Over(); }
 
   // Returns the schedule's value and the forwards it kept open at each chunk; kForever if it does
-  // not fit.
-  std::pair<Nanos, std::vector<int>> Try(const GreedyPolicy& policy) {
+  // not fit, or is above `of_use` and not the best.
+  std::pair<Nanos, std::vector<int>> Try(const GreedyPolicy& policy, Nanos of_use) {
     ++tried_;
-    Found found = Greedy(problem_, policy);
+    const Nanos latest_end_ns = std::max(LatestEndNs(), LatestEnd(of_use, options_.objective));
+    // W fill the gaps of a whole order.
+    Found found = Greedy(problem_, policy, fill_ ? kForever : latest_end_ns);
     bool filled = false;
     if (fill_) {
-      Found other = FillWithWeights(problem_, found.schedule);
+      Found other = FillWithWeights(problem_, found.schedule, latest_end_ns);
       filled =
           other.result.verdict == Verdict::kFits &&
           ValueOf(other.result, options_.objective) < ValueOf(found.result, options_.objective);
@@ -100,7 +107,8 @@ class Incumbent {
   void TryRule(const absl::StatusOr<Schedule>& schedule, absl::string_view how) {
     if (!schedule.ok()) return;
     ++tried_;
-    Found found{*schedule, SimulateUnchecked(problem_, *schedule, {}), std::string(how)};
+    const Options playing{.latest_end_ns = LatestEndNs()};
+    Found found{*schedule, SimulateUnchecked(problem_, *schedule, playing), std::string(how)};
     Offer(found);
   }
 
@@ -114,6 +122,11 @@ class Incumbent {
   bool any() const { return any_; }
 
  private:
+  // What takes longer is not the best.
+  Nanos LatestEndNs() const {
+    return any_ ? LatestEnd(best_.result.makespan_ns - 1, options_.objective) : kForever;
+  }
+
   bool Offer(Found& found) {
     if (!any_ && !first_) {
       first_ = true;
@@ -237,7 +250,7 @@ void Explore(const Problem& problem, const SearchOptions& options, Incumbent& in
   const std::vector<GreedyPolicy> base = BasePolicies(problem, split, many);
   for (const GreedyPolicy& policy : base) {
     if (incumbent.Spent()) return;
-    incumbent.Try(policy);
+    incumbent.Try(policy, 0);
   }
   Rng rng(options.seed);
   constexpr int kWalk = 48;
@@ -246,11 +259,11 @@ void Explore(const Problem& problem, const SearchOptions& options, Incumbent& in
   for (int step = 0; incumbent.any() && !incumbent.Spent(); ++step) {
     if (step % kWalk == 0) {
       here = step % (2 * kWalk) == 0 ? incumbent.policy() : base[rng.Below(base.size())];
-      at = incumbent.Try(here);
+      at = incumbent.Try(here, kForever);
       continue;
     }
     GreedyPolicy next = Perturbed(here, at.second, split, many, rng);
-    auto tried = incumbent.Try(next);
+    auto tried = incumbent.Try(next, at.first);
     if (tried.first > at.first) continue;
     here = std::move(next);
     at = std::move(tried);
@@ -309,7 +322,7 @@ absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& option
     joint.improve = 0;
   }
   Incumbent incumbent(problem, joint);
-  incumbent.Try({});
+  incumbent.Try({}, 0);
   if (!kinds.empty()) TryCopies(problem, kinds, options, incumbent);
   Explore(problem, joint, incumbent);
   if (!incumbent.any()) {

@@ -52,14 +52,16 @@ struct Found {
   std::string how;  // which policy, in words
 };
 
-// One greedy run. The verdict is never kOutOfMemory; kStuck when one micro-batch does not fit.
+// One greedy run. The verdict is never kOutOfMemory; kStuck when one micro-batch does not fit;
+// kStopped where it would take longer than `latest_end_ns`.
 // REQUIRES: Validate(problem) is OK.
-Found Greedy(const Problem& problem, const GreedyPolicy& policy);
+Found Greedy(const Problem& problem, const GreedyPolicy& policy, Nanos latest_end_ns = kForever);
 
 // F and B in the order of the schedule, every W where its device would have to wait, or where it
-// releases the memory that the next F needs. kStuck when that never comes.
+// releases the memory that the next F needs. kStuck when that never comes; kStopped as above.
 // REQUIRES: `schedule` is one of this problem.
-Found FillWithWeights(const Problem& problem, const Schedule& schedule);
+Found FillWithWeights(const Problem& problem, const Schedule& schedule,
+                      Nanos latest_end_ns = kForever);
 
 enum class Objective {
   kMakespan,  // Result::makespan_ns

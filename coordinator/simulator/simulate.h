@@ -24,7 +24,7 @@ enum class Verdict {
   kFits,
   kOutOfMemory,  // it was played to the end all the same, so that every peak is known
   kStuck,        // the schedule waits for itself, or for a link; times are those reached
-  kStopped,      // Options::until_ns came first
+  kStopped,      // Options::until_ns came first, or latest_end_ns can no longer be kept
 };
 
 struct OpSpan {
@@ -80,6 +80,9 @@ struct Result {
 struct Options {
   bool record = false;
   Nanos until_ns = kForever;  // what happens later is not played
+  // Ends as soon as some device has more to do than fits before this: for a search, to which a
+  // schedule that takes longer is of no use. Times and the schedule are then those of a part.
+  Nanos latest_end_ns = kForever;
 };
 
 // An error means that the problem or the schedule is malformed (see Validate); a schedule that does
