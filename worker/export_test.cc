@@ -26,7 +26,7 @@ class Export {
  public:
   Export() : link({}, Options()), path_((fs::temp_directory_path() / "export-XXXXXX").string()) {
     REQUIRE(mkdtemp(path_.data()) != nullptr);
-    request.job = "tale-1";
+    request.job = "job-1";
     request.version = 7;
     request.folder = path_ + "/model";
     request.config.family = ModelFamily::kGpt2;

@@ -6,7 +6,7 @@ import threading
 import time
 import urllib.request
 
-from stories import Recovery, goes_on
+from scenarios import Recovery, goes_on
 from cluster import free_port
 
 FROZEN_S = 30

@@ -9,7 +9,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../e2e"))
-from story import ENDLESS_TOKENS, Skip, case, check, main, write_text  # noqa: E402
+from fixture import ENDLESS_TOKENS, Skip, case, check, main, write_text  # noqa: E402
 from cluster import free_port  # noqa: E402
 
 BUILT = ("app.css", "app.js", "favicon.svg", "index.html")
@@ -31,10 +31,10 @@ def node(*arguments, cwd=None):
 
 
 @case
-def built_assets_are_what_the_sources_give(story):
+def built_assets_are_what_the_sources_give(fixture):
     """dashboard/built is what its sources and lock file give"""
     sources = os.path.join(HERE, "../../dashboard")
-    copy = os.path.join(story.folder, "dashboard")
+    copy = os.path.join(fixture.folder, "dashboard")
     shutil.copytree(sources, copy, ignore=shutil.ignore_patterns("node_modules", "built"))
     os.symlink(os.path.join(node_folder(), "node_modules"), os.path.join(copy, "node_modules"))
     node("build.mjs", "built", cwd=copy)
@@ -43,15 +43,15 @@ def built_assets_are_what_the_sources_give(story):
     check(not different, f"{different} differ: run npm ci && npm run build in dashboard/")
 
 
-def restarts_behind_a_page(story, command):
+def restarts_behind_a_page(fixture, command):
     """The page says when the coordinator can be stopped, and when it has lost it."""
     with subprocess.Popen(["node", *command], text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT) as page:
         try:
             check(page.stdout.readline() == "ready\n", "the page is not there")
-            story.daemons["coordinator"].kill()
+            fixture.daemons["coordinator"].kill()
             check(page.stdout.readline() == "off\n", "the page does not say that the connection is lost")
-            story.daemons["coordinator"].start()
+            fixture.daemons["coordinator"].start()
             rest, _ = page.communicate(timeout=LIMIT_S)
             check(page.returncode == 0, f"after a restart of the coordinator: {rest[-3000:]}")
         finally:
@@ -59,34 +59,34 @@ def restarts_behind_a_page(story, command):
 
 
 @case
-def pages_show_a_run_in_progress(story):
+def pages_show_a_run_in_progress(fixture):
     """every page shows a run, a killed worker and an action, without an error on the console"""
     node_folder()
-    out = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", os.path.join(story.folder, "screenshots"))
+    out = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", os.path.join(fixture.folder, "screenshots"))
     os.makedirs(out, exist_ok=True)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    story.coordinator(f"--http-listen=127.0.0.1:{port}")
+    fixture.coordinator(f"--http-listen=127.0.0.1:{port}")
     for server in ("ps1", "ps2"):
-        story.server(server, memory="64MiB")
+        fixture.server(server, memory="64MiB")
     for worker in ("w1", "w2", "w3"):
-        story.worker(worker, "--emulate-step-ms=20")
-    story.attached(5)
-    path = story.job_file("page", schedule__train_tokens=ENDLESS_TOKENS, outer__min_islands=3,
-                          outer__grace_seconds=5, schedule__validate_every_rounds=2)
+        fixture.worker(worker, "--emulate-step-ms=20")
+    fixture.attached(5)
+    path = fixture.job_file("page", schedule__train_tokens=ENDLESS_TOKENS, outer__min_islands=3,
+                            outer__grace_seconds=5, schedule__validate_every_rounds=2)
     with open(path, "a", encoding="utf-8") as file:
         for name in ("law", "code"):
-            write_text(os.path.join(story.folder, name), 20_000, seed=len(name))
-            file.write(f'[[data.validation]]\nname = "{name}"\npath = "{story.folder}/{name}"\n')
-    job = story.atoll("submit", path)[1].strip()
-    story.reaches(job, 6)
+            write_text(os.path.join(fixture.folder, name), 20_000, seed=len(name))
+            file.write(f'[[data.validation]]\nname = "{name}"\npath = "{fixture.folder}/{name}"\n')
+    job = fixture.atoll("submit", path)[1].strip()
+    fixture.reaches(job, 6)
     look = [os.path.join(HERE, "page.mjs")]
     node(*look, "running", url, job, out)
-    victim = next(i["worker"] for i in story.job(job)["islands"] if i["island"] == 1)
-    story.daemons[victim].kill()
+    victim = next(i["worker"] for i in fixture.job(job)["islands"] if i["island"] == 1)
+    fixture.daemons[victim].kill()
     node(*look, "killed", url, job, out)
-    story.daemons[victim].start()
-    restarts_behind_a_page(story, [*look, "restarted", url, job, out])
+    fixture.daemons[victim].start()
+    restarts_behind_a_page(fixture, [*look, "restarted", url, job, out])
     node(*look, "actions", url, job, out)
 
 

@@ -10,7 +10,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "../..")
 sys.path.insert(0, os.path.join(HERE, "../e2e"))
-from story import case, check, main  # noqa: E402
+from fixture import case, check, main  # noqa: E402
 
 PROGRAMS = ["cli/atoll", "coordinator/atoll-coordinator", "paramserver/atoll-paramserver",
             "worker/atoll-worker"]

@@ -13,7 +13,7 @@ import yaml
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "../..")
 sys.path.insert(0, os.path.join(HERE, "../e2e"))
-from story import case, check, main  # noqa: E402
+from fixture import case, check, main  # noqa: E402
 
 OVERLAYS = ("base", "gpu")
 

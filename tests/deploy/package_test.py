@@ -11,7 +11,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.realpath(os.path.join(HERE, "../.."))
 sys.path.insert(0, os.path.join(HERE, "../e2e"))
-from story import case, check, main, write_text  # noqa: E402
+from fixture import case, check, main, write_text  # noqa: E402
 from cluster import binary  # noqa: E402
 
 # A Bazel test's PATH has no sbin, where chroot is.
@@ -155,11 +155,11 @@ def check_installed(machine):
     check(machine.run("dpkg", "--verify") == "", "files differ from their packages")
 
 
-def run_job(story, machine, done):
+def run_job(fixture, machine, done):
     """Starts the daemons, runs a job, and stops them; `done` jobs are done then."""
     for daemon in DAEMONS:
         machine.start(daemon)
-    story.wait_until("the worker", lambda: machine.attached("worker-1"), 60)
+    fixture.wait_until("the worker", lambda: machine.attached("worker-1"), 60)
     machine.atoll("submit", "--watch", "/srv/job.toml")
     jobs = json.loads(machine.atoll("ls", "--json"))["jobs"]
     check([job["state"] for job in jobs] == done * ["JOB_STATE_DONE"], f"{jobs}")
@@ -167,12 +167,12 @@ def run_job(story, machine, done):
 
 
 @case
-def life_of_the_packages(story):
+def life_of_the_packages(fixture):
     """Installed in a clean system they run a job; a reinstallation and an upgrade keep state and settings,
     and the next job runs on them; a purge keeps the state unless it is confirmed"""
-    packages = build_packages(story.folder)
+    packages = build_packages(fixture.folder)
     check(len(packages) == 4, f"{packages}")
-    machine = Machine(story.folder)
+    machine = Machine(fixture.folder)
     try:
         for package in packages:
             run("cp", package, machine.path("/tmp"))
@@ -183,13 +183,13 @@ def life_of_the_packages(story):
 
         write_text(machine.path("/srv/text.txt"))
         machine.write("/srv/job.toml", JOB)
-        run_job(story, machine, 1)
+        run_job(fixture, machine, 1)
 
         states = {daemon: machine.digest(f"/var/lib/atoll-{daemon}") for daemon in DAEMONS}
         machine.write("/etc/atoll/worker.env", machine.read("/etc/atoll/worker.env") + "# mine\n")
         machine.run(*install, "--reinstall", *files)
         check(machine.read("/etc/atoll/worker.env").endswith("# mine\n"), "settings are lost")
-        newer = upgraded(packages, story.folder)
+        newer = upgraded(packages, fixture.folder)
         for package in newer:
             run("cp", package, machine.path("/tmp"))
         machine.run(*install, *["/tmp/" + os.path.basename(package) for package in newer])
@@ -198,7 +198,7 @@ def life_of_the_packages(story):
         check(machine.read("/etc/atoll/worker.env").endswith("# mine\n"), "an upgrade loses settings")
         for daemon in DAEMONS:
             check(machine.digest(f"/var/lib/atoll-{daemon}") == states[daemon], f"upgraded {daemon} lost state")
-        run_job(story, machine, 2)  # the first one is still known
+        run_job(fixture, machine, 2)  # the first one is still known
         states = {daemon: machine.digest(f"/var/lib/atoll-{daemon}") for daemon in DAEMONS}
         machine.run("apt-get", "purge", "-qq", "atoll-worker", "atoll-coordinator")
         for daemon in DAEMONS:

@@ -9,7 +9,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "../..")
 sys.path.insert(0, os.path.join(HERE, "../e2e"))
-from story import Skip, case, check, main  # noqa: E402
+from fixture import Skip, case, check, main  # noqa: E402
 from cluster import Daemon, binary  # noqa: E402
 
 # A Bazel test's PATH has no sbin, where the daemons are.
@@ -117,35 +117,35 @@ class Slurm:
 
 
 @case
-def island_of_an_allocation(story):
+def island_of_an_allocation(fixture):
     """island.sbatch makes an island of two nodes; after scontrol requeue its workers come back under
     their names, and the job goes on to its end"""
     if os.environ[INSIDE] != "yes":
         raise Skip(os.environ[INSIDE])
-    slurm = Slurm(os.path.join(story.folder, "slurm"))
+    slurm = Slurm(os.path.join(fixture.folder, "slurm"))
     try:
-        story.wait_until("both nodes to be idle", lambda: slurm.idle() == 2, LIMIT_S)
-        story.coordinator()
-        story.server("ps1", memory="64MiB")
+        fixture.wait_until("both nodes to be idle", lambda: slurm.idle() == 2, LIMIT_S)
+        fixture.coordinator()
+        fixture.server("ps1", memory="64MiB")
         path = os.pathsep.join([os.path.dirname(binary("atoll-worker")), os.environ["PATH"]])
-        environment = {**os.environ, "PATH": path, "ATOLL_COORDINATOR": story.address,
-                       "ATOLL_STATE": os.path.join(story.folder, "state"),
+        environment = {**os.environ, "PATH": path, "ATOLL_COORDINATOR": fixture.address,
+                       "ATOLL_STATE": os.path.join(fixture.folder, "state"),
                        "ATOLL_FLAGS": "--insecure --emulate-step-ms=20"}  # the veth is no loopback
-        batch = run("sbatch", "--parsable", "--nodes=2", f"--output={story.folder}/batch.log",
+        batch = run("sbatch", "--parsable", "--nodes=2", f"--output={fixture.folder}/batch.log",
                     os.path.join(ROOT, "deploy/slurm/island.sbatch"), env=environment).strip()
-        story.attached(3)
-        names = {m["name"] for m in story.json("status")["members"] if m["kind"] == "worker"}
+        fixture.attached(3)
+        names = {m["name"] for m in fixture.json("status")["members"] if m["kind"] == "worker"}
         check(names == {"slurm-node1", "slurm-node2"}, f"{names}")
-        check(all(story.member(name)["site"] == "lab" for name in names), "another site than the cluster")
-        job = story.submits(outer__min_islands=1, layout__island="site", layout__workers_per_island=2)
-        before = story.reaches(job, 2)
+        check(all(fixture.member(name)["site"] == "lab" for name in names), "another site than the cluster")
+        job = fixture.submits(outer__min_islands=1, layout__island="site", layout__workers_per_island=2)
+        before = fixture.reaches(job, 2)
         check(len(before["islands"]) == 1 and len(before["islands"][0]["workers"]) == 2, f"{before['islands']}")
-        incarnations = {name: story.member(name)["incarnation"] for name in names}
+        incarnations = {name: fixture.member(name)["incarnation"] for name in names}
         run("scontrol", "requeue", batch)
-        story.wait_until("both workers to be back", lambda: all(
-            story.member(name)["attached"] and story.member(name)["incarnation"] > incarnations[name]
+        fixture.wait_until("both workers to be back", lambda: all(
+            fixture.member(name)["attached"] and fixture.member(name)["incarnation"] > incarnations[name]
             for name in names), 2 * LIMIT_S)
-        story.finishes(job, before["decisions"])
+        fixture.finishes(job, before["decisions"])
         run("scancel", batch)
     finally:
         slurm.stop()

@@ -10,78 +10,78 @@ import urllib.error
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from story import LIMIT_S, case, check, decided_twice, main  # noqa: E402
+from fixture import LIMIT_S, case, check, decided_twice, main  # noqa: E402
 
 STEP_MS = 20
 QUOTA_BYTES = 16 << 20
 
 
-def starts(story, coordinators=3, etcd_flags=(), **changes):
+def starts(fixture, coordinators=3, etcd_flags=(), **changes):
     """A job under way: (job, the leading coordinator's daemon)."""
-    story.endpoints = story.etcd(flags=etcd_flags)
-    story.coordinators(["etcd://" + ",".join(story.endpoints)] * coordinators)
+    fixture.endpoints = fixture.etcd(flags=etcd_flags)
+    fixture.coordinators(["etcd://" + ",".join(fixture.endpoints)] * coordinators)
     for name in ("ps1", "ps2"):
-        story.server(name, memory="64MiB")
+        fixture.server(name, memory="64MiB")
     for name in ("w1", "w2"):
-        story.worker(name, f"--emulate-step-ms={STEP_MS}")
-    story.attached(4)
-    job = story.submits(**changes)
-    story.reaches(job, 3)
-    leader = story.daemons[story.wait_until("a leader", story.leader, LIMIT_S)]
+        fixture.worker(name, f"--emulate-step-ms={STEP_MS}")
+    fixture.attached(4)
+    job = fixture.submits(**changes)
+    fixture.reaches(job, 3)
+    leader = fixture.daemons[fixture.wait_until("a leader", fixture.leader, LIMIT_S)]
     return job, leader
 
 
-def taken_over(story, leader):
-    return story.wait_until("another leader", lambda: story.leader() not in (None, leader.name),
-                            LIMIT_S)
+def taken_over(fixture, leader):
+    return fixture.wait_until("another leader", lambda: fixture.leader() not in (None, leader.name),
+                              LIMIT_S)
 
 
 @case
-def the_leader_is_killed(story):
+def the_leader_is_killed(fixture):
     """leader killed while training: a standby goes on, nothing is lost or counted twice"""
-    job, leader = starts(story)
-    before = story.job(job)
-    epoch = story.json("status")["epoch"]
+    job, leader = starts(fixture)
+    before = fixture.job(job)
+    epoch = fixture.json("status")["epoch"]
     leader.kill()
-    taken_over(story, leader)
-    check(story.json("status")["epoch"] > epoch, "the epoch has not grown")
-    story.reaches(job, before["summary"]["version"] + 2)
+    taken_over(fixture, leader)
+    check(fixture.json("status")["epoch"] > epoch, "the epoch has not grown")
+    fixture.reaches(job, before["summary"]["version"] + 2)
     leader.start()  # stands by
-    done = story.finishes(job, [d for d in before["decisions"]])
+    done = fixture.finishes(job, [d for d in before["decisions"]])
     check(sum(i["evictions"] for i in done["islands"]) == 0, "an island was evicted")
-    check(story.leader() != leader.name, "the restarted coordinator leads")
-    story.check_alive_but()
+    check(fixture.leader() != leader.name, "the restarted coordinator leads")
+    fixture.check_alive_but()
 
 
 @case
-def the_leader_is_frozen(story):
+def the_leader_is_frozen(fixture):
     """leader frozen until another one leads: it ends by itself when it goes on, and decides nothing"""
-    job, leader = starts(story)
-    before = story.job(job)
+    job, leader = starts(fixture)
+    before = fixture.job(job)
     leader.freeze()
-    taken_over(story, leader)
-    story.reaches(job, before["summary"]["version"] + 2)
+    taken_over(fixture, leader)
+    fixture.reaches(job, before["summary"]["version"] + 2)
     leader.thaw()
-    story.wait_until("the frozen one to end", lambda: not leader.alive(), LIMIT_S)
+    fixture.wait_until("the frozen one to end", lambda: not leader.alive(), LIMIT_S)
     check(leader.process.returncode == 1, f"it ended with {leader.process.returncode}")
-    story.finishes(job, before["decisions"])
+    fixture.finishes(job, before["decisions"])
 
 
 @case
-def the_leader_is_stopped(story):
+def the_leader_is_stopped(fixture):
     """leader stopped with SIGTERM: another one leads at once"""
-    job, leader = starts(story)
-    before = story.job(job)
+    job, leader = starts(fixture)
+    before = fixture.job(job)
     check(leader.stop() == 0, "it did not end well")
-    taken_over(story, leader)
-    story.finishes(job, before["decisions"])
+    taken_over(fixture, leader)
+    fixture.finishes(job, before["decisions"])
 
 
-def call(story, path, **request):
+def call(fixture, path, **request):
     """A call of etcd's v3 API as JSON; returns the answer, or what it refuses."""
     body = json.dumps(request).encode()
     try:
-        with urllib.request.urlopen(f"http://{story.endpoints[0]}/v3/{path}", body, timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{fixture.endpoints[0]}/v3/{path}", body, timeout=20) as answer:
             return json.loads(answer.read())
     except urllib.error.HTTPError as refused:
         return json.loads(refused.read())
@@ -91,21 +91,21 @@ def text(value):
     return base64.b64encode(value.encode()).decode()
 
 
-def fills_etcd(story):
+def fills_etcd(fixture):
     for i in range(100):
-        answer = call(story, "kv/put", key=text(f"junk/{i}"), value=text("x" * (1 << 20)))
+        answer = call(fixture, "kv/put", key=text(f"junk/{i}"), value=text("x" * (1 << 20)))
         if "database space exceeded" in answer.get("error", ""):
             return
     raise AssertionError(f"etcd takes everything: {answer}")
 
 
-def makes_room(story):
+def makes_room(fixture):
     """As docs/coordinators.md says."""
-    answer = call(story, "kv/deleterange", key=text("junk/"), range_end=text("junk0"))
-    call(story, "kv/compaction", revision=answer["header"]["revision"], physical=True)
-    call(story, "maintenance/defragment")
-    for alarm in call(story, "maintenance/alarm", action="GET").get("alarms", []):
-        call(story, "maintenance/alarm", action="DEACTIVATE", memberID=alarm["memberID"], alarm=alarm["alarm"])
+    answer = call(fixture, "kv/deleterange", key=text("junk/"), range_end=text("junk0"))
+    call(fixture, "kv/compaction", revision=answer["header"]["revision"], physical=True)
+    call(fixture, "maintenance/defragment")
+    for alarm in call(fixture, "maintenance/alarm", action="GET").get("alarms", []):
+        call(fixture, "maintenance/alarm", action="DEACTIVATE", memberID=alarm["memberID"], alarm=alarm["alarm"])
 
 
 def last_words(daemon):
@@ -116,61 +116,61 @@ def last_words(daemon):
 
 
 @case
-def etcd_is_full(story):
+def etcd_is_full(fixture):
     """etcd full: the coordinator ends with one message that says what to do, and goes on after it"""
-    job, leader = starts(story, coordinators=1, etcd_flags=[f"--quota-backend-bytes={QUOTA_BYTES}"])
-    before = story.job(job)
-    fills_etcd(story)
+    job, leader = starts(fixture, coordinators=1, etcd_flags=[f"--quota-backend-bytes={QUOTA_BYTES}"])
+    before = fixture.job(job)
+    fills_etcd(fixture)
     for _ in range(2):  # the one that leads, and one that is started then
-        story.wait_until("the coordinator to end", lambda: not leader.alive(), LIMIT_S)
+        fixture.wait_until("the coordinator to end", lambda: not leader.alive(), LIMIT_S)
         check(leader.process.returncode == 1, f"it ended with {leader.process.returncode}")
         said = last_words(leader)
         check(len(said) == 1, f"not one message: {said}")
         for words in ("database space exceeded", "compact and defragment", "etcdctl alarm disarm"):
             check(words in said[0], f"no {words!r} in {said[0]}")
         leader.start()
-    makes_room(story)
+    makes_room(fixture)
 
     def leads():
         if not leader.alive():
             leader.start()
-        return story.leader()
-    story.wait_until("the coordinator to lead", leads, LIMIT_S)
-    story.finishes(job, before["decisions"])
+        return fixture.leader()
+    fixture.wait_until("the coordinator to lead", leads, LIMIT_S)
+    fixture.finishes(job, before["decisions"])
 
 
 @case
-def etcd_is_an_older_copy(story):
+def etcd_is_an_older_copy(fixture):
     """etcd restored from an older snapshot: jobs wait and say why, `adopt` takes them over"""
-    job, leader = starts(story, coordinators=1)
-    etcd = story.daemons["etcd1"]
-    data = os.path.join(story.folder, "etcd1")
+    job, leader = starts(fixture, coordinators=1)
+    etcd = fixture.daemons["etcd1"]
+    data = os.path.join(fixture.folder, "etcd1")
     leader.stop()
     etcd.stop()
     shutil.copytree(data, data + ".older")
     etcd.start()
     leader.start()
-    story.wait_until("a leader", story.leader, LIMIT_S)
-    version = story.job(job)["summary"]["version"]
-    story.reaches(job, version + 2)
+    fixture.wait_until("a leader", fixture.leader, LIMIT_S)
+    version = fixture.job(job)["summary"]["version"]
+    fixture.reaches(job, version + 2)
     leader.kill()
     etcd.kill()
     shutil.rmtree(data)
     shutil.move(data + ".older", data)
     etcd.start()
     leader.start()
-    story.wait_until("a leader", story.leader, LIMIT_S)
-    story.attached(4)
-    waits = story.wait_until("the job to wait", lambda: story.job(job)["summary"].get("waiting_for", ""), LIMIT_S)
+    fixture.wait_until("a leader", fixture.leader, LIMIT_S)
+    fixture.attached(4)
+    waits = fixture.wait_until("the job to wait", lambda: fixture.job(job)["summary"].get("waiting_for", ""), LIMIT_S)
     check("older copy" in waits and f"atoll adopt {job}" in waits, f"it says: {waits}")
-    check("older copy" in story.atoll("status")[1], "`atoll status` does not say it")
-    said = [line for line in story.atoll("logs")[1].splitlines() if "older copy" in line]
+    check("older copy" in fixture.atoll("status")[1], "`atoll status` does not say it")
+    said = [line for line in fixture.atoll("logs")[1].splitlines() if "older copy" in line]
     of_job = [line for line in said if "nothing is decided" in line]
     check(len(said) == 2 and len(of_job) == 1, f"not one message of the cluster and one of the job: {said}")
-    check(story.job(job)["summary"]["version"] <= version, "something was decided")
-    story.atoll("adopt", job)
+    check(fixture.job(job)["summary"]["version"] <= version, "something was decided")
+    fixture.atoll("adopt", job)
     # Decisions that only the newer copy had are not known again, but their tokens and weights are.
-    done = story.state(job, "done")
+    done = fixture.state(job, "done")
     summary, ledger = done["summary"], done["ledger"]
     check(summary["tokens_committed"] == summary["tokens_budget"], f"committed tokens differ: {summary}")
     check(ledger["committed"] == ledger["budget"] and ledger["leased"] == ledger["pushed"] == 0,

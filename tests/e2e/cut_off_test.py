@@ -8,7 +8,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(HERE, "../net"))
-from story import LIMIT_S, Skip, case, check, main  # noqa: E402
+from fixture import LIMIT_S, Skip, case, check, main  # noqa: E402
 from shaped import ShapedNetwork, Unavailable, Wire  # noqa: E402
 
 GRACE_S = 6
@@ -17,51 +17,51 @@ JOB = {"outer__min_islands": 1, "outer__grace_seconds": GRACE_S, "outer__steps_p
        "schedule__train_tokens": 10_000_000}
 
 
-def starts(story, net):
+def starts(fixture, net):
     """The coordinator and w1 at site c, the server at site s, w2 at site b."""
     coordinator, server = net.address("c1"), net.address("s1")
-    story.address = coordinator + ":7070"
-    story.cli, story.cli_flags = net.inside("c1"), ["--insecure"]
-    story.coordinator("--insecure", wrapper=net.inside("c1"))
-    story.server("ps1", "--insecure", memory="64MiB", listen=f"tcp://{server}:7071",
-                 wrapper=net.inside("s1"))
+    fixture.address = coordinator + ":7070"
+    fixture.cli, fixture.cli_flags = net.inside("c1"), ["--insecure"]
+    fixture.coordinator("--insecure", wrapper=net.inside("c1"))
+    fixture.server("ps1", "--insecure", memory="64MiB", listen=f"tcp://{server}:7071",
+                   wrapper=net.inside("s1"))
     for name, host in (("w1", "c2"), ("w2", "b1")):
-        story.worker(name, "--insecure", f"--peer-endpoint=tcp://{net.address(host)}:7080",
-                     "--emulate-step-ms=50", wrapper=net.inside(host))
-    story.attached(3)
+        fixture.worker(name, "--insecure", f"--peer-endpoint=tcp://{net.address(host)}:7080",
+                       "--emulate-step-ms=50", wrapper=net.inside(host))
+    fixture.attached(3)
 
 
-def rounds_a_second(story, job):
-    begin, first = time.monotonic(), story.version(job)
-    story.reaches(job, first + ROUNDS)
+def rounds_a_second(fixture, job):
+    begin, first = time.monotonic(), fixture.version(job)
+    fixture.reaches(job, first + ROUNDS)
     return ROUNDS / (time.monotonic() - begin)
 
 
 @case
-def cut_off_from_the_server(story):
+def cut_off_from_the_server(fixture):
     """A worker is cut off from the parameter server only: it stays a member, one grace time later it
     is named with the reason and no round waits for it; when the line is back it counts again"""
     try:
         with ShapedNetwork({"c": 2, "s": 1, "b": 1}, Wire(rate_mbit=1000, latency_ms=1)) as net:
-            starts(story, net)
-            job = story.submits(**JOB)
-            story.reaches(job, 3)
-            story.meanwhile("w2 to count", job, lambda: story.island(job, "w2")["rounds_accepted"])
+            starts(fixture, net)
+            job = fixture.submits(**JOB)
+            fixture.reaches(job, 3)
+            fixture.meanwhile("w2 to count", job, lambda: fixture.island(job, "w2")["rounds_accepted"])
             net.cut("b", "s")
-            named = story.meanwhile("w2 to be named", job, lambda: (
+            named = fixture.meanwhile("w2 to be named", job, lambda: (
                 lambda island: island if island["doing"].startswith("not waited for") else None)(
-                    story.island(job, "w2")))
+                    fixture.island(job, "w2")))
             check(named["attached"] and named["evictions"] == 0, f"it is a member: {named}")
-            with_it = rounds_a_second(story, job)
-            story.daemons["w2"].kill()
-            story.meanwhile("the eviction of w2", job, lambda: not story.island(job, "w2")["attached"])
-            without = rounds_a_second(story, job)
+            with_it = rounds_a_second(fixture, job)
+            fixture.daemons["w2"].kill()
+            fixture.meanwhile("the eviction of w2", job, lambda: not fixture.island(job, "w2")["attached"])
+            without = rounds_a_second(fixture, job)
             print(f"rounds a second: {with_it:.2f} with it, {without:.2f} without it")
             check(with_it > 0.5 * without, f"{with_it:.2f} rounds a second, {without:.2f} without it")
-            story.daemons["w2"].start()
+            fixture.daemons["w2"].start()
             net.mend("b", "s")
-            before = story.island(job, "w2")["rounds_accepted"]
-            story.meanwhile("w2 to count again", job, lambda: story.island(job, "w2")[
+            before = fixture.island(job, "w2")["rounds_accepted"]
+            fixture.meanwhile("w2 to count again", job, lambda: fixture.island(job, "w2")[
                 "rounds_accepted"] > before, limit_s=2 * LIMIT_S)
     except Unavailable as why:
         raise Skip(str(why)) from None

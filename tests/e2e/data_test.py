@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from story import case, check, main, same_losses, write_text  # noqa: E402
+from fixture import case, check, main, same_losses, write_text  # noqa: E402
 
 SIDE, IMAGES = 8, 240
 IMAGE_MODEL = f"""{{"model_type": "resnet", "image_size": {SIDE}, "num_channels": 3, "num_labels": 2,
@@ -87,60 +87,60 @@ def write_image(path, rng, red):
 
 
 @case
-def trains_on_a_folder_of_images(story):
+def trains_on_a_folder_of_images(fixture):
     """A job on a folder of PNG files by class: `validate` describes it, the job learns the classes, and the
     export names them"""
     rng = random.Random(1)
-    folder = os.path.join(story.folder, "images")
+    folder = os.path.join(fixture.folder, "images")
     for name in ("blue", "red"):
         os.makedirs(os.path.join(folder, name))
         for i in range(IMAGES // 2):
             write_image(os.path.join(folder, name, f"{i}.png"), rng, name == "red")
-    with open(os.path.join(story.folder, "model.json"), "w", encoding="ascii") as out:
+    with open(os.path.join(fixture.folder, "model.json"), "w", encoding="ascii") as out:
         out.write(IMAGE_MODEL)
-    story.starts(workers=2, servers=1)
-    path = story.job_file("images", data__path=folder, data__format="image_folder", data__image_size=SIDE,
-                          data__sequence_length=1, data__validation_fraction=0.25,
-                          model__config_path=os.path.join(story.folder, "model.json"),
-                          model__hidden=None, model__layers=None, model__heads=None,
-                          inner__batch_sequences=16,
-                          outer__steps_per_round=16, schedule__train_tokens=4_096,
-                          schedule__validation_sequences=0)
-    code, out, errors = story.atoll("validate", path)
+    fixture.starts(workers=2, servers=1)
+    path = fixture.job_file("images", data__path=folder, data__format="image_folder", data__image_size=SIDE,
+                            data__sequence_length=1, data__validation_fraction=0.25,
+                            model__config_path=os.path.join(fixture.folder, "model.json"),
+                            model__hidden=None, model__layers=None, model__heads=None,
+                            inner__batch_sequences=16,
+                            outer__steps_per_round=16, schedule__train_tokens=4_096,
+                            schedule__validation_sequences=0)
+    code, out, errors = fixture.atoll("validate", path)
     check((code, out) == (0, f"{path}: valid; not looked at: {IMAGES - 64} images of {folder}\n"), out)
     check(f"data: {IMAGES} images of 2 classes" in errors, errors)
-    done = story.finishes(story.json("submit", path)["job"])
+    done = fixture.finishes(fixture.json("submit", path)["job"])
     first, last = (done["summary"][k] for k in ("first_validation_loss", "validation_loss"))
     check(first > 0.5, f"an untrained model has a loss near ln 2, not {first}")
     check(last < 0.3, f"the validation loss went from {first} to {last} only")
-    exported = os.path.join(story.folder, "exported")
-    story.atoll("export", done["summary"]["job"], "--to", exported)
+    exported = os.path.join(fixture.folder, "exported")
+    fixture.atoll("export", done["summary"]["job"], "--to", exported)
     image = os.path.join(folder, "red", "0.png")
-    found = story.json("predict", exported, image)
+    found = fixture.json("predict", exported, image)
     check(found["images"][0]["candidates"][0]["text"] == "red", f"a red image is predicted as {found}")
 
 
 @case
-def trains_on_texts_in_an_object_store(story):
+def trains_on_texts_in_an_object_store(fixture):
     """A job whose texts are objects of a bucket has the losses of one on the same text here; a machine without
     the bucket's key says what it did not look at"""
-    with open(story.text, "rb") as file:
+    with open(fixture.text, "rb") as file:
         text = file.read()
     store = ObjectStore({"corpus/a.txt": text[:70_000], "corpus/b.txt": text[70_000:], "other.txt": b"x" * 999})
-    story.coordinator()
-    story.server("ps1", memory="64MiB")
-    story.worker("w1", wrapper=[
+    fixture.coordinator()
+    fixture.server("ps1", memory="64MiB")
+    fixture.worker("w1", wrapper=[
         "env", "AWS_ACCESS_KEY_ID=key", "AWS_SECRET_ACCESS_KEY=secret", "AWS_REGION=us-east-1",
-        f"AWS_ENDPOINT_URL={store.url}", "ATOLL_DATA_CACHE=" + os.path.join(story.folder, "cache")])
-    story.attached(2)
+        f"AWS_ENDPOINT_URL={store.url}", "ATOLL_DATA_CACHE=" + os.path.join(fixture.folder, "cache")])
+    fixture.attached(2)
     address = "s3://bucket/corpus/*.txt"
-    paths = {"here": story.text, "there": address}
-    jobs = {name: story.job_file(name, data__path=path, outer__min_islands=1, outer__overlap="none",
-                                 schedule__train_tokens=30_720)
+    paths = {"here": fixture.text, "there": address}
+    jobs = {name: fixture.job_file(name, data__path=path, outer__min_islands=1, outer__overlap="none",
+                                   schedule__train_tokens=30_720)
             for name, path in paths.items()}
-    code, out, errors = story.atoll("validate", jobs["there"])
+    code, out, errors = fixture.atoll("validate", jobs["there"])
     check((code, out) == (0, f"{jobs['there']}: valid; not looked at: {address}\n"), out + errors)
-    done = {name: story.finishes(story.json("submit", path)["job"]) for name, path in jobs.items()}
+    done = {name: fixture.finishes(fixture.json("submit", path)["job"]) for name, path in jobs.items()}
     same_losses(done["here"], done["there"])
     check(store.ranges > 1, f"{store.ranges} ranges were read of the bucket")
 

@@ -4,7 +4,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from story import LIMIT_S, case, check, main, same_losses  # noqa: E402
+from fixture import LIMIT_S, case, check, main, same_losses  # noqa: E402
 
 # One island of all workers, with a round every 8 steps and no sleep.
 TOGETHER = {"layout__island": "all", "outer__min_islands": 1, "model__layers": 4,
@@ -12,71 +12,71 @@ TOGETHER = {"layout__island": "all", "outer__min_islands": 1, "model__layers": 4
 LONG = dict(TOGETHER, schedule__train_tokens=100_000_000)
 
 
-def goes_on(story, job, rounds=2):
-    return story.reaches(job, story.version(job) + rounds)
+def goes_on(fixture, job, rounds=2):
+    return fixture.reaches(job, fixture.version(job) + rounds)
 
 
 @case
-def trains_as_one(story):
+def trains_as_one(fixture):
     """Islands of one, two and three workers have the same losses in every round of the
     same job"""
-    story.starts(workers=1, servers=1)
+    fixture.starts(workers=1, servers=1)
     ended = {}
     for workers in (1, 2, 3):
         if workers > 1:
-            story.worker(f"w{workers}")
-            story.attached(workers + 1)
-        job = story.submits(f"tale{workers}", **dict(
+            fixture.worker(f"w{workers}")
+            fixture.attached(workers + 1)
+        job = fixture.submits(f"job{workers}", **dict(
             TOGETHER, schedule__train_tokens=40_000, layout__workers_per_island=workers,
             layout__stages=workers, outer__max_islands=1, outer__overlap="none"))
-        ended[workers] = story.finishes(job)
+        ended[workers] = fixture.finishes(job)
         check(len(ended[workers]["islands"]) == 1, f"islands: {ended[workers]['islands']}")
     for workers in (2, 3):
         same_losses(ended[1], ended[workers])
 
 
 @case
-def any_follower_killed_or_frozen(story):
+def any_follower_killed_or_frozen(fixture):
     """Of an island whose layout is the planner's, a follower is killed and another freezes: who is
     left goes on with every layer"""
-    story.starts(workers=4, servers=1)
-    job = story.submits(**LONG, layout__replicas=1)
-    story.wait_until("the island to train", lambda: story.version(job) >= 2, LIMIT_S)
-    island = story.job(job)["islands"][0]
+    fixture.starts(workers=4, servers=1)
+    job = fixture.submits(**LONG, layout__replicas=1)
+    fixture.wait_until("the island to train", lambda: fixture.version(job) >= 2, LIMIT_S)
+    island = fixture.job(job)["islands"][0]
     followers = [w["worker"] for w in island["workers"] if not w["leads"]]
-    story.daemons[followers[0]].kill()
-    goes_on(story, job)
-    story.daemons[followers[1]].freeze()  # its connections stay; only its silence shows
-    story.wait_until("the island to miss it", lambda: followers[1] not in {
-        w["worker"] for w in story.job(job)["islands"][0]["workers"]}, LIMIT_S)
-    goes_on(story, job)
+    fixture.daemons[followers[0]].kill()
+    goes_on(fixture, job)
+    fixture.daemons[followers[1]].freeze()  # its connections stay; only its silence shows
+    fixture.wait_until("the island to miss it", lambda: followers[1] not in {
+        w["worker"] for w in fixture.job(job)["islands"][0]["workers"]}, LIMIT_S)
+    goes_on(fixture, job)
 
 
 @case
-def leader_killed(story):
+def leader_killed(fixture):
     """The leader is killed: another worker leads, from the committed version"""
-    story.starts(workers=3, servers=1)
-    job = story.submits(**LONG)
-    story.reaches(job, 2)
-    leader = story.job(job)["islands"][0]["worker"]
-    generation = story.job(job)["islands"][0]["generation"]
-    story.daemons[leader].kill()
-    story.wait_until("another leader", lambda: story.job(job)["islands"][0]["worker"] not in
-                     ("", leader), LIMIT_S)
-    check(story.job(job)["islands"][0]["generation"] > generation, "the generation stayed")
-    goes_on(story, job)
+    fixture.starts(workers=3, servers=1)
+    job = fixture.submits(**LONG)
+    fixture.reaches(job, 2)
+    leader = fixture.job(job)["islands"][0]["worker"]
+    generation = fixture.job(job)["islands"][0]["generation"]
+    fixture.daemons[leader].kill()
+    fixture.wait_until("another leader", lambda: fixture.job(job)["islands"][0]["worker"] not in
+                       ("", leader), LIMIT_S)
+    check(fixture.job(job)["islands"][0]["generation"] > generation, "the generation stayed")
+    goes_on(fixture, job)
 
 
 @case
-def follower_leaves(story):
+def follower_leaves(fixture):
     """A follower ends on SIGTERM: exit code 0, and the others go on"""
-    story.starts(workers=3, servers=1)
-    job = story.submits(**LONG)
-    story.reaches(job, 2)
-    follower = next(w["worker"] for w in story.job(job)["islands"][0]["workers"]
+    fixture.starts(workers=3, servers=1)
+    job = fixture.submits(**LONG)
+    fixture.reaches(job, 2)
+    follower = next(w["worker"] for w in fixture.job(job)["islands"][0]["workers"]
                     if not w["leads"])
-    check(story.daemons[follower].stop() == 0, f"{follower}'s exit code")
-    goes_on(story, job)
+    check(fixture.daemons[follower].stop() == 0, f"{follower}'s exit code")
+    goes_on(fixture, job)
 
 
 if __name__ == "__main__":

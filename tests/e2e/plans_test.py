@@ -7,9 +7,9 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from story import LIMIT_S, case, check, main, same_losses  # noqa: E402
+from fixture import LIMIT_S, case, check, main, same_losses  # noqa: E402
 
-TALE = {"model__hidden": 48, "model__heads": 6, "model__layers": 4,
+TINY = {"model__hidden": 48, "model__heads": 6, "model__layers": 4,
         "inner__micro_batch_sequences": 1, "outer__min_islands": 1, "outer__max_islands": 1,
         "outer__overlap": "none", "schedule__train_tokens": 40_000, "layout__island": "all",
         "layout__pieces_max": 1}
@@ -25,33 +25,33 @@ def layout_of(island):
 
 
 @case
-def preview_and_pinned(story):
+def preview_and_pinned(fixture):
     """What `atoll plan JOB --json` prints can be pinned, edited or not, and runs with one device's losses"""
-    story.starts(workers=1, servers=1)
-    alone = story.finishes(story.submits("alone", **TALE))
-    check(story.daemons["w1"].stop() == 0, "w1's exit code")
-    story.worker("w2", "--devices=2", threads=2)
-    story.attached(2)
-    running = story.submits("running", **dict(TALE, layout__stages=2,
-                                              schedule__train_tokens=100_000_000))
-    story.reaches(running, 1)
-    preview = story.json("plan", running)
+    fixture.starts(workers=1, servers=1)
+    alone = fixture.finishes(fixture.submits("alone", **TINY))
+    check(fixture.daemons["w1"].stop() == 0, "w1's exit code")
+    fixture.worker("w2", "--devices=2", threads=2)
+    fixture.attached(2)
+    running = fixture.submits("running", **dict(TINY, layout__stages=2,
+                                                schedule__train_tokens=100_000_000))
+    fixture.reaches(running, 1)
+    preview = fixture.json("plan", running)
     check(len(layout_of(preview["islands"][0])[0]["stages"]) >= 2, f"preview: {preview['islands'][0]}")
-    story.atoll("cancel", running)
-    story.state(running, "cancelled")
+    fixture.atoll("cancel", running)
+    fixture.state(running, "cancelled")
 
     # Workers have measured this model: what is printed now is what runs when the job is submitted.
-    soon = dict(TALE, layout__stages=2)
-    printed = story.json("plan", story.job_file("soon", **soon), "--live")["islands"][0]
-    submitted = story.submits("soon", **soon)
-    story.reaches(submitted, 1)
-    runs = story.job(submitted)["islands"][0]["plan"]
+    soon = dict(TINY, layout__stages=2)
+    printed = fixture.json("plan", fixture.job_file("soon", **soon), "--live")["islands"][0]
+    submitted = fixture.submits("soon", **soon)
+    fixture.reaches(submitted, 1)
+    runs = fixture.job(submitted)["islands"][0]["plan"]
     check(layout_of(runs) == layout_of(printed), f"runs {runs}, printed {layout_of(printed)}")
     for field in ("step_ns", "bound_ns"):
         check(runs[field] == printed[field], f"{field}: {runs[field]}, printed {printed[field]}")
     # A plan that runs also names what it was made for.
     check(runs["reason"].endswith(printed["reason"]), f"runs: {runs['reason']}; printed: {printed['reason']}")
-    story.finishes(submitted)
+    fixture.finishes(submitted)
 
     # Moves one layer from the second stage to the first.
     stages = preview["islands"][0]["replicas"][0]["stages"]
@@ -62,22 +62,22 @@ def preview_and_pinned(story):
     first["layers"] += step
     second["first_layer"] += step
     second["layers"] -= step
-    path = os.path.join(story.folder, "pinned.json")
+    path = os.path.join(fixture.folder, "pinned.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump(preview, file)
-    pinned = story.submits("pinned", **dict(TALE, layout__plan=path))
-    story.reaches(pinned, 1)
-    plan = story.job(pinned)["islands"][0]["plan"]
+    pinned = fixture.submits("pinned", **dict(TINY, layout__plan=path))
+    fixture.reaches(pinned, 1)
+    plan = fixture.job(pinned)["islands"][0]["plan"]
     check(layout_of(plan) == layout_of(preview["islands"][0]),
           f"runs {layout_of(plan)}, pinned {layout_of(preview['islands'][0])}")
-    same_losses(alone, story.finishes(pinned))
+    same_losses(alone, fixture.finishes(pinned))
 
     # A device that is not there: the job says so and runs nothing else.
     second["devices"] = ["w9/0"]
     with open(path, "w", encoding="utf-8") as file:
         json.dump(preview, file)
-    lost = story.submits("lost", **dict(TALE, layout__plan=path))
-    story.wait_until("its reason", lambda: "w9/0" in story.job(lost)["summary"]["waiting_for"], LIMIT_S)
+    lost = fixture.submits("lost", **dict(TINY, layout__plan=path))
+    fixture.wait_until("its reason", lambda: "w9/0" in fixture.job(lost)["summary"]["waiting_for"], LIMIT_S)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from story import LIMIT_S, Skip, case, check, main, same_losses  # noqa: E402
+from fixture import LIMIT_S, Skip, case, check, main, same_losses  # noqa: E402
 from cluster import free_port  # noqa: E402
 
 ROUND = 8  # steps
@@ -24,85 +24,85 @@ PIPELINE = {"model__layers": 2, "outer__min_islands": 1, "outer__max_islands": 1
             "layout__workers_per_island": 2, "layout__pieces_max": 1, "checkpoint__peer_copies": 0, "outer__steps_per_round": ROUND}
 
 
-def island(story, job):
-    islands = story.job(job)["islands"]
+def island(fixture, job):
+    islands = fixture.job(job)["islands"]
     return islands[0] if islands else {}
 
 
-def step(story, job):
-    return island(story, job).get("progress", {}).get("inner_step", 0)
+def step(fixture, job):
+    return island(fixture, job).get("progress", {}).get("inner_step", 0)
 
 
-def in_a_round(story, job):
+def in_a_round(fixture, job):
     """Waits for the middle of a later round."""
-    begun = step(story, job)
-    story.meanwhile("the middle of a round", job, every_s=0.03, condition=lambda: (
-        step(story, job) >= begun + 2 and 3 <= step(story, job) % ROUND <= 5))
+    begun = step(fixture, job)
+    fixture.meanwhile("the middle of a round", job, every_s=0.03, condition=lambda: (
+        step(fixture, job) >= begun + 2 and 3 <= step(fixture, job) % ROUND <= 5))
 
 
-def undisturbed(story):
-    return story.finishes(story.submits("calm", **PIPELINE))
+def undisturbed(fixture):
+    return fixture.finishes(fixture.submits("calm", **PIPELINE))
 
 
-def killed(story, names):
+def killed(fixture, names):
     for name in names:
-        story.daemons[name].kill()
-    story.wait_until("them to be missed", lambda: not any(
-        story.member(name)["attached"] for name in names), LIMIT_S)
+        fixture.daemons[name].kill()
+    fixture.wait_until("them to be missed", lambda: not any(
+        fixture.member(name)["attached"] for name in names), LIMIT_S)
 
 
-def came_back(story, job):
+def came_back(fixture, job):
     """That the job went on from a saved state, once, and lost nothing."""
-    done = story.finishes(job)
-    logs = story.logs(job)
+    done = fixture.finishes(job)
+    logs = fixture.logs(job)
     check("goes on from the state saved at inner step" in logs, f"no saved state was used: {logs}")
     check("the state of " not in logs, "state was lost")
     return done
 
 
 @case
-def all_workers_restart(story):
+def all_workers_restart(fixture):
     """All workers of an island are killed at once and start again: they go on from what is on their
     disks, moments included"""
-    story.starts(workers=2, servers=1, step_ms=60)
-    calm = undisturbed(story)
-    job = story.submits("struck", **PIPELINE)
-    story.reaches(job, 1)
-    in_a_round(story, job)
-    killed(story, ("w1", "w2"))
+    fixture.starts(workers=2, servers=1, step_ms=60)
+    calm = undisturbed(fixture)
+    job = fixture.submits("struck", **PIPELINE)
+    fixture.reaches(job, 1)
+    in_a_round(fixture, job)
+    killed(fixture, ("w1", "w2"))
     for name in ("w1", "w2"):
-        story.daemons[name].start()
-    same_losses(calm, came_back(story, job))
+        fixture.daemons[name].start()
+    same_losses(calm, came_back(fixture, job))
 
 
-def loses_its_disks(story, remote, folder):
+def loses_its_disks(fixture, remote, folder):
     """All workers are killed and come back with empty disks. `folder` is where the remote tier's objects
     are seen."""
-    story.starts(workers=2, servers=1, step_ms=60)
-    calm = undisturbed(story)
-    job = story.submits("struck", **dict(PIPELINE, checkpoint__remote=remote))
-    story.reaches(job, 1)
-    story.wait_until("a save in the remote tier",
-                     lambda: len(glob.glob(folder + "/**/manifest*", recursive=True)) >= 2, LIMIT_S)
-    in_a_round(story, job)
-    killed(story, ("w1", "w2"))
+    fixture.starts(workers=2, servers=1, step_ms=60)
+    calm = undisturbed(fixture)
+    job = fixture.submits("struck", **dict(PIPELINE, checkpoint__remote=remote))
+    fixture.reaches(job, 1)
+    fixture.wait_until("a save in the remote tier",
+                       lambda: len(glob.glob(folder + "/**/manifest*", recursive=True)) >= 2, LIMIT_S)
+    in_a_round(fixture, job)
+    killed(fixture, ("w1", "w2"))
     for name in ("w1", "w2"):
-        shutil.rmtree(os.path.join(story.folder, name))
-        story.daemons[name].start()
-    same_losses(calm, came_back(story, job))
+        shutil.rmtree(os.path.join(fixture.folder, name))
+        fixture.daemons[name].start()
+    same_losses(calm, came_back(fixture, job))
 
 
 @case
-def a_disk_is_lost(story):
+def a_disk_is_lost(fixture):
     """With checkpoint.remote a worker's disk may be lost with it: the state comes from the shared
     folder"""
-    remote = os.path.join(story.folder, "remote")
+    remote = os.path.join(fixture.folder, "remote")
     os.makedirs(remote)
-    loses_its_disks(story, remote, remote)
+    loses_its_disks(fixture, remote, remote)
 
 
 @contextlib.contextmanager
-def s3_server(story):
+def s3_server(fixture):
     """npm's s3rver, which `./dev test --all` installs, with a bucket; daemons find its credentials in the
     environment"""
     home = os.environ.get("ATOLL_S3_SERVER", "")
@@ -110,12 +110,12 @@ def s3_server(story):
     if not os.path.exists(program):
         raise Skip("there is no S3 server: ./dev test --all")
     port = free_port()
-    objects = os.path.join(story.folder, "objects")
+    objects = os.path.join(fixture.folder, "objects")
     with subprocess.Popen(["node", "--openssl-legacy-provider", program, "--directory", objects,
                            "--address", "127.0.0.1", "--port", str(port), "--silent",
                            "--configure-bucket", "atoll-test"]) as server:
         try:
-            story.wait_until("the S3 server", lambda: answers(port), LIMIT_S)
+            fixture.wait_until("the S3 server", lambda: answers(port), LIMIT_S)
             os.environ.update(AWS_ACCESS_KEY_ID="S3RVER", AWS_SECRET_ACCESS_KEY="S3RVER",
                               AWS_REGION="us-east-1", AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}")
             yield objects
@@ -129,23 +129,23 @@ def answers(port):
 
 
 @case
-def a_disk_is_lost_and_the_state_is_in_s3(story):
+def a_disk_is_lost_and_the_state_is_in_s3(fixture):
     """The same with a bucket of an S3 server"""
-    with s3_server(story) as objects:
-        loses_its_disks(story, "s3://atoll-test/runs", objects)
+    with s3_server(fixture) as objects:
+        loses_its_disks(fixture, "s3://atoll-test/runs", objects)
 
 
 @case
-def a_remote_tier_is_not_writable(story):
+def a_remote_tier_is_not_writable(fixture):
     """A remote tier that cannot be written is one message, and training goes on"""
-    remote = os.path.join(story.folder, "remote")
+    remote = os.path.join(fixture.folder, "remote")
     with open(remote, "w", encoding="utf-8") as blocked:
         blocked.write("not a folder")
-    story.starts(workers=2, servers=1, step_ms=10)
-    job = story.submits("blocked", **dict(PIPELINE, checkpoint__remote=remote,
-                                          schedule__train_tokens=20_000))
-    story.finishes(job)
-    told = [line for line in story.logs(job).splitlines() if remote in line]
+    fixture.starts(workers=2, servers=1, step_ms=10)
+    job = fixture.submits("blocked", **dict(PIPELINE, checkpoint__remote=remote,
+                                            schedule__train_tokens=20_000))
+    fixture.finishes(job)
+    told = [line for line in fixture.logs(job).splitlines() if remote in line]
     check(0 < len(told) <= 4, f"log lines about {remote}: {told}")
 
 

@@ -11,7 +11,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-from story import LIMIT_S, case, check, main  # noqa: E402
+from fixture import LIMIT_S, case, check, main  # noqa: E402
 from cluster import binary  # noqa: E402
 
 PAGE = os.path.join(HERE, "../../docs/tutorial-fine-tuning.md")
@@ -80,11 +80,11 @@ def write_chats(path):
 
 
 @case
-def the_tutorial_fine_tunes_a_model(story):
+def the_tutorial_fine_tunes_a_model(fixture):
     """docs/tutorial-fine-tuning.md: five commands make a model that answers as its chats do"""
     with open(PAGE, encoding="utf-8") as file:
         page = file.read()
-    folder, base = story.folder, os.path.join(story.folder, "base")
+    folder, base = fixture.folder, os.path.join(fixture.folder, "base")
     os.makedirs(base)
     write_model(base, write_tokenizer(base))
     for name, text in BESIDE.items():

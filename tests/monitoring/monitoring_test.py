@@ -14,7 +14,7 @@ import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../e2e"))
-from story import ENDLESS_TOKENS, LIMIT_S, case, check, main  # noqa: E402
+from fixture import ENDLESS_TOKENS, LIMIT_S, case, check, main  # noqa: E402
 from cluster import Daemon, free_port  # noqa: E402
 
 DEPLOY = os.path.join(HERE, "../../deploy/monitoring")
@@ -48,13 +48,13 @@ def rules_hold(_):
 class Monitored:
     """A cluster whose daemons are all scraped by a Prometheus."""
 
-    def __init__(self, story):
-        self.story, self.ports = story, {}
-        story.coordinator(self.flag("coordinator"))
-        story.server("ps1", self.flag("ps1"), memory="64MiB")
+    def __init__(self, fixture):
+        self.fixture, self.ports = fixture, {}
+        fixture.coordinator(self.flag("coordinator"))
+        fixture.server("ps1", self.flag("ps1"), memory="64MiB")
         for worker in ("w1", "w2"):
-            story.worker(worker, self.flag(worker), "--emulate-step-ms=5")
-        story.attached(3)
+            fixture.worker(worker, self.flag(worker), "--emulate-step-ms=5")
+        fixture.attached(3)
 
     def flag(self, name):
         self.ports[name] = free_port()
@@ -72,15 +72,15 @@ class Monitored:
             text = text.replace(f'"localhost:{port}"', targets)
         text = text.replace("15s", "1s").replace("- alerts.yml",
                                                   f"- {os.path.abspath(DEPLOY)}/alerts.yml")
-        path = os.path.join(self.story.folder, "prometheus.yml")
+        path = os.path.join(self.fixture.folder, "prometheus.yml")
         with open(path, "w", encoding="utf-8") as out:
             out.write(text)
         port = free_port()
         daemon = Daemon("prometheus", ["prometheus", f"--config.file={path}",
                                        f"--web.listen-address=127.0.0.1:{port}",
-                                       f"--storage.tsdb.path={self.story.folder}/tsdb"],
-                        os.path.join(self.story.folder, "prometheus.log"))
-        self.story.daemons["prometheus"] = daemon
+                                       f"--storage.tsdb.path={self.fixture.folder}/tsdb"],
+                        os.path.join(self.fixture.folder, "prometheus.log"))
+        self.fixture.daemons["prometheus"] = daemon
         daemon.start()
 
         def query(text):
@@ -100,49 +100,49 @@ def board_queries():
 
 
 @case
-def every_query_of_the_board_has_data(story):
+def every_query_of_the_board_has_data(fixture):
     """a Prometheus scrapes every daemon, and every query of the board and of the alerts has data"""
-    monitored = Monitored(story)
+    monitored = Monitored(fixture)
     query = monitored.prometheus()
-    job = story.submits("metrics", schedule__train_tokens=ENDLESS_TOKENS,
-                        schedule__validate_every_rounds=1)
-    story.reaches(job, 4)
-    story.wait_until("all targets to be up", lambda: len(query("up == 1")) == 4, LIMIT_S)
+    job = fixture.submits("metrics", schedule__train_tokens=ENDLESS_TOKENS,
+                          schedule__validate_every_rounds=1)
+    fixture.reaches(job, 4)
+    fixture.wait_until("all targets to be up", lambda: len(query("up == 1")) == 4, LIMIT_S)
     for expression in board_queries():
-        story.wait_until(f"data of {expression}", lambda e=expression: query(e), LIMIT_S)
+        fixture.wait_until(f"data of {expression}", lambda e=expression: query(e), LIMIT_S)
     with open(os.path.join(DEPLOY, "alerts.yml"), encoding="utf-8") as file:
         names = set(re.findall(r"\batoll_\w+", file.read())) - {"atoll_job"}  # a label
     for name in names:
-        story.wait_until(f"data of {name}", lambda n=name: query(n), LIMIT_S)
+        fixture.wait_until(f"data of {name}", lambda n=name: query(n), LIMIT_S)
     version = float(query(f'atoll_job_version{{atoll_job="{job}"}}')[0]["value"][1])
-    check(4 <= version <= story.version(job), f"version {version}")
+    check(4 <= version <= fixture.version(job), f"version {version}")
 
 
 @case
-def health_and_readiness_follow_the_daemon(story):
+def health_and_readiness_follow_the_daemon(fixture):
     """readyz fails without a coordinator, healthz does not; evictions are counted by their reason"""
-    monitored = Monitored(story)
+    monitored = Monitored(fixture)
     for name in monitored.ports:
         check(monitored.get(name, "/healthz")[0] == 200, f"{name} is not healthy")
         check(monitored.get(name, "/readyz")[0] == 200, f"{name} is not ready")
-    job = story.submits("evicted", schedule__train_tokens=ENDLESS_TOKENS)
-    story.reaches(job, 2)
-    story.daemons["w2"].kill()
+    job = fixture.submits("evicted", schedule__train_tokens=ENDLESS_TOKENS)
+    fixture.reaches(job, 2)
+    fixture.daemons["w2"].kill()
     counted = f'atoll_evictions_total{{atoll_job="{job}",reason="connection_lost"}} 1'
-    story.wait_until("the eviction to be counted",
-                     lambda: counted in monitored.get("coordinator", "/metrics")[1], LIMIT_S)
-    story.daemons["coordinator"].kill()
-    story.wait_until("ps1 not to be ready",
-                     lambda: monitored.get("ps1", "/readyz")[0] == 503, LIMIT_S)
+    fixture.wait_until("the eviction to be counted",
+                       lambda: counted in monitored.get("coordinator", "/metrics")[1], LIMIT_S)
+    fixture.daemons["coordinator"].kill()
+    fixture.wait_until("ps1 not to be ready",
+                       lambda: monitored.get("ps1", "/readyz")[0] == 503, LIMIT_S)
     check(monitored.get("ps1", "/healthz")[0] == 200, "ps1 is not healthy without a coordinator")
 
 
 @case
-def a_paused_job_has_no_speed(story):
+def a_paused_job_has_no_speed(fixture):
     """the speed of a paused job is zero in the metrics of the coordinator and of its workers"""
-    monitored = Monitored(story)
-    job = story.submits("held", schedule__train_tokens=ENDLESS_TOKENS)
-    story.reaches(job, 2)
+    monitored = Monitored(fixture)
+    job = fixture.submits("held", schedule__train_tokens=ENDLESS_TOKENS)
+    fixture.reaches(job, 2)
 
     def speeds():
         """By daemon and metric."""
@@ -156,11 +156,11 @@ def a_paused_job_has_no_speed(story):
     def all_are(wanted):
         found = speeds()
         return len(found) == 4 and all((value > 0) == wanted for value in found.values())
-    story.wait_until("a speed in every metric", lambda: all_are(True), LIMIT_S)
-    story.atoll("pause", job)
-    story.wait_until("no speed in any metric", lambda: all_are(False), LIMIT_S)
-    story.atoll("resume", job)
-    story.wait_until("a speed in every metric", lambda: all_are(True), LIMIT_S)
+    fixture.wait_until("a speed in every metric", lambda: all_are(True), LIMIT_S)
+    fixture.atoll("pause", job)
+    fixture.wait_until("no speed in any metric", lambda: all_are(False), LIMIT_S)
+    fixture.atoll("resume", job)
+    fixture.wait_until("a speed in every metric", lambda: all_are(True), LIMIT_S)
 
 
 class Collector:
@@ -194,22 +194,22 @@ def attributes(of):
 
 
 @case
-def rounds_arrive_as_traces(story):
+def rounds_arrive_as_traces(fixture):
     """a collector that the OTEL_ variables name receives each round as a trace with its pushes"""
     collector = Collector()
-    story.coordinator(wrapper=["env", f"OTEL_EXPORTER_OTLP_ENDPOINT={collector.url}",
-                               "OTEL_EXPORTER_OTLP_HEADERS=x-key=secret", "OTEL_BSP_SCHEDULE_DELAY=200"])
-    story.server("ps1", memory="64MiB")
+    fixture.coordinator(wrapper=["env", f"OTEL_EXPORTER_OTLP_ENDPOINT={collector.url}",
+                                 "OTEL_EXPORTER_OTLP_HEADERS=x-key=secret", "OTEL_BSP_SCHEDULE_DELAY=200"])
+    fixture.server("ps1", memory="64MiB")
     for worker in ("w1", "w2"):
-        story.worker(worker, "--emulate-step-ms=5")
-    story.attached(3)
-    job = story.submits("traced", schedule__train_tokens=ENDLESS_TOKENS)
-    story.reaches(job, 4)
+        fixture.worker(worker, "--emulate-step-ms=5")
+    fixture.attached(3)
+    job = fixture.submits("traced", schedule__train_tokens=ENDLESS_TOKENS)
+    fixture.reaches(job, 4)
 
     def roots():
         return [s for s in collector.spans if s["name"] == "outer round"]
-    story.wait_until("rounds as traces", lambda: len(roots()) >= 3, LIMIT_S)
-    decisions = {d["round"]: d for d in story.job(job)["decisions"]}
+    fixture.wait_until("rounds as traces", lambda: len(roots()) >= 3, LIMIT_S)
+    decisions = {d["round"]: d for d in fixture.job(job)["decisions"]}
     for root in roots()[:3]:
         check((root["service"], root["key"]) == ("atoll-coordinator", "secret"), f"not as set: {root}")
         about = attributes(root)
@@ -229,7 +229,7 @@ def rounds_arrive_as_traces(story):
     # A collector that fails delays nothing.
     collector.server.shutdown()
     collector.server.server_close()
-    story.reaches(job, story.version(job) + 3)
+    fixture.reaches(job, fixture.version(job) + 3)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../e2e"))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from story import Skip, case, check, main  # noqa: E402
+from fixture import Skip, case, check, main  # noqa: E402
 from shaped import ShapedNetwork, Unavailable, Wire, relay_path  # noqa: E402
 
 ECHO = """

@@ -1,6 +1,6 @@
 """The harness of the end-to-end tests: cases, their report, and a cluster of real daemons.
 
-A case is a function that takes a `Story`. It starts real daemons on loopback, does something to them,
+A case is a function that takes a `Fixture`. It starts real daemons on loopback, does something to them,
 and waits for conditions, each with a deadline; nothing is ever waited for by sleeping. main() runs
 the cases one after the other and writes one <testcase> each to $XML_OUTPUT_FILE.
 
@@ -76,7 +76,7 @@ def same_losses(one, other):
     check(worst <= LOSS_LIMIT, f"losses differ by {worst:.1e} of {LOSS_LIMIT:.0e}: {losses}")
 
 
-class Story(Cluster):
+class Fixture(Cluster):
     """A cluster with a text, tiny jobs and questions about them."""
 
     def __init__(self, folder, stretch=1):
@@ -114,7 +114,7 @@ class Story(Cluster):
         self.wait_until(f"{count} members to attach", lambda: count == sum(
             member["attached"] for member in self.json("status")["members"]), LIMIT_S)
 
-    def job_file(self, name="tale", **changes):
+    def job_file(self, name="job", **changes):
         """Path of a job file. Changes are section__key=value; None leaves a key out."""
         job = {"model": {"hidden": 32, "layers": 2, "heads": 2},
                "data": {"path": self.text, "sequence_length": 32},
@@ -139,7 +139,7 @@ class Story(Cluster):
                         out.write(f"{field} = {json.dumps(value)}\n")  # for these, TOML's form too
         return path
 
-    def submits(self, name="tale", **changes):
+    def submits(self, name="job", **changes):
         return self.atoll("submit", self.job_file(name, **changes))[1].strip()
 
     # ---- what is seen ----
@@ -261,8 +261,8 @@ def tell_logs(folder):
 def run_once(function, folder, stretch):
     """('passed' | 'skipped' | 'failed' | 'again', explanation)"""
     try:
-        with Story(folder, stretch) as story:
-            function(story)
+        with Fixture(folder, stretch) as fixture:
+            function(fixture)
         return "passed", ""
     except Skip as reason:
         return "skipped", str(reason)
