@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "../..")
@@ -22,7 +23,7 @@ CONFIG = """ClusterName=lab
 SlurmctldHost=node1(10.77.0.1)
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket,cred_expire=5
+AuthInfo=socket={munge}/socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -64,18 +65,20 @@ class Slurm:
     """Slurm's daemons, until stop(); two names of this host are its nodes."""
 
     def __init__(self, folder):
-        os.makedirs(os.path.join(folder, "munge"), mode=0o755)
         os.makedirs(os.path.join(folder, "state"))
+        # A socket's path has 108 bytes at most, and Bazel's folders are deep.
+        self.munge = tempfile.mkdtemp(prefix="munge-", dir="/tmp")
+        os.chmod(self.munge, 0o755)
         self.folder = folder
         self.daemons = []
         self.make_network()
-        self.write("slurm.conf", CONFIG.format(folder=folder))
+        self.write("slurm.conf", CONFIG.format(folder=folder, munge=self.munge))
         with open(os.path.join(folder, "munge.key"), "wb") as key:
             key.write(os.urandom(64))
         os.chmod(os.path.join(folder, "munge.key"), 0o400)
         os.environ["SLURM_CONF"] = os.path.join(folder, "slurm.conf")
         self.start("munged", "--force", "--foreground", f"--key-file={folder}/munge.key",
-                   f"--socket={folder}/munge/socket", f"--pid-file={folder}/munge.pid",
+                   f"--socket={self.munge}/socket", f"--pid-file={folder}/munge.pid",
                    f"--log-file={folder}/munged.log", f"--seed-file={folder}/munge.seed")
         self.start("slurmctld", "-D")
         for node in NODES:
@@ -114,6 +117,7 @@ class Slurm:
     def stop(self):
         for daemon in reversed(self.daemons):
             daemon.kill()
+        shutil.rmtree(self.munge)
 
 
 @case
