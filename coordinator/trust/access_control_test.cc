@@ -1,8 +1,8 @@
 #include "coordinator/trust/access_control.h"
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
-#include <condition_variable>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/trust/records.h"
+#include "kernels/testing/gate.h"
 
 namespace atl {
 namespace {
@@ -89,60 +91,36 @@ TEST_CASE("notes that cannot be stored are stored later") {
   CHECK(folder.Open()->keys().allowed_size() == 1);
 }
 
-// A store whose writes last until it is opened.
+// Of members in a registry.
+int CountRevoked(const v1::TrustRecords& records) {
+  return static_cast<int>(std::count_if(records.members().begin(), records.members().end(),
+                                        [](const auto& m) { return m.revoked_unix_s() != 0; }));
+}
+
+// Its writes pass a gate.
 class SlowStore : public SharedValue {
  public:
   absl::StatusOr<std::optional<std::string>> Read() override { return stored_; }
   absl::Status Write(const std::string& bytes) override {
-    std::unique_lock lock(mutex_);
-    ++writes_;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return open_; });
-    if (!outcome_.ok()) return outcome_;
-    stored_ = bytes;
-    return absl::OkStatus();
-  }
-  void Close(absl::Status outcome = absl::OkStatus()) {
+    ++writes;
+    gate.Pass();
     const std::lock_guard lock(mutex_);
-    open_ = false;
-    outcome_ = outcome;
-    writes_ = 0;
+    if (outcome.ok()) stored_ = bytes;
+    return outcome;
   }
-  void Open() {
-    const std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  void WaitForAWrite() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return writes_ > 0; });
-  }
-  int writes() const {
-    const std::lock_guard lock(mutex_);
-    return writes_;
-  }
-  // Of members in what is stored.
   int Revoked() const {
     const std::lock_guard lock(mutex_);
-    const auto records = DecodeTrustRecords("the test's store", stored_.value()).value();
-    return static_cast<int>(std::count_if(records.members().begin(), records.members().end(),
-                                          [](const auto& m) { return m.revoked_unix_s() != 0; }));
+    return CountRevoked(DecodeTrustRecords("the test's store", stored_.value()).value());
   }
+
+  testing::Gate gate;
+  std::atomic<int> writes = 0;
+  absl::Status outcome;  // of all writes
 
  private:
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = true;
-  int writes_ = 0;
-  absl::Status outcome_;
   std::optional<std::string> stored_;
 };
-
-int Revoked(const AccessControl& access) {
-  const v1::TrustRecords records = access.records();
-  return static_cast<int>(std::count_if(records.members().begin(), records.members().end(),
-                                        [](const auto& m) { return m.revoked_unix_s() != 0; }));
-}
 
 absl::Status Revoke(AccessControl& access, int worker) {
   v1::RevokeRequest request;
@@ -160,7 +138,7 @@ std::vector<absl::Status> RevokeWhileAnotherIsWritten(AccessControl& access, Slo
   std::vector<absl::Status> results(1 + kTogether);
   std::vector<std::thread> threads;
   threads.emplace_back([&] { results[0] = Revoke(access, 0); });
-  store.WaitForAWrite();
+  store.gate.AwaitStall();
   for (int i = 1; i <= kTogether; ++i) {
     threads.emplace_back([&, i] {
       results[static_cast<size_t>(i)] = Revoke(access, i);
@@ -169,9 +147,13 @@ std::vector<absl::Status> RevokeWhileAnotherIsWritten(AccessControl& access, Slo
       }
     });
   }
-  while (access.changes_that_wait() < kTogether) std::this_thread::yield();
+  const absl::Time limit = absl::Now() + absl::Seconds(60);
+  while (access.changes_that_wait() < kTogether && absl::Now() < limit) {
+    std::this_thread::yield();
+  }
+  CHECK(access.changes_that_wait() == kTogether);
   meanwhile();
-  store.Open();
+  store.gate.Open();
   for (std::thread& thread : threads) thread.join();
   return results;
 }
@@ -181,21 +163,22 @@ TEST_CASE("changes_that_come_while_one_is_written_are_written_together_and_decis
   const auto access = folder.Open();
   SlowStore store;
   REQUIRE(access->Share(&store).ok());
-  store.Close();
+  store.writes = 0;
+  store.gate.Close();
   const auto results = RevokeWhileAnotherIsWritten(*access, store, [&] {
-    CHECK(Revoked(*access) == 0);
+    CHECK(CountRevoked(access->records()) == 0);
     access->NoteCurveKey(Worker("x"), kKey);
     CHECK(access->keys().allowed_size() == 1);
   });
   for (const absl::Status& result : results) CHECK(result.ToString() == "OK");
-  CHECK(store.writes() == 2);
-  CHECK(Revoked(*access) == 1 + kTogether);
+  CHECK(store.writes == 2);
+  CHECK(CountRevoked(access->records()) == 1 + kTogether);
   CHECK(access->keys().allowed_size() == 1);  // noted meanwhile
   REQUIRE(access->StoreNotes().ok());         // after the first write took it, or now
   const auto other = folder.Open();
   REQUIRE(other->Share(&store).ok());
   CHECK(other->keys().allowed_size() == 1);
-  CHECK(Revoked(*other) == 1 + kTogether);
+  CHECK(CountRevoked(other->records()) == 1 + kTogether);
 }
 
 TEST_CASE("changes_whose_common_write_fails_did_not_happen") {
@@ -203,15 +186,15 @@ TEST_CASE("changes_whose_common_write_fails_did_not_happen") {
   const auto access = folder.Open();
   SlowStore store;
   REQUIRE(access->Share(&store).ok());
-  store.Close(absl::FailedPreconditionError("another coordinator leads"));
+  store.outcome = absl::FailedPreconditionError("another coordinator leads");
+  store.gate.Close();
   const auto results = RevokeWhileAnotherIsWritten(*access, store, [] {});
   for (const absl::Status& result : results) {
     CHECK(result.code() == absl::StatusCode::kFailedPrecondition);
   }
-  CHECK(Revoked(*access) == 0);
+  CHECK(CountRevoked(access->records()) == 0);
   CHECK(store.Revoked() == 0);
-  store.Close();
-  store.Open();
+  store.outcome = absl::OkStatus();
   REQUIRE(Revoke(*access, 1).ok());
   CHECK(store.Revoked() == 1);
 }
