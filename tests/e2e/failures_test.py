@@ -14,6 +14,12 @@ def text_after(daemon, offset):
     return daemon.log()[offset:]
 
 
+def evicted(fixture, job, worker):
+    """Its island, when the worker has been evicted."""
+    return fixture.meanwhile(f"the eviction of {worker}", job, lambda: (
+        lambda island: None if island["attached"] else island)(fixture.island(job, worker)))
+
+
 @case
 def a_worker_is_killed(fixture):
     """A worker is killed and started again: evicted with a reason, the others go on, it gets its
@@ -23,8 +29,7 @@ def a_worker_is_killed(fixture):
     fixture.reaches(job, 3)
     before = fixture.island(job, "w2")
     fixture.daemons["w2"].kill()
-    gone = fixture.meanwhile("the eviction of w2", job, lambda: (
-        lambda island: None if island["attached"] else island)(fixture.island(job, "w2")))
+    gone = evicted(fixture, job, "w2")
     check(gone["evictions"] == 1 and "evicted: its connection is lost" in gone["reason"], f"{gone}")
     fixture.reaches(job, fixture.version(job) + 2)
     fixture.daemons["w2"].start()
@@ -130,8 +135,7 @@ def a_worker_is_frozen(fixture):
     fixture.reaches(job, 3)
     before = fixture.island(job, "w3")
     fixture.daemons["w3"].freeze()
-    gone = fixture.meanwhile("the eviction of w3", job, lambda: (
-        lambda island: None if island["attached"] else island)(fixture.island(job, "w3")))
+    gone = evicted(fixture, job, "w3")
     check("no heartbeat for 6 s" in gone["reason"], gone["reason"])
     closed = [d["closed_because"] for d in fixture.job(job)["decisions"]]
     late = f"the grace time of 1 s is over without island {before['island']}"
