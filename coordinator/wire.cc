@@ -55,6 +55,16 @@ void Fields(V& v, Plain<V, SiteFacts>& s, v1::stored::SiteFacts& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, SiteJob>& s, v1::stored::SiteJob& m) {
+  ATOLL_WIRE_COPY(site);
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_VERSION(base);
+  ATOLL_WIRE_VERSION(based_at);
+  ATOLL_WIRE_MAYBE(contribution);
+  ATOLL_WIRE_VERSION(contributed_at);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, JobRecord>& s, v1::stored::Job& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_COUNT(number);
@@ -74,6 +84,7 @@ void Fields(V& v, Plain<V, JobRecord>& s, v1::stored::Job& m) {
   ATOLL_WIRE_COUNT(fill_version);
   ATOLL_WIRE_COUNT(fill_base);
   ATOLL_WIRE_COPY(lost_update);
+  ATOLL_WIRE_MAYBE(site);
 }
 
 template <class V>
@@ -124,6 +135,7 @@ void Fields(V& v, Plain<V, IslandRecord>& s, v1::stored::Island& m) {
   ATOLL_WIRE_COUNT(steps_interrupted);
   ATOLL_WIRE_MESSAGES(saved, kSavedStatesMax);
   ATOLL_WIRE_MAYBE(resume);
+  ATOLL_WIRE_COPY(site);
 }
 
 template <class V>

@@ -441,7 +441,8 @@ struct ServerHello {
   std::vector<HeldJob> jobs;
   std::string public_key;  // of its tensor link; empty: plaintext
   ClusterMark mark = {};
-  std::string site = {};  // as its operator says
+  std::string site = {};   // as its operator says
+  bool site_only = false;  // it holds shards of its site's jobs alone
 };
 
 struct ServerHeartbeat {
@@ -501,6 +502,12 @@ struct ShardsReceived {
   JobId job;
   Version version = 0;
   std::vector<ShardId> shards;
+};
+
+// All of FetchBase that concerns the shards held here is durable.
+struct BaseFetched {
+  JobId job;
+  Version version = 0;  // of the job above
 };
 
 struct OwnedShard {
@@ -571,10 +578,19 @@ struct LayerStep {
 
   bool operator==(const LayerStep&) const = default;
 };
-// What the merge and the optimizer add to a round's terms.
+// What the merge and the optimizer add to a round's terms. In the job of a site's servers
+// (JobSpec.outer.contributes_to) also its exchange with the job above, after the step:
+//  * adopts: version v of the job above, which FetchBase brought. The round has no terms. Version
+//  0:
+//    theta = base = theta_v. Later: theta += theta_v - contributed, or theta_v - base if nothing
+//    was contributed since base came; then base = theta_v.
+//  * contributes: contributed = theta. base - contributed is the pseudo-gradient for the job above,
+//    the same bits however often it is pushed (PushContribution).
 struct RoundStep {
   double learning_rate = 0;       // of the outer step; 0: the job's
   std::vector<LayerStep> layers;  // others: by the terms' weights
+  Version adopts = kNoVersion;    // kNoVersion: none
+  bool contributes = false;
 
   bool operator==(const RoundStep&) const = default;
 };
@@ -596,7 +612,7 @@ struct JobDescribed {
 
 using ServerMessage =
     std::variant<ServerHello, ServerHeartbeat, ShardsAssigned, PushStaged, Statistics, RoundApplied,
-                 ServerFault, JobRemoved, JobDescribed, ShardsReceived>;
+                 ServerFault, JobRemoved, JobDescribed, ShardsReceived, BaseFetched>;
 
 // Contributions that no round will use: their island died half way, or is fenced.
 struct DropContributions {
@@ -642,6 +658,28 @@ struct ReceiveShards {
   int64_t fill_age = 0;  // filled from theta_base of so many versions before `version`
 };
 
+// To a server of a site: fetch the parameters of this version of the job above, of all shards held
+// here (both jobs cut the model alike), make them durable, say BaseFetched; again if it is there
+// already. A newer version replaces an older one, which may not be there to pull any more.
+struct FetchBase {
+  JobId job;
+  JobId from_job;  // the one above
+  Version version = 0;
+  std::vector<ShardSource> sources;
+};
+
+// To a server of a site: push these parts of base - contributed to the servers of the job above, in
+// its push encoding, as that job's contribution; again and again until they are there, or another
+// order comes. Ignored unless `version` made the newest contribution.
+struct PushContribution {
+  JobId job;
+  Version version = 0;  // of the site's job
+  JobId to_job;         // the one above
+  ContributionId contribution;
+  std::vector<ShardSource> targets;  // of the shards that `order` has
+  std::vector<GrantedPush> order;    // senders are empty
+};
+
 // Say what you hold of the job: JobDescribed, or nothing where that is nothing.
 struct DescribeJob {
   JobId job;
@@ -649,7 +687,8 @@ struct DescribeJob {
 
 using ToServerMessage =
     std::variant<Welcome, Refused, AssignShards, FenceIslands, CollectStatistics, CommitRound,
-                 DropContributions, EndJob, RemoveJob, DescribeJob, ReceiveShards>;
+                 DropContributions, EndJob, RemoveJob, DescribeJob, ReceiveShards, FetchBase,
+                 PushContribution>;
 
 // ------------------------------------------------------------------------------- envelopes ----
 

@@ -115,6 +115,7 @@ struct DataSpec {
   // Instead of `path`: a mixture, or sites that hold different data.
   std::vector<DataSource> sources = {};
   std::vector<SiteData> sites = {};
+  bool pad_documents = false;  // a sequence is one document alone, and padding
 
   bool operator==(const DataSpec&) const = default;
 };
@@ -148,6 +149,17 @@ enum class Overlap {
 
 inline constexpr int64_t kFragmentsMax = 4096;
 
+// Parameter servers of a site under the job's: see docs/decisions/site-servers.md.
+struct SiteServersSpec {
+  int64_t rounds = 0;  // of the site, between two exchanges with the job's servers; 0: none has any
+  std::string optimizer = "sgd";  // of a round of the site, as those of OuterSpec; by default the
+  std::string parameters = {};    // mean of the site's islands
+  double learning_rate = 1;
+  double momentum = 0;
+
+  bool operator==(const SiteServersSpec&) const = default;
+};
+
 // Outer rounds; docs/decisions/penalty.md has the rules of the penalty.
 struct OuterSpec {
   int64_t steps_per_round = 64;  // H of the fastest island
@@ -176,6 +188,9 @@ struct OuterSpec {
   int64_t fragment_delay_steps = 0;    // from a push to its adoption; 0: when the version is there
   double fragment_blend = 1;           // share of a version that an island takes over
   bool eager = false;                  // see docs/decisions/eager-updates.md
+  SiteServersSpec site = {};
+  // Not empty: the job of a site's servers, which contribute to this one. Set by the coordinator.
+  std::string contributes_to = {};
 
   bool operator==(const OuterSpec&) const = default;
 };

@@ -305,6 +305,7 @@ void Fields(V& v, Plain<V, ServerHello>& s, v1::ServerHello& m) {
   ATOLL_WIRE_COPY(public_key);
   ATOLL_WIRE_MESSAGE(mark);
   ATOLL_WIRE_COPY(site);
+  ATOLL_WIRE_COPY(site_only);
 }
 
 template <class V>
@@ -457,6 +458,12 @@ void Fields(V& v, Plain<V, JobDescribed>& s, v1::JobDescribed& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, BaseFetched>& s, v1::BaseFetched& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COUNT(version);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, FromServer>& s, v1::FromServer& m) {
   ATOLL_WIRE_COPY(server);
   ATOLL_WIRE_COUNT(incarnation);
@@ -470,6 +477,7 @@ void Fields(V& v, Plain<V, FromServer>& s, v1::FromServer& m) {
   ATOLL_WIRE_CASE(JobRemoved, job_removed);
   ATOLL_WIRE_CASE(JobDescribed, job_described);
   ATOLL_WIRE_CASE(ShardsReceived, shards_received);
+  ATOLL_WIRE_CASE(BaseFetched, base_fetched);
 }
 
 template <class V>
@@ -532,6 +540,24 @@ void Fields(V& v, Plain<V, ReceiveShards>& s, v1::ReceiveShards& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, FetchBase>& s, v1::FetchBase& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COPY(from_job);
+  ATOLL_WIRE_COUNT(version);
+  ATOLL_WIRE_MESSAGES(sources, kMaxListLength);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, PushContribution>& s, v1::PushContribution& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COUNT(version);
+  ATOLL_WIRE_COPY(to_job);
+  ATOLL_WIRE_MESSAGE(contribution);
+  ATOLL_WIRE_MESSAGES(targets, kMaxListLength);
+  ATOLL_WIRE_MESSAGES(order, kMaxListLength);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, DescribeJob>& s, v1::DescribeJob& m) {
   ATOLL_WIRE_COPY(job);
 }
@@ -554,6 +580,8 @@ void Fields(V& v, Plain<V, ToServer>& s, v1::ToServer& m) {
   ATOLL_WIRE_CASE(RemoveJob, remove_job);
   ATOLL_WIRE_CASE(DescribeJob, describe_job);
   ATOLL_WIRE_CASE(ReceiveShards, receive_shards);
+  ATOLL_WIRE_CASE(FetchBase, fetch_base);
+  ATOLL_WIRE_CASE(PushContribution, push_contribution);
 }
 
 namespace {

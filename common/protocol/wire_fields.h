@@ -64,6 +64,7 @@ void Fields(V& v, Plain<V, DataSpec>& s, v1::DataSpec& m) {
   ATOLL_WIRE_MESSAGES(validation, kValidationSetsMax);
   ATOLL_WIRE_MESSAGES(sources, kDataSourcesMax);
   ATOLL_WIRE_MESSAGES(sites, kDataSitesMax);
+  ATOLL_WIRE_OPTIONAL(pad_documents);
 }
 
 template <class V>
@@ -79,6 +80,15 @@ void Fields(V& v, Plain<V, InnerSpec>& s, v1::InnerSpec& m) {
   ATOLL_WIRE_OPTIONAL(batch_sequences);
   ATOLL_WIRE_OPTIONAL(micro_batch_sequences);
   ATOLL_WIRE_OPTIONAL_ENUM(optimizer, InnerOptimizer);
+  ATOLL_WIRE_OPTIONAL(momentum);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, SiteServersSpec>& s, v1::SiteServersSpec& m) {
+  ATOLL_WIRE_OPTIONAL(rounds);
+  ATOLL_WIRE_OPTIONAL(optimizer);
+  ATOLL_WIRE_OPTIONAL(parameters);
+  ATOLL_WIRE_OPTIONAL(learning_rate);
   ATOLL_WIRE_OPTIONAL(momentum);
 }
 
@@ -108,6 +118,8 @@ void Fields(V& v, Plain<V, OuterSpec>& s, v1::OuterSpec& m) {
   ATOLL_WIRE_OPTIONAL(fragment_delay_steps);
   ATOLL_WIRE_OPTIONAL(fragment_blend);
   ATOLL_WIRE_OPTIONAL(eager);
+  ATOLL_WIRE_MESSAGE(site);
+  ATOLL_WIRE_OPTIONAL(contributes_to);
 }
 
 template <class V>
@@ -121,6 +133,8 @@ template <class V>
 void Fields(V& v, Plain<V, RoundStep>& s, v1::RoundStep& m) {
   ATOLL_WIRE_COPY(learning_rate);
   ATOLL_WIRE_MESSAGES(layers, kMaxListLength);
+  ATOLL_WIRE_OPTIONAL(adopts);
+  ATOLL_WIRE_COPY(contributes);
 }
 
 template <class V>

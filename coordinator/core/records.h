@@ -95,6 +95,20 @@ struct SiteFacts {
   bool operator==(const SiteFacts&) const = default;
 };
 
+// Of the job of a site's servers: how it takes part in the job above, spec.outer.contributes_to;
+// see site_jobs.h.
+struct SiteJob {
+  std::string site;
+  IslandId island = -1;           // of the job above
+  Version base = kNoVersion;      // of the job above, newest adopted
+  Version based_at = kNoVersion;  // own version that adopted it
+  // Newest, of the job above, until a version that follows it is adopted.
+  std::optional<ContributionId> contribution;
+  Version contributed_at = kNoVersion;  // own version that made the newest
+
+  bool operator==(const SiteJob&) const = default;
+};
+
 inline constexpr int kValidationLossesMax = kValidationSetsMax + kDataSitesMax;
 
 // What changes rarely of a job. Key: job.
@@ -126,6 +140,7 @@ struct JobRecord {
   Version fill_base = 0;
   // Empty, or which rounds' updates some shards lack since they were filled (newest).
   std::string lost_update;
+  std::optional<SiteJob> site = {};  // of a site's servers
 
   bool operator==(const JobRecord&) const = default;
 };
@@ -212,6 +227,9 @@ struct IslandRecord {
   // steps of former leaders.
   int64_t steps_redone = 0;
   int64_t steps_interrupted = 0;
+  // Not empty: no workers', but the one that this site's parameter servers take part as; `worker`
+  // is empty then.
+  std::string site = {};
 
   bool operator==(const IslandRecord&) const = default;
 };
