@@ -111,6 +111,19 @@ void AppendHealth(const v1::Job& job, int count, std::string* out) {
   if (!table.empty()) absl::StrAppend(out, "\nhealth of learning\n", table.Text());
 }
 
+// How the job of a site's parameter servers takes part in the job above.
+std::string ExchangeText(const v1::SiteExchange& exchange) {
+  std::string text = absl::StrCat("site ", exchange.site(), ": island ", exchange.island(),
+                                  " of job ", exchange.job_above());
+  if (exchange.base_version() < 0) return text + ", fetches its parameters";
+  absl::StrAppend(&text, ", of which version ", exchange.based_at(), " adopted version ",
+                  exchange.base_version());
+  if (exchange.contributing()) {
+    absl::StrAppend(&text, "; version ", exchange.contributed_at(), " is being contributed");
+  }
+  return text;
+}
+
 // Jobs that only members know; empty without any.
 template <class Orphans>
 std::string OrphansText(const Orphans& orphans) {
@@ -241,6 +254,7 @@ std::string JobText(const v1::Job& job, int decisions) {
       if (!server.empty()) absl::StrAppend(&out, "    ", server, "\n");
     }
   }
+  if (job.has_exchange()) absl::StrAppend(&out, "  ", ExchangeText(job.exchange()), "\n");
   if (!job.moves().empty()) absl::StrAppend(&out, "  shards: ", job.moves(), "\n");
   if (!job.grouping().empty()) absl::StrAppend(&out, "  islands: ", job.grouping(), "\n");
   absl::StrAppend(&out, IslandsText(job));

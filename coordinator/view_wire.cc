@@ -1,3 +1,4 @@
+#include "absl/strings/str_cat.h"
 #include "common/protocol/wire_fields.h"
 #include "coordinator/wire.h"
 #include "proto/coordinator.pb.h"
@@ -18,7 +19,7 @@ const char* KindText(MemberKind kind) {
 void Encode(const IslandView& view, v1::Island* m) {
   const IslandRecord& s = view.record;
   m->set_island(s.island);
-  m->set_worker(s.worker);
+  m->set_worker(s.site.empty() ? s.worker : absl::StrCat("site ", s.site));
   m->set_generation(s.generation);
   m->set_incarnation(s.incarnation);
   m->set_attached(view.attached);
@@ -56,6 +57,18 @@ void Encode(const IslandView& view, v1::Island* m) {
   }
   m->set_steps_interrupted(view.steps_interrupted);
   m->set_steps_redone(view.steps_redone);
+  m->set_site(s.site);
+  m->set_site_job(view.site_job);
+}
+
+void Encode(const SiteJob& site, const JobId& above, v1::SiteExchange* m) {
+  m->set_site(site.site);
+  m->set_job_above(above);
+  m->set_island(site.island);
+  m->set_base_version(site.base);
+  m->set_based_at(site.based_at);
+  m->set_contributing(site.contribution.has_value());
+  m->set_contributed_at(site.contributed_at);
 }
 
 void Encode(const RoundView& s, v1::Round* m) {
@@ -149,6 +162,7 @@ v1::JobSummary* EncodeView(const JobSummary& view, v1::JobSummary* wire) {
   wire->set_first_validation_loss(view.first_validation_loss);
   for (const ValidationLoss& set : view.validation_sets) Encode(set, wire->add_validation_sets());
   wire->set_active_islands(view.active_islands);
+  wire->set_contributes_to(view.contributes_to);
   return wire;
 }
 
@@ -166,6 +180,9 @@ void EncodeView(const JobView& view, v1::Job* wire) {
   wire->set_grouping(view.grouping);
   wire->set_moves(view.moves);
   wire->set_placement(view.placement);
+  if (view.exchange) {
+    Encode(*view.exchange, view.summary.contributes_to, wire->mutable_exchange());
+  }
 }
 
 void EncodeView(const OrphanView& view, v1::Orphan* wire) {
@@ -201,6 +218,7 @@ void EncodeView(const MemberView& view, v1::Member* wire) {
   wire->set_measuring(view.measuring);
   wire->set_public_key(view.public_key);
   wire->set_draining(view.draining);
+  wire->set_site_only(view.site_only);
   if (view.kind == MemberKind::kServer) Encode(view.load, wire->mutable_load());
 }
 

@@ -62,6 +62,7 @@ void Fields(V& v, Plain<V, SiteJob>& s, v1::stored::SiteJob& m) {
   ATOLL_WIRE_VERSION(based_at);
   ATOLL_WIRE_MAYBE(contribution);
   ATOLL_WIRE_VERSION(contributed_at);
+  ATOLL_WIRE_COUNT(generation);
 }
 
 template <class V>
@@ -107,6 +108,10 @@ void Fields(V& v, Plain<V, ProgressRecord>& s, v1::stored::Progress& m) {
   ATOLL_WIRE_COPY(outdated);
   ATOLL_WIRE_COPY(restored);
   ATOLL_WIRE_MESSAGES(validation_sets, kValidationLossesMax);
+  ATOLL_WIRE_COUNT(rounds_since);
+  ATOLL_WIRE_COUNT(steps_since);
+  ATOLL_WIRE_COUNT(masked_since);
+  ATOLL_WIRE_COPY(loss_since);
 }
 
 template <class V>

@@ -346,7 +346,7 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   if (image.islands.empty() && job.islands.empty()) {
     return Lacks("it has no committed version: submit it again, nothing is lost by it");
   }
-  Ledger ledger = job.ledger.budget() > 0 ? job.ledger : Ledger(BudgetOf(whole->charter->spec));
+  Ledger ledger = job.ledger->budget() > 0 ? *job.ledger : Ledger(BudgetOf(whole->charter->spec));
   if (!ledger.CommitOnly(image.committed)) {
     return Lacks("the data that its rounds consumed contradicts its specification");
   }
@@ -355,7 +355,7 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   const std::string reason =
       absl::StrCat(verb, " from what ", absl::StrJoin(names, ", "), " hold: version ",
                    whole->version, ", ", image.tokens_committed, " tokens");
-  job.ledger = std::move(ledger);
+  *job.ledger = std::move(ledger);
   TakeShards(s, job, *whole, by_server);
   ForgetRounds(job, image.round);
   job.recovered = false;
@@ -439,7 +439,7 @@ JobImage ImageOf(const Job& job, const DecisionRecord& decision) {
   image.tokens = decision.tokens;
   image.tokens_committed = decision.tokens_committed_after;
   image.plan_generation = job.progress.plan_generation;
-  image.committed = job.ledger.Committed();
+  image.committed = job.ledger->Committed();
   image.validated_version = job.progress.validated_version;
   image.validation_loss = job.progress.validation_loss;
   image.first_validation_loss = job.progress.first_validation_loss;

@@ -45,7 +45,7 @@ void DrainWorker(State& s, Member& worker) {
 // not said to be pushed.
 bool HasWork(const Job& job, const IslandRecord& island, const Member& leader) {
   if (job.progress.state == JobState::kPaused) return false;
-  if (job.ledger.Leased(island.island) > 0) return true;
+  if (job.ledger->Leased(island.island) > 0) return true;
   if (leader.progress && leader.progress->unpushed_steps > 0) return true;
   return std::any_of(job.rounds.contributions.begin(), job.rounds.contributions.end(),
                      [&](const auto& entry) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/copies.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/site_jobs.h"
 
 namespace atl::coord {
 namespace {
@@ -53,7 +54,8 @@ void FlushJob(State& s, Job& job, std::vector<StoreWrite>& writes) {
     const bool gone = it == job.plans.end();
     writes.push_back({PlanRecord{job.id(), id, gone ? IslandPlan() : it->second}, gone});
   }
-  for (StoreWrite& write : job.ledger.TakeChanges(job.id())) writes.push_back(std::move(write));
+  if (job.record.site) return;
+  for (StoreWrite& write : job.ledger->TakeChanges(job.id())) writes.push_back(std::move(write));
 }
 
 }  // namespace
@@ -89,7 +91,8 @@ std::vector<StoreRecord> AllRecords(const State& s) {
       records.push_back(PenaltyRecord{job.id(), id, penalty});
     }
     for (const auto& [id, plan] : job.plans) records.push_back(PlanRecord{job.id(), id, plan});
-    for (LedgerRecord& record : job.ledger.Records(job.id())) records.push_back(std::move(record));
+    if (job.record.site) continue;
+    for (LedgerRecord& record : job.ledger->Records(job.id())) records.push_back(std::move(record));
   }
   std::vector<std::pair<std::string, size_t>> order;
   for (size_t i = 0; i < records.size(); ++i) order.emplace_back(KeyOf(records[i]), i);
@@ -135,7 +138,7 @@ struct Loader {
     job.recovered = true;
     if (!job.record.job.empty()) return Damaged(record, "two jobs of one number");
     job.record = r;
-    job.ledger = Ledger(BudgetOf(r.spec));
+    job.ledger = std::make_shared<Ledger>(BudgetOf(r.spec));
     return absl::OkStatus();
   }
   absl::Status operator()(const ProgressRecord& r) const {
@@ -161,7 +164,7 @@ struct Loader {
                 [&](Job& job) { return job.rounds.penalties.emplace(r.island, r.state).second; });
   }
   absl::Status operator()(const LedgerRecord& r) const {
-    return Into(r.job, [&](Job& job) { return job.ledger.Restore(r); });
+    return Into(r.job, [&](Job& job) { return job.ledger->Restore(r); });
   }
   absl::Status operator()(const PlanRecord& r) const {
     return Into(r.job, [&](Job& job) { return job.plans.emplace(r.island, r.plan).second; });
@@ -187,7 +190,8 @@ absl::Status CheckJob(const Job& job) {
   const StoreRecord record = job.record;
   if (job.progress.job != job.id()) return Damaged(record, "the job has no progress record");
   if (job.record.removed && !job.ended()) return Damaged(record, "it was removed while it ran");
-  if (job.active() && (!job.record.facts || job.record.shards.empty() || job.islands.empty())) {
+  const bool no_islands = job.islands.empty() && !job.record.site;
+  if (job.active() && (!job.record.facts || job.record.shards.empty() || no_islands)) {
     return Damaged(record, "the job runs without facts, shards or islands");
   }
   for (size_t i = 0; i < job.record.shards.size() && !job.record.removed; ++i) {
@@ -269,12 +273,13 @@ absl::Status Load(State& s, const std::vector<StoreRecord>& records) {
     const absl::Status status = CheckJob(job);
     if (!status.ok()) return status;
     for (const auto& [id, island] : job.islands) {
-      if (island.incarnation == 0) continue;
+      if (island.incarnation == 0 || !island.site.empty()) continue;
       const bool known = IsKnown(s, island.worker) &&
                          std::all_of(island.followers.begin(), island.followers.end(),
                                      [&](const IslandMember& m) { return IsKnown(s, m.worker); });
       if (!known) return Damaged(island, "its worker is not known");
     }
+    if (const Job* above = job.record.site ? JobAbove(s, job) : nullptr) job.ledger = above->ledger;
     Resume(s, job);
     for (const auto& [id, island] : job.islands) s.NotePlaces(job, id);
   }

@@ -119,7 +119,8 @@ bool CanSeat(const State& s, const Job& job) {
   if (ScopeOf(job) == IslandScope::kWorker) return true;
   return std::all_of(job.islands.begin(), job.islands.end(), [&](const auto& entry) {
     const Member* leader = s.FindMember(MemberKind::kWorker, entry.second.worker);
-    return entry.second.incarnation == 0 || (leader != nullptr && leader->attached);
+    return entry.second.incarnation == 0 || !entry.second.site.empty() ||
+           (leader != nullptr && leader->attached);
   });
 }
 

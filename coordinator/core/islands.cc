@@ -13,6 +13,7 @@
 #include "coordinator/core/plans.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/site_data.h"
+#include "coordinator/core/site_jobs.h"
 #include "coordinator/core/stalls.h"
 #include "coordinator/core/transfer_order.h"
 #include "coordinator/core/validation.h"
@@ -23,7 +24,7 @@ namespace {
 IslandId ChooseIsland(State& s, Job& job, const NodeId& worker) {
   IslandId longest_vacant = -1;
   for (const auto& [id, island] : job.islands) {
-    if (island.incarnation != 0) continue;
+    if (island.incarnation != 0 || !island.site.empty()) continue;
     if (island.worker == worker) return id;
     if (longest_vacant < 0 || job.vacant_since[id] < job.vacant_since[longest_vacant]) {
       longest_vacant = id;
@@ -36,7 +37,7 @@ IslandId ChooseIsland(State& s, Job& job, const NodeId& worker) {
       (full || s.now - job.vacant_since[longest_vacant] >= s.options.vacant_island_grace)) {
     return longest_vacant;
   }
-  return job.islands.empty() ? 0 : job.islands.rbegin()->first + 1;
+  return NextIslandId(s, job);
 }
 
 }  // namespace
@@ -50,9 +51,9 @@ void NewGeneration(Job& job, IslandRecord& island) {
   island.author = island.incarnation;
   island.takes_over_from.clear();
   // A leader that had no lease yet may have been about to go on from its predecessor's.
-  std::vector<PositionRange> leased = job.ledger.LeasedRanges(island.island);
+  std::vector<PositionRange> leased = job.ledger->LeasedRanges(island.island);
   if (!leased.empty()) job.leased_before[island.island] = std::move(leased);
-  job.ledger.Release(island.island);
+  job.ledger->Release(island.island);
   job.rounds.waits_for_room.erase(island.island);
   job.orders.erase(island.island);
   job.rounds.transfer_plans.clear();
@@ -153,9 +154,9 @@ bool LeaseToResume(Job& job, const IslandRecord& island, LocalCheckpoint* about)
   about->leased = FurtherData(job, island, *about);
   std::vector<PositionRange> all = about->consumed;
   all.insert(all.end(), about->leased.begin(), about->leased.end());
-  if (job.ledger.LeaseExactly(island.island, all)) return true;
+  if (job.ledger->LeaseExactly(island.island, all)) return true;
   about->leased.clear();
-  return job.ledger.LeaseExactly(island.island, about->consumed);
+  return job.ledger->LeaseExactly(island.island, about->consumed);
 }
 
 }  // namespace
@@ -271,7 +272,7 @@ void DropContribution(State& s, Job& job, const ContributionId& id, const std::s
   record.dropped = true;
   record.reason = reason;
   job.EditIsland(id.island).steps_redone += record.inner_steps;
-  job.ledger.Return(id);
+  job.ledger->Return(id);
   job.rounds.staged.erase(id);
   std::erase(job.rounds.complete, id);
   for (const auto& [server, link] : job.rounds.links) {
@@ -431,16 +432,16 @@ void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message) {
     if (axis < 0) return;
     const OuterSpec& outer = job.spec().outer;
     const int64_t most = 8 * outer.steps_per_round * job.spec().inner.batch_sequences;
-    const int64_t wanted = std::min(message.wanted, most - job.ledger.Leased(message.island));
+    const int64_t wanted = std::min(message.wanted, most - job.ledger->Leased(message.island));
     IslandRecord& island = job.EditIsland(message.island);
     island.lease_request = message.request;
     island.lease_ranges.clear();
     if (!runs_out) {
-      island.lease_ranges = job.ledger.Lease(message.island, wanted, kLeaseRangesMax, axis);
+      island.lease_ranges = job.ledger->Lease(message.island, wanted, kLeaseRangesMax, axis);
     }
     grant.ranges = island.lease_ranges;
   }
-  grant.exhausted = runs_out || job.ledger.free() == 0;
+  grant.exhausted = runs_out || job.ledger->free() == 0;
   s.Send(worker, std::move(grant));
 }
 
@@ -454,7 +455,7 @@ void SendFencesTo(State& s, Job& job, const NodeId& server) {
 
 bool IsActive(const Job& job, const IslandRecord& island) {
   if (island.incarnation == 0 || !island.ready) return false;
-  if (job.ledger.free() > 0 || job.ledger.Leased(island.island) > 0) return true;
+  if (job.ledger->free() > 0 || job.ledger->Leased(island.island) > 0) return true;
   return job.rounds.HasContribution(
       island.island, [&](const ContributionId& id) { return id.generation == island.generation; });
 }

@@ -14,6 +14,8 @@
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/site_exchange.h"
+#include "coordinator/core/site_jobs.h"
 #include "coordinator/core/validation.h"
 
 namespace atl::coord {
@@ -60,7 +62,9 @@ void StopWorkers(State& s, Job& job, const std::string& reason) {
   job.member_orders.clear();
 }
 
-void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
+}  // namespace
+
+void StopJob(State& s, Job& job, JobState state, const std::string& reason) {
   s.SetState(job, state, reason);
   StopWorkers(s, job, reason);
   job.planning.clear();
@@ -69,14 +73,14 @@ void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
   job.rounds.collecting.reset();
   const auto contributions = job.rounds.contributions;
   for (const auto& [id, record] : contributions) {
-    job.ledger.Return(id);
+    job.ledger->Return(id);
     job.rounds.EraseContribution(id);
     for (const auto& [server, link] : job.rounds.links) {
       s.SendToServer(server, DropContributions{job.id(), {id}, "the job has ended"});
     }
   }
   for (const auto& [id, island] : std::map(job.islands)) {
-    job.ledger.Release(id);
+    job.ledger->Release(id);
     if (island.incarnation == 0) continue;
     IslandRecord& record = job.EditIsland(id);
     NoteSteps(s, record, /*lost=*/false);
@@ -89,6 +93,8 @@ void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
   }
   AskServersNow(s, job);
 }
+
+namespace {
 
 void Start(State& s, Job& job) {
   IslandId first = -1;
@@ -126,9 +132,9 @@ bool AdvanceFinishing(State& s, Job& job) {
         return entry.second.snapshot_version >= job.rounds.progress.version;
       });
   if (!saved) return false;
-  EndTheJob(s, job, JobState::kDone,
-            absl::StrCat("all ", job.rounds.progress.tokens_committed, " tokens are committed in ",
-                         job.rounds.progress.version, " rounds"));
+  StopJob(s, job, JobState::kDone,
+          absl::StrCat("all ", job.rounds.progress.tokens_committed, " tokens are committed in ",
+                       job.rounds.progress.version, " rounds"));
   return true;
 }
 
@@ -198,8 +204,9 @@ absl::Status ControlOrphan(State& s, const ControlJob& request) {
 
 void OnSubmit(State& s, const SubmitJob& request) {
   Reply reply{request.request_id, Validate(request.spec), ""};
-  const int64_t open = std::count_if(s.jobs.begin(), s.jobs.end(),
-                                     [](const auto& entry) { return !entry.second.ended(); });
+  const int64_t open = std::count_if(s.jobs.begin(), s.jobs.end(), [](const auto& entry) {
+    return !entry.second.ended() && !entry.second.record.site;
+  });
   if (reply.status.ok() && open >= s.options.max_jobs) {
     reply.status = absl::ResourceExhaustedError(
         absl::StrCat(open, " jobs have not ended, the coordinator keeps at most ",
@@ -215,7 +222,7 @@ void OnSubmit(State& s, const SubmitJob& request) {
     record.number = number;
     record.spec = request.spec;
     job.EditProgress().job = record.job;
-    job.ledger = Ledger(BudgetOf(request.spec));
+    job.ledger = std::make_shared<Ledger>(BudgetOf(request.spec));
     s.SetState(job, JobState::kQueued, "submitted");
     reply.job = record.job;
   }
@@ -229,6 +236,13 @@ void OnControl(State& s, const ControlJob& request) {
     reply.status = absl::FailedPreconditionError(
         absl::StrCat("job ", request.job, " is ", Name(job->progress.state), ": ", rule));
   };
+  if (job != nullptr && job->record.site && !job->record.removed) {
+    reply.status = absl::FailedPreconditionError(
+        absl::StrCat("job ", request.job, " is what site ", job->record.site->site,
+                     " trains of job ", job->spec().outer.contributes_to, ": name that one"));
+    s.out.replies.push_back(std::move(reply));
+    return;
+  }
   const bool unplaced = job != nullptr && job->record.shards.empty() && !job->record.removed;
   if (job == nullptr || job->record.removed ||
       (request.command == JobCommand::kAdopt && unplaced)) {
@@ -259,7 +273,7 @@ void OnControl(State& s, const ControlJob& request) {
     reply.status = RefillShards(s, *job, request.server);
   } else if (request.command == JobCommand::kRemove) {
     if (!job->ended() && request.force) {
-      EndTheJob(s, *job, JobState::kCancelled, "cancelled by a user who removes it");
+      StopJob(s, *job, JobState::kCancelled, "cancelled by a user who removes it");
     }
     if (job->ended()) {
       RemoveTheJob(s, *job);
@@ -269,33 +283,35 @@ void OnControl(State& s, const ControlJob& request) {
   } else if (job->ended()) {
     refuse("it has ended already");
   } else {
-    EndTheJob(s, *job, JobState::kCancelled, "cancelled by a user");
+    StopJob(s, *job, JobState::kCancelled, "cancelled by a user");
   }
   s.out.replies.push_back(std::move(reply));
 }
 
 void FailJob(State& s, Job& job, const std::string& reason) {
-  if (!job.ended()) EndTheJob(s, job, JobState::kFailed, reason);
+  if (!job.ended()) StopJob(s, job, JobState::kFailed, reason);
 }
 
 bool AdvanceJob(State& s, Job& job) {
   const JobProgress& progress = job.progress;
-  if (job.stale()) return RebuildIfWhole(s, job);
+  if (job.stale()) return !job.record.site && RebuildIfWhole(s, job);
   switch (progress.state) {
     case JobState::kPreparing:
       return AdvancePreparing(s, job);
     case JobState::kInitializing:
       if (FailIfRefused(s, job)) return true;
       if (job.rounds.progress.version >= 0) {
-        s.SetState(job, JobState::kRunning, "the initial weights are committed");
+        s.SetState(job, JobState::kRunning,
+                   job.record.site ? "its servers have the parameters"
+                                   : "the initial weights are committed");
         return true;
       }
-      if (progress.initializer < 0) Start(s, job);
+      if (progress.initializer < 0 && !job.record.site) Start(s, job);
       return AdmitLateWorkers(s, job);
     case JobState::kRunning:
     case JobState::kPaused:
       if (FailIfRefused(s, job)) return true;
-      if (job.ledger.Count(LedgerUse::kCommitted) == job.ledger.budget() &&
+      if (!job.record.site && job.ledger->Count(LedgerUse::kCommitted) == job.ledger->budget() &&
           job.rounds.decided_version() == job.rounds.progress.version) {
         s.SetState(job, JobState::kFinishing, "all tokens are committed");
         return true;
@@ -310,7 +326,8 @@ bool AdvanceJob(State& s, Job& job) {
 
 Instant NextJobDeadline(const State& s, const Job& job) {
   Instant next = std::min({NextServerRetry(s, job), NextPlanDeadline(s, job),
-                           NextMoveDeadline(s, job), NextCopyDeadline(s, job)});
+                           NextMoveDeadline(s, job), NextCopyDeadline(s, job),
+                           NextSiteJobDeadline(s, job), NextExchangeDeadline(s, job)});
   // NextMoveDeadline has that of a round which is held for shards that move.
   const bool held = job.moving.held_since && HoldsForMoves(s, job);
   if (!held) next = std::min(next, WindowDeadline(job, job.rounds));
@@ -339,9 +356,10 @@ std::string WaitingFor(const State& s, const Job& job) {
       }
       if (!servers.empty()) return servers;
       const int64_t needed = job.spec().outer.min_islands;
-      if (job.progress.state != JobState::kFinishing && job.occupied_islands() < needed) {
-        return absl::StrCat("islands: ", needed, " are needed, ", job.occupied_islands(),
-                            " have a worker", RefusedBy(s, job));
+      const int64_t islands = TrainingIslands(s, job);
+      if (job.progress.state != JobState::kFinishing && islands < needed) {
+        return absl::StrCat("islands: ", needed, " are needed, ", islands, " have a worker",
+                            RefusedBy(s, job));
       }
       const std::string plans = MissingPlans(s, job);
       if (!plans.empty()) return plans;

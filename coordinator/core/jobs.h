@@ -14,6 +14,8 @@ void OnControl(State& s, const ControlJob& request);
 void OnJobPrepared(State& s, Member& worker, const JobPrepared& message);
 void OnJobRefused(State& s, Member& worker, const JobRefused& message);
 
+// Ends the job: its workers stop, what was not committed is free again.
+void StopJob(State& s, Job& job, JobState state, const std::string& reason);
 void FailJob(State& s, Job& job, const std::string& reason);
 
 // Idle workers become candidates of jobs, first come first served.

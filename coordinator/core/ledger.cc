@@ -151,6 +151,13 @@ void Ledger::Return(const ContributionId& contribution) {
   for (const PositionRange& range : PushedBy(contribution)) Free(range);
 }
 
+void Ledger::HandOver(const ContributionId& contribution, IslandId island) {
+  for (const PositionRange& range : PushedBy(contribution)) {
+    Free(range);
+    Put(range, {0, LedgerUse::kLeased, island, {}});
+  }
+}
+
 std::vector<PositionRange> Ledger::LeasedRanges(IslandId island) const {
   std::vector<PositionRange> ranges;
   for (const auto& [begin, interval] : intervals_) {

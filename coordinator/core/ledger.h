@@ -41,7 +41,9 @@ class Ledger {
   absl::Status Push(const ContributionId& contribution, const std::vector<PositionRange>& ranges);
   void Commit(const ContributionId& contribution);  // what it pushed is in the model
   void Return(const ContributionId& contribution);  // what it pushed is free again
-  void Release(IslandId island);                    // what it leases is free again
+  // What it pushed is leased to the island.
+  void HandOver(const ContributionId& contribution, IslandId island);
+  void Release(IslandId island);  // what it leases is free again
 
   // What a job's servers say is committed, and nothing else. False, and nothing changes, unless the
   // ranges are disjoint and together within the budget.

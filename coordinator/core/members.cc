@@ -14,6 +14,7 @@
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/server_holdings.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/site_exchange.h"
 #include "coordinator/core/validation.h"
 
 namespace atl::coord {
@@ -256,6 +257,7 @@ struct ServerHandler {
   void operator()(const ServerFault& m) { OnServerFault(s, server, m); }
   void operator()(const JobRemoved& m) { OnJobRemoved(s, server, m); }
   void operator()(const ShardsReceived& m) { OnShardsReceived(s, server, m); }
+  void operator()(const BaseFetched& m) { OnBaseFetched(s, server, m); }
   void operator()(const JobDescribed& m) { OnJobDescribed(s, server, m); }
 };
 

@@ -111,7 +111,7 @@ std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
   const std::vector<const Member*> leaders = LeadersOf(s, job);
   std::vector<MoveServer> servers;
   for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kServer) continue;
+    if (key.first != MemberKind::kServer || member.site_only) continue;
     MoveServer server;
     server.name = key.second;
     server.site = SiteOfServer(s, member);
@@ -384,7 +384,8 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || !member.attached || member.record.draining ||
-        IsReleasing(job.record, key.second) || HoldsOldShards(s, job, key.second)) {
+        member.site_only || IsReleasing(job.record, key.second) ||
+        HoldsOldShards(s, job, key.second)) {
       continue;
     }
     const auto link = job.rounds.links.find(key.second);
@@ -541,7 +542,7 @@ void OnReleased(Job& job, const NodeId& server, int64_t placement) {
 }
 
 bool AdvanceMoves(State& s, Job& job) {
-  if (job.rounds.progress.version == kNoVersion) return false;
+  if (job.rounds.progress.version == kNoVersion || job.record.site) return false;
   if (GivesUp(job)) {
     GiveUpMoves(s, job);
     return true;

@@ -10,20 +10,22 @@
 #include "coordinator/core/islands.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/site_data.h"
+#include "coordinator/core/site_jobs.h"
 #include "coordinator/core/switching.h"
 #include "coordinator/core/transfer_order.h"
 
 namespace atl::coord {
 namespace {
 
-RunState RunOf(const Job& job, std::string& reason) {
+// `islands`: of workers, in all.
+RunState RunOf(const Job& job, int64_t islands, std::string& reason) {
   if (job.progress.state == JobState::kPaused) {
     reason = job.progress.reason;
     return RunState::kPause;
   }
   const int64_t needed = job.spec().outer.min_islands;
-  if (job.progress.state == JobState::kRunning && job.occupied_islands() < needed) {
-    reason = absl::StrCat("the job needs ", needed, " islands and has ", job.occupied_islands());
+  if (job.progress.state == JobState::kRunning && islands < needed) {
+    reason = absl::StrCat("the job needs ", needed, " islands and has ", islands);
     return RunState::kPause;
   }
   return RunState::kRun;
@@ -35,12 +37,13 @@ bool MayInitialize(const Job& job) {
 }
 
 // `before`: the key of the order before in this generation.
-OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, const OrderKey& before) {
+OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, int64_t islands,
+                    const OrderKey& before) {
   const JobProgress& progress = job.progress;
   OrderKey key;
   key.generation = island.generation;
   key.incarnation = island.incarnation;
-  key.run = RunOf(job, key.reason);
+  key.run = RunOf(job, islands, key.reason);
   key.placement_revision = job.placement_revision;
   key.initialize = job.rounds.progress.version == kNoVersion &&
                    progress.initializer == island.island && MayInitialize(job);
@@ -53,7 +56,7 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, const OrderKey& 
   }
   key.steps_this_round = island.steps_this_round;
   key.tokens_committed = job.rounds.progress.tokens_committed;
-  key.active_islands = std::max<int64_t>(1, job.occupied_islands());
+  key.active_islands = std::max<int64_t>(1, islands);
   const auto& validators = progress.validators;
   if (std::find(validators.begin(), validators.end(), island.island) != validators.end()) {
     key.validate_version = progress.validate_version;
@@ -231,6 +234,7 @@ const std::vector<GrantedPush>& PushOrderOf(Job& job, IslandId id) {
 }
 
 void RefreshOrders(State& s, Job& job) {
+  const int64_t islands = TrainingIslands(s, job);
   for (const auto& [id, island] : job.islands) {
     const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
     if (island.incarnation == 0 || worker == nullptr || !worker->attached ||
@@ -241,7 +245,7 @@ void RefreshOrders(State& s, Job& job) {
     if (NeedsPlan(s, job, island) && PlanInForce(job, island) == nullptr) continue;
     if (!island.takes_over_from.empty() && !MayGoOver(s, job, island, *worker)) continue;
     auto [it, fresh] = job.orders.try_emplace(id);
-    OrderKey key = KeyOfOrder(job, island, it->second.key);
+    OrderKey key = KeyOfOrder(job, island, islands, it->second.key);
     if (!fresh && it->second.key == key) continue;
     it->second.key = std::move(key);
     it->second.sequence = s.NextSequence();

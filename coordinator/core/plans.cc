@@ -38,6 +38,7 @@ void AddRounds(const State& s, const Job& job, const NodeId& leads, MakePlan& as
   };
   ask.islands_at_site = 0;
   for (const auto& [id, other] : job.islands) {
+    if (!other.site.empty()) continue;
     ask.islands_at_site += site_of(other.worker) == site_of(leads) ? 1 : 0;
   }
   ask.islands_at_site = std::max(1, ask.islands_at_site);
@@ -178,6 +179,7 @@ void NoPlan(State& s, Job& job, const IslandRecord& island, Planning& planning,
 }  // namespace
 
 bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island) {
+  if (!island.site.empty()) return false;
   const LayoutSpec& layout = job.spec().layout;
   if (layout.island != IslandScope::kWorker || island.plan_number > 0) return true;
   if (layout.stages > 1 || layout.replicas > 1 || layout.tensor_parallel > 1 ||

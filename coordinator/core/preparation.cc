@@ -11,6 +11,7 @@
 #include "coordinator/core/placement.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/site_data.h"
+#include "coordinator/core/site_jobs.h"
 
 namespace atl::coord {
 namespace {
@@ -73,7 +74,7 @@ std::string TooFewServers(const State& s, const Job& job) {
   const int64_t needed = std::max(job.spec().outer.min_servers, job.spec().outer.shard_copies);
   const int64_t attached = std::count_if(s.members.begin(), s.members.end(), [](const auto& entry) {
     return entry.first.first == MemberKind::kServer && entry.second.attached &&
-           !entry.second.record.draining;
+           !entry.second.record.draining && !entry.second.site_only;
   });
   if (attached >= needed) return "";
   return absl::StrCat("parameter servers: ", needed, " are needed, ", attached, " are attached");
@@ -102,7 +103,10 @@ bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<SiteFact
   const std::vector<const Member*> leaders(workers.begin(), workers.end());
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kServer || !member.attached || member.record.draining) continue;
+    if (key.first != MemberKind::kServer || !member.attached || member.record.draining ||
+        member.site_only) {
+      continue;
+    }
     const std::string site = SiteOfServer(s, member);
     servers.push_back({key.second, member.endpoint, FreeBytes(s, member), member.public_key,
                        ReachOfServer(s, member, leaders).cost, site});
@@ -273,7 +277,11 @@ Instant PreparingDeadline(const State& s, const Job& job) {
 namespace {
 
 // Why the job leaves the worker out, whatever that finds; "" if it does not.
-std::string WhyLeftOut(const Job& job, const NodeId& worker, const Member& member) {
+std::string WhyLeftOut(const State& s, const Job& job, const NodeId& worker, const Member& member) {
+  if (!job.record.site && job.spec().outer.site.rounds > 0) {
+    const Job* site = FindSiteJob(s, job, SiteOf(member));
+    if (site != nullptr) return absl::StrCat("its site trains as job ", site->id());
+  }
   return WhyNoPart(job.spec().layout, worker, SiteOf(member), member.devices.size());
 }
 
@@ -284,7 +292,7 @@ std::string LeftOut(const State& s, const Job& job) {
   int64_t count = 0;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kWorker || !member.attached) continue;
-    const std::string why = WhyLeftOut(job, key.second, member);
+    const std::string why = WhyLeftOut(s, job, key.second, member);
     if (why.empty() || ++count > kNamed) continue;
     absl::StrAppend(&text, text.empty() ? "; left out: " : "; ", key.second, ": ", why);
   }
@@ -295,7 +303,7 @@ std::string LeftOut(const State& s, const Job& job) {
 bool IsIdle(State& s, const MemberKey& key, const Member& member, const Job& job) {
   return key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
          member.candidate_for.empty() && !member.refused.contains(job.id()) &&
-         s.PlaceOf(key.second).job == nullptr && WhyLeftOut(job, key.second, member).empty();
+         s.PlaceOf(key.second).job == nullptr && WhyLeftOut(s, job, key.second, member).empty();
 }
 
 void RefuseWithoutData(State& s, Job& job) {
@@ -318,7 +326,12 @@ void TakeIdleWorkers(State& s, Job& job) {
 }  // namespace
 
 void Schedule(State& s) {
+  // A job that waits for workers has none of theirs to wait for.
   for (auto& [number, job] : s.jobs) {
+    if (job.record.site && job.active() && !job.stale()) TakeIdleWorkers(s, job);
+  }
+  for (auto& [number, job] : s.jobs) {
+    if (job.record.site) continue;
     if (job.ended() || job.progress.state == JobState::kFinishing || job.stale()) continue;
     if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job);
     if (job.progress.state != JobState::kQueued) {
@@ -340,7 +353,7 @@ void Schedule(State& s) {
           std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
             return entry.first.first == MemberKind::kWorker && entry.second.attached &&
                    !entry.second.leaves() && !entry.second.refused.contains(job.id()) &&
-                   WhyLeftOut(job, entry.first.second, entry.second).empty();
+                   WhyLeftOut(s, job, entry.first.second, entry.second).empty();
           });
       if (possible < needed || !no_servers.empty()) continue;
       for (auto later = s.jobs.upper_bound(number); later != s.jobs.end(); ++later) {

@@ -100,6 +100,7 @@ struct SiteFacts {
 struct SiteJob {
   std::string site;
   IslandId island = -1;           // of the job above
+  Generation generation = 0;      // of that island, all along
   Version base = kNoVersion;      // of the job above, newest adopted
   Version based_at = kNoVersion;  // own version that adopted it
   // Newest, of the job above, until a version that follows it is adopted.
@@ -187,6 +188,13 @@ struct RoundsProgress {
   Version version = kNoVersion;  // committed: every parameter server has applied it
   int64_t tokens_committed = 0;  // up to `version`
   int64_t round = 0;             // decisions made, void ones too
+  // Of a site's job, since the version that made its newest contribution: rounds, and of what they
+  // accepted the steps of all islands, the tokens that the loss does not count, and the loss times
+  // the tokens that it does.
+  int64_t rounds_since = 0;
+  int64_t steps_since = 0;
+  int64_t masked_since = 0;
+  double loss_since = 0;
 
   bool operator==(const RoundsProgress&) const = default;
 };

@@ -35,8 +35,8 @@ void MarkRemoved(State& s, const JobId& job) {
 
 }  // namespace
 
-void RemoveOrphan(State& s, const JobId& job) {
-  s.Log("", Severity::kInfo, absl::StrCat("the orphaned job ", job, " is removed by a user"));
+void RemoveOrphan(State& s, const JobId& job, absl::string_view how) {
+  s.Log("", Severity::kInfo, absl::StrCat("the orphaned job ", job, " ", how));
   MarkRemoved(s, job);
   const auto held = s.held.find(job);
   if (held == s.held.end()) return;
@@ -44,12 +44,12 @@ void RemoveOrphan(State& s, const JobId& job) {
   s.held.erase(held);
 }
 
-void RemoveTheJob(State& s, Job& job) {
+void RemoveTheJob(State& s, Job& job, absl::string_view how) {
   ATOLL_CHECK(job.ended() && !job.record.removed, job.id());
   MarkRemoved(s, job.id());
   s.Log("", Severity::kInfo,
         absl::StrCat("job ", job.id(), " (", Name(job.progress.state), ": ", job.progress.reason,
-                     ") is removed by a user"));
+                     ") ", how));
   std::vector<StoreWrite>& writes = s.out.persist;
   for (const auto& [id, island] : job.islands) writes.push_back({island, true});
   for (const auto& [id, contribution] : job.rounds.contributions)
@@ -61,10 +61,12 @@ void RemoveTheJob(State& s, Job& job) {
   for (const auto& [id, plan] : job.plans) {
     writes.push_back({PlanRecord{job.id(), id, plan}, true});
   }
-  // What this very Step has freed is still in the store.
-  for (StoreWrite& write : job.ledger.TakeChanges(job.id())) writes.push_back(std::move(write));
-  for (LedgerRecord& record : job.ledger.Records(job.id())) {
-    writes.push_back({std::move(record), true});
+  if (!job.record.site) {
+    // What this very Step has freed is still in the store.
+    for (StoreWrite& write : job.ledger->TakeChanges(job.id())) writes.push_back(std::move(write));
+    for (LedgerRecord& record : job.ledger->Records(job.id())) {
+      writes.push_back({std::move(record), true});
+    }
   }
   for (const ContributionId& id : job.rounds.dirty.contributions) {
     ContributionRecord key;

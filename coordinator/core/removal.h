@@ -9,10 +9,10 @@ namespace atl::coord {
 
 // Erases all that is stored of the job but its name and who holds its shards. REQUIRES: it has
 // ended, and is not removed yet.
-void RemoveTheJob(State& s, Job& job);
+void RemoveTheJob(State& s, Job& job, absl::string_view how = "is removed by a user");
 
 // Removes a job that only servers and workers know.
-void RemoveOrphan(State& s, const JobId& job);
+void RemoveOrphan(State& s, const JobId& job, absl::string_view how = "is removed by a user");
 
 // A server holds nothing of the job any more.
 void OnJobRemoved(State& s, Member& server, const JobRemoved& message);

@@ -13,6 +13,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/merge.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/site_exchange.h"
 #include "coordinator/core/validation.h"
 
 namespace atl::coord {
@@ -25,7 +26,8 @@ DecisionParticipant ParticipantOf(const Job& job, const Rounds& rounds, const Co
   const ContributionRecord& record = rounds.contributions.at(id);
   DecisionParticipant p;
   p.contribution = id;
-  p.worker = job.islands.at(id.island).worker;
+  const IslandRecord& island = job.islands.at(id.island);
+  p.worker = island.site.empty() ? island.worker : absl::StrCat("site ", island.site);
   p.inner_steps = record.inner_steps;
   p.tokens = record.tokens;
   p.train_loss = record.train_loss;
@@ -75,7 +77,11 @@ void Settle(State& s, Job& job, Rounds& rounds, const DecisionParticipant& p,
   if (p.accepted) {
     island.rounds_accepted++;
     island.tokens_committed += p.tokens;
-    job.ledger.Commit(p.contribution);
+    if (job.record.site) {
+      HandOverData(job, rounds.contributions.at(p.contribution));
+    } else {
+      job.ledger->Commit(p.contribution);
+    }
     rounds.EraseContribution(p.contribution);
     return;
   }
@@ -285,6 +291,7 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
     Settle(s, job, rounds, p, verdict.penalty,
            result.is_void ? rounds.progress.version : collecting.version, rate);
   }
+  if (job.record.site && !result.is_void) NoteSiteRound(s, job, decision);
   s.Log(job.id(), result.is_void ? Severity::kWarning : Severity::kInfo, Describe(decision));
   WarnOfGain(s, job, rounds, decision);
   const bool none_finite =
@@ -344,9 +351,12 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
   }
   if (job.ended()) return;
   BalanceSteps(s, job);
+  if (job.record.site) FinishSiteRound(s, job, *decision);
   const int64_t every = job.spec().schedule.validate_every_rounds;
-  const bool last = job.ledger.Count(LedgerUse::kCommitted) == job.ledger.budget();
-  const bool due = version == 0 || last || (every > 0 && version % every == 0);
+  const bool last = job.ledger->Count(LedgerUse::kCommitted) == job.ledger->budget();
+  // Sites evaluate for the job above.
+  const bool due =
+      !job.record.site && (version == 0 || last || (every > 0 && version % every == 0));
   if (due || job.progress.validate_version != kNoVersion) {
     job.EditProgress().validate_version = version;  // an older one could not be pulled any more
     ChooseValidators(s, job);

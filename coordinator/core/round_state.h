@@ -38,7 +38,11 @@ struct ServerLink {
   std::optional<JobDescribed> described;  // requested while a link of the job is ahead
   Version version = kNoVersion;
   Version snapshot_version = kNoVersion;
-  Instant again_at{};   // when what it still owes is requested again
+  Instant again_at{};  // when what it still owes is requested again
+  // Of a site's job: the version of the job above that it has fetched; when requests for the
+  // exchange are repeated.
+  Version base_fetched = kNoVersion;
+  Instant exchange_again_at{};
   std::string trouble;  // a fault that it reported and that has not ended yet
   std::string logged_trouble;
 };
@@ -91,6 +95,7 @@ struct Rounds {
   bool fences_changed = false;                                          // servers need new fences
   std::map<int32_t, std::vector<std::vector<ShardId>>> transfer_plans;  // by number of senders
   PushPlan push_plan;
+  Version adopting = kNoVersion;  // of a site's job: the version of the job above to be adopted
 
   RoundsProgress& EditProgress() {
     dirty.progress = true;

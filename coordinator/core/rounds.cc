@@ -14,6 +14,7 @@
 #include "coordinator/core/refill.h"
 #include "coordinator/core/round_decision.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/site_exchange.h"
 #include "coordinator/core/stalls.h"
 #include "coordinator/core/validation.h"
 
@@ -45,12 +46,12 @@ absl::Status Admit(Job& job, Rounds& rounds, const IslandRecord& island,
   }
   int64_t sequences = 0;
   for (const PositionRange& range : message.consumed) {
-    if (!job.ledger.IsRange(range)) {
+    if (!job.ledger->IsRange(range)) {
       return absl::InvalidArgumentError(
           absl::StrCat("positions ", range.begin, " to ", range.end, " are no range of the job's"));
     }
     sequences += range.size();
-    if (sequences > job.ledger.budget()) break;
+    if (sequences > job.ledger->budget()) break;
   }
   if (message.masked_tokens > message.tokens) {
     return absl::InvalidArgumentError(
@@ -61,7 +62,7 @@ absl::Status Admit(Job& job, Rounds& rounds, const IslandRecord& island,
     return absl::InvalidArgumentError(absl::StrCat("it claims ", message.tokens, " tokens for ",
                                                    sequences, " sequences of ", length));
   }
-  return job.ledger.Push(id, message.consumed);
+  return job.ledger->Push(id, message.consumed);
 }
 
 void Grant(State& s, Job& job, Rounds& rounds, const Member& worker, const ContributionId& id) {
@@ -101,6 +102,25 @@ bool IsComplete(const Rounds& rounds, const ContributionId& id) {
 
 }  // namespace
 
+absl::Status TakeContribution(Job& job, const PushRequest& message) {
+  Rounds& rounds = job.rounds;
+  const ContributionId& id = message.contribution;
+  const absl::Status status = Admit(job, rounds, job.islands.at(id.island), message);
+  if (!status.ok()) return status;
+  rounds.waits_for_room.erase(id.island);
+  IslandRecord& island = job.EditIsland(id.island);
+  island.last_push_base = std::max(island.last_push_base, id.base_version);
+  ContributionRecord& record = rounds.EditContribution(id);
+  record.job = job.id();
+  record.contribution = id;
+  record.inner_steps = message.inner_steps;
+  record.tokens = message.tokens;
+  record.masked_tokens = message.masked_tokens;
+  record.train_loss = std::isfinite(message.train_loss) ? message.train_loss : 0;
+  record.consumed = message.consumed;
+  return absl::OkStatus();
+}
+
 void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   const ContributionId& id = message.contribution;
   IslandRecord* found = CurrentIsland(s, worker, message.job, id.island, id.generation);
@@ -134,21 +154,10 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
     }
     return;  // it repeats its request
   }
-  const absl::Status status = Admit(job, rounds, *found, message);
+  const absl::Status status = TakeContribution(job, message);
   if (!status.ok()) {
     return RenewIsland(s, job, id.island, absl::StrCat("its push is refused: ", status.message()));
   }
-  rounds.waits_for_room.erase(id.island);
-  IslandRecord& island = job.EditIsland(id.island);
-  island.last_push_base = std::max(island.last_push_base, id.base_version);
-  ContributionRecord& record = rounds.EditContribution(id);
-  record.job = job.id();
-  record.contribution = id;
-  record.inner_steps = message.inner_steps;
-  record.tokens = message.tokens;
-  record.masked_tokens = message.masked_tokens;
-  record.train_loss = std::isfinite(message.train_loss) ? message.train_loss : 0;
-  record.consumed = message.consumed;
   NotePush(s, job, id.island);
   Grant(s, job, rounds, worker, id);
 }
@@ -257,6 +266,7 @@ Duration GraceFor(const State& s, const Job& job, const Rounds& rounds, IslandId
 
 // Why the window is to be closed now; "" if it is not.
 std::string WhyClose(const State& s, const Job& job, const Rounds& rounds) {
+  if (HoldsForExchange(job)) return "";
   if (HasSinglePushRounds(job.spec().outer)) return "each push makes a round";
   const std::vector<IslandId> missing = MissingIslands(job, rounds);
   if (missing.empty()) {
@@ -365,6 +375,7 @@ bool AdvanceRound(State& s, Job& job, Rounds& rounds) {
   }
   if (job.ended()) return false;
   if (AdvanceMoves(s, job)) return true;
+  if (job.record.site && !rounds.collecting && AdvanceExchange(s, job)) return true;
   if (!rounds.collecting) return AdvanceWindow(s, job, rounds);
   const auto asked =
       std::count_if(rounds.links.begin(), rounds.links.end(),
@@ -375,7 +386,7 @@ bool AdvanceRound(State& s, Job& job, Rounds& rounds) {
 }
 
 Instant WindowDeadline(const Job& job, const Rounds& rounds) {
-  if (!rounds.window || job.spec().outer.wait_for_all) return kNever;
+  if (!rounds.window || job.spec().outer.wait_for_all || HoldsForExchange(job)) return kNever;
   if (rounds.decided_version() > rounds.progress.version)
     return kNever;  // after a turn that was passed
   return rounds.window->opened_at + rounds.window->grace;
@@ -391,9 +402,13 @@ std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
   std::vector<std::string> behind;
   switch (PhaseOf(rounds)) {
     case RoundPhase::kIdle:
+      if (job.record.site && rounds.progress.version == kNoVersion) {
+        return "waiting for the parameters of the job above";
+      }
       return rounds.progress.version == kNoVersion ? "waiting for the initial weights"
                                                    : "waiting for the first island update";
     case RoundPhase::kWindowOpen:
+      if (HoldsForExchange(job)) return "waiting for a version of the job above";
       return absl::StrCat("waiting for island ", absl::StrJoin(MissingIslands(job, rounds), ", "));
     case RoundPhase::kCollecting:
       for (const auto& [server, link] : rounds.links) {

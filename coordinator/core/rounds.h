@@ -9,6 +9,9 @@
 namespace atl::coord {
 
 void OnPushRequest(State& s, Member& worker, const PushRequest& message);
+// What is to be pushed becomes a contribution, and its data is leased no longer. An error says what
+// contradicts the ledger. REQUIRES: its island is the job's, and has none under way.
+absl::Status TakeContribution(Job& job, const PushRequest& message);
 
 // Those that were requested while servers had not said yet what they hold.
 void AnswerEarlyPushes(State& s, Job& job, Rounds& rounds);

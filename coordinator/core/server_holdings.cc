@@ -165,7 +165,8 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
   link.assigned = false;
   link.end_sent = false;
   link.unknown.clear();
-  link.again_at = s.now;
+  link.again_at = link.exchange_again_at = s.now;
+  link.base_fetched = kNoVersion;
   // The hello before may have been an older one, sent again: what followed it shows the problem
   // solved.
   const bool newer = fresh || (!link.problem.empty() && held != nullptr && version >= link.version);
@@ -233,6 +234,7 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
   server.public_key = CleanText(message.public_key, 64);
   server.memory_bytes = message.memory_bytes;
   server.server_site = CleanText(message.site, 64);
+  server.site_only = message.site_only;
   for (auto& [number, job] : s.jobs) {
     if (!job.rounds.links.contains(server.record.name)) continue;
     const auto held = std::find_if(message.jobs.begin(), message.jobs.end(),

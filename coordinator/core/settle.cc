@@ -14,6 +14,8 @@
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/site_exchange.h"
+#include "coordinator/core/site_jobs.h"
 #include "coordinator/core/switching.h"
 
 namespace atl::coord {
@@ -42,6 +44,7 @@ struct ReachOfServers {
   Reach operator()(const ShardsAssigned&) const { return Reach::kTouched; }
   Reach operator()(const PushStaged&) const { return Reach::kTouched; }
   Reach operator()(const ShardsReceived&) const { return Reach::kTouched; }
+  Reach operator()(const BaseFetched&) const { return Reach::kTouched; }
   Reach operator()(const Statistics&) const { return Reach::kTouched; }
   Reach operator()(const RoundApplied&) const { return Reach::kTouched; }
 };
@@ -65,7 +68,7 @@ bool Advance(State& s, Job& job) {
   bool advanced = false;
   for (int turn = 0;; ++turn) {
     ATOLL_CHECK(turn < kMostTurns, "job ", job.id(), " does not reach a fixed point");
-    if (AdvanceDrains(s, job) || AdvanceJob(s, job)) {
+    if (AdvanceDrains(s, job) || AdvanceSiteJobs(s, job) || AdvanceJob(s, job)) {
       advanced = true;
     } else if (!AdvanceRound(s, job, job.rounds)) {
       return advanced;
@@ -82,6 +85,7 @@ void Order(State& s, Job& job) {
     RefreshOrders(s, job);
   }
   PumpServers(s, job);
+  if (job.record.site) PumpExchange(s, job);
   job.touched.clear();
   job.deadline = NextJobDeadline(s, job);
   job.settled_state = job.progress.state;
@@ -159,6 +163,7 @@ Instant Settle(State& s, Reach reach) {
     if (gathers) s.settle_by = std::min(s.settle_by, s.now + kGatheredOfEach * members);
   }
   NoteTouched(s);
+  TouchRelatedJobs(s);
   if (!s.touched.empty()) {
     s.touched_by =
         std::min(s.touched_by, s.now + (gathers ? kTouchedOfEach * members : Duration()));

@@ -8,13 +8,15 @@
 
 namespace atl::coord {
 
-int64_t AxisOf(const JobSpec& spec, const Member& worker) {
+int64_t AxisOfSite(const JobSpec& spec, const std::string& site) {
   const std::vector<SiteData>& sites = spec.data.sites;
   if (sites.empty()) return 0;
   const auto found = std::find_if(sites.begin(), sites.end(),
-                                  [&](const SiteData& data) { return data.site == worker.site; });
+                                  [&](const SiteData& data) { return data.site == site; });
   return found == sites.end() ? -1 : found - sites.begin();
 }
+
+int64_t AxisOf(const JobSpec& spec, const Member& worker) { return AxisOfSite(spec, worker.site); }
 
 std::string WhyNoData(const JobSpec& spec, const Member& worker) {
   if (AxisOf(spec, worker) >= 0) return "";

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/protocol/heartbeat.h"
 #include "coordinator/core/islands.h"
+#include "coordinator/core/site_jobs.h"
 
 namespace atl::coord {
 namespace {
@@ -78,7 +79,7 @@ void ForgetStalls(State& s) {
 
 bool AdvanceStalls(State& s, Job& job) {
   if (job.progress.state != JobState::kRunning ||
-      job.occupied_islands() < job.spec().outer.min_islands) {
+      TrainingIslands(s, job) < job.spec().outer.min_islands) {
     for (auto& [id, watch] : job.watches) watch.since = s.now;  // islands are to be idle
     return false;
   }

@@ -96,7 +96,7 @@ State::Place State::PlaceOf(const NodeId& worker) {
 
 void State::NotePlaces(const Job& job, IslandId id) {
   const IslandRecord& island = job.islands.at(id);
-  if (island.incarnation == 0) return;
+  if (island.incarnation == 0 || !island.site.empty()) return;
   places[island.worker] = {job.record.number, id, 0};
   for (size_t i = 0; i < island.followers.size(); ++i) {
     places[island.followers[i].worker] = {job.record.number, id, i};

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -61,6 +62,7 @@ struct Member {
   int64_t memory_bytes = 0;
   ServerHeartbeat load;
   std::string server_site;  // as its operator says
+  bool site_only = false;   // for jobs of its site's servers alone
   Instant attached_at{};
 
   // A worker that is to have no work: it ends, or is drained.
@@ -216,7 +218,8 @@ struct Job {
   Rounds rounds;
   std::map<IslandId, IslandRecord> islands;
   std::map<IslandId, IslandPlan> plans;  // in force
-  Ledger ledger;
+  // Of a site's job: that of the job above, where it is stored.
+  std::shared_ptr<Ledger> ledger = std::make_shared<Ledger>();
   Dirty dirty;
 
   // Not stored.
@@ -239,6 +242,7 @@ struct Job {
   Instant deadline = kNever;  // NextJobDeadline, at the last fixed point
   JobState settled_state = JobState::kQueued;
   Moving moving;
+  std::map<std::string, Instant> site_job_not_before;  // by site
 
   ProgressRecord StoredProgress() const { return {progress, rounds.progress}; }
   const JobId& id() const { return record.job; }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/site_data.h"
+#include "coordinator/core/site_jobs.h"
 #include "coordinator/core/stalls.h"
 
 namespace atl::coord {
@@ -81,15 +82,18 @@ void ChooseValidators(State& s, Job& job) {
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) continue;
     const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
-    const int64_t axis = sites.empty() ? 0 : worker == nullptr ? -1 : AxisOf(job.spec(), *worker);
+    const int64_t axis = !island.site.empty() ? AxisOfSite(job.spec(), island.site)
+                         : sites.empty()      ? 0
+                         : worker == nullptr  ? -1
+                                              : AxisOf(job.spec(), *worker);
     if (axis < 0) continue;
     if (!sites.empty()) {
       const ValidationLoss* loss = Find(progress, sites[static_cast<size_t>(axis)].site);
       if (loss != nullptr && loss->version >= progress.validate_version) continue;
     }
     // A ready island before any that is not, and one that makes progress before any other.
-    const double value =
-        (island.ready ? 1e18 : 0) - (IsStalled(job, id) ? 2e18 : 0) + SpeedOf(s, island);
+    const double value = (island.ready ? 1e18 : 0) - (IsStalled(job, id) ? 2e18 : 0) -
+                         (island.site.empty() ? 0 : 5e17) + SpeedOf(s, island);
     const auto [entry, first] = best.try_emplace(axis, value, id);
     if (!first && value > entry->second.first) entry->second = {value, id};
   }
@@ -98,24 +102,23 @@ void ChooseValidators(State& s, Job& job) {
   if (best.empty() && !sites.empty()) progress.validate_version = kNoVersion;
 }
 
-void OnValidation(State& s, Member& worker, const ValidationResult& message) {
-  Job* job = s.FindJob(message.job);
-  if (job == nullptr || !job->active() || !std::isfinite(message.loss)) return;
-  const State::Place place = s.PlaceOf(worker.record.name);
-  if (place.job != job || !place.leads || message.version > job->rounds.progress.version) return;
-  const JobSpec& spec = job->spec();
+namespace {
+
+// What the island has evaluated, of the data on this axis.
+void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
+                const ValidationResult& message) {
+  if (axis < 0 || message.version > job.rounds.progress.version) return;
+  const JobSpec& spec = job.spec();
   ValidationLoss result{"", message.version, message.loss, message.tokens, message.accuracy};
   if (spec.data.sites.empty()) {
-    if (message.version <= job->progress.validated_version) return;
+    if (message.version <= job.progress.validated_version) return;
   } else {
-    const int64_t axis = AxisOf(spec, worker);
-    if (axis < 0) return;
     result.name = spec.data.sites[static_cast<size_t>(axis)].site;
-    const ValidationLoss* known = Find(job->progress, result.name);
+    const ValidationLoss* known = Find(job.progress, result.name);
     if (known != nullptr && message.version <= known->version) return;
   }
-  JobProgress& progress = job->EditProgress();
-  s.Log(job->id(), Severity::kInfo, Describe(result));
+  JobProgress& progress = job.EditProgress();
+  s.Log(job.id(), Severity::kInfo, Describe(result));
   PutNamedSets(spec, message, progress);
   if (!result.name.empty()) Put(progress, result);
   if (message.version >= progress.validated_version) {
@@ -127,9 +130,36 @@ void OnValidation(State& s, Member& worker, const ValidationResult& message) {
     if (message.version == 0) progress.first_validation_loss = all.loss;
   }
   if (progress.validate_version > message.version) return;
-  std::erase(progress.validators, place.island);
+  std::erase(progress.validators, island);
   if (spec.data.sites.empty()) progress.validators.clear();
   if (progress.validators.empty()) progress.validate_version = kNoVersion;
+}
+
+// What an island of a site has evaluated counts for the version that the site has adopted. A
+// version that came since is not evaluated for its own sake, but for the last one.
+void TakeResultAbove(State& s, const Job& job, int64_t axis, ValidationResult message) {
+  const SiteJob& site = *job.record.site;
+  Job* above = JobAbove(s, job);
+  if (above == nullptr || !above->active() || message.version < site.based_at) return;
+  message.version = site.base;
+  const Version wanted = above->progress.validate_version;
+  if (above->progress.state == JobState::kRunning && wanted > site.base) {
+    above->EditProgress().validate_version = site.base;
+  }
+  TakeResult(s, *above, site.island, axis, message);
+  s.Touch(*above);
+}
+
+}  // namespace
+
+void OnValidation(State& s, Member& worker, const ValidationResult& message) {
+  Job* job = s.FindJob(message.job);
+  if (job == nullptr || !job->active() || !std::isfinite(message.loss)) return;
+  const State::Place place = s.PlaceOf(worker.record.name);
+  if (place.job != job || !place.leads) return;
+  const int64_t axis = job->spec().data.sites.empty() ? 0 : AxisOf(job->spec(), worker);
+  if (job->record.site) TakeResultAbove(s, *job, axis, message);
+  TakeResult(s, *job, place.island, axis, message);
 }
 
 }  // namespace atl::coord

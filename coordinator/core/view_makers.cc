@@ -14,6 +14,7 @@
 #include "coordinator/core/placement.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/rounds.h"
+#include "coordinator/core/site_jobs.h"
 #include "coordinator/core/stalls.h"
 
 namespace atl::coord {
@@ -83,12 +84,19 @@ IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
   if (auto it = job.rounds.penalties.find(island.island); it != job.rounds.penalties.end()) {
     view.penalty = it->second;
   }
-  view.leased_sequences = job.ledger.Leased(island.island);
-  AddWorkers(s, job, island, view);
+  view.leased_sequences = job.ledger->Leased(island.island);
+  if (!island.site.empty()) {
+    const Job* site_job = FindSiteJob(s, job, island.site);
+    if (site_job != nullptr) view.site_job = site_job->id();
+    view.attached = site_job != nullptr;
+  } else {
+    AddWorkers(s, job, island, view);
+  }
   view.steps_interrupted = island.steps_interrupted;
   view.steps_redone = island.steps_redone;
   const Member* worker = WorkerOf(s, island);
-  view.doing = island.reason;
+  view.doing =
+      view.site_job.empty() ? island.reason : absl::StrCat("trains as job ", view.site_job);
   if (worker == nullptr) return view;
   view.attached = worker->attached;
   if (!worker->attached) view.doing = worker->reason;
@@ -152,6 +160,7 @@ MemberView ViewOf(const State& s, const Member& member, Instant now) {
   view.public_key = member.public_key;
   view.memory_bytes = member.memory_bytes;
   view.draining = DrainText(s, member);
+  view.site_only = member.site_only;
   view.load = member.load;
   view.job = member.candidate_for;
   if (view.kind == MemberKind::kWorker && view.job.empty()) {
@@ -160,6 +169,22 @@ MemberView ViewOf(const State& s, const Member& member, Instant now) {
   }
   return view;
 }
+
+namespace {
+
+// `train_loss`: times tokens_per_s.
+void AddSpeed(const State& s, const Job& job, JobSummary& summary) {
+  for (const auto& [id, island] : job.islands) {
+    const Member* worker = WorkerOf(s, island);
+    if (worker == nullptr || !worker->progress || worker->progress->job != job.id()) continue;
+    const IslandProgress& p = *worker->progress;
+    if (!std::isfinite(p.tokens_per_s) || p.tokens_per_s <= 0) continue;
+    summary.tokens_per_s += p.tokens_per_s;
+    summary.train_loss += p.tokens_per_s * p.train_loss;
+  }
+}
+
+}  // namespace
 
 JobSummary SummaryOf(const State& s, const Job& job) {
   JobSummary summary;
@@ -171,23 +196,18 @@ JobSummary SummaryOf(const State& s, const Job& job) {
   summary.waiting_for = WaitingFor(s, job);
   summary.version = job.rounds.progress.version;
   summary.tokens_committed = job.rounds.progress.tokens_committed;
-  summary.tokens_budget = job.ledger.budget() * job.spec().data.sequence_length;
+  summary.tokens_budget = job.ledger->budget() * job.spec().data.sequence_length;
   summary.validated_version = progress.validated_version;
   summary.validation_loss = progress.validation_loss;
   summary.validation_accuracy = progress.validation_accuracy;
   summary.first_validation_loss = progress.first_validation_loss;
   summary.validation_sets = progress.validation_sets;
   summary.active_islands = ActiveIslands(job);
-  double weighted_loss = 0;
-  for (const auto& [id, island] : job.islands) {
-    const Member* worker = WorkerOf(s, island);
-    if (worker == nullptr || !worker->progress || worker->progress->job != job.id()) continue;
-    const IslandProgress& p = *worker->progress;
-    if (!std::isfinite(p.tokens_per_s) || p.tokens_per_s <= 0) continue;
-    summary.tokens_per_s += p.tokens_per_s;
-    weighted_loss += p.tokens_per_s * p.train_loss;
+  summary.contributes_to = job.spec().outer.contributes_to;
+  for (const auto& [number, other] : s.jobs) {
+    if (&other == &job || IsSiteJobOf(other, job)) AddSpeed(s, other, summary);
   }
-  if (summary.tokens_per_s > 0) summary.train_loss = weighted_loss / summary.tokens_per_s;
+  if (summary.tokens_per_s > 0) summary.train_loss /= summary.tokens_per_s;
   if (progress.state == JobState::kPaused) summary.tokens_per_s = 0;
   return summary;
 }
@@ -202,13 +222,14 @@ JobView ViewOf(const State& s, const Job& job, Instant now) {
   view.placement_max_over_mean = MaxOverMean(job.record.shards);
   for (const auto& [id, island] : job.islands) view.islands.push_back(ViewOf(s, job, island));
   view.round = RoundOf(s, job, now);
-  view.ledger = {job.ledger.budget(), job.ledger.Count(LedgerUse::kCommitted),
-                 job.ledger.Count(LedgerUse::kPushed), job.ledger.Count(LedgerUse::kLeased),
-                 job.ledger.free()};
+  view.ledger = {job.ledger->budget(), job.ledger->Count(LedgerUse::kCommitted),
+                 job.ledger->Count(LedgerUse::kPushed), job.ledger->Count(LedgerUse::kLeased),
+                 job.ledger->free()};
   for (const auto& [round, decision] : job.rounds.decisions) view.decisions.push_back(decision);
   view.moves = MovesText(job);
   view.placement = PlacementText(s, job);
   view.grouping = job.record.grouping;
+  view.exchange = job.record.site;
   return view;
 }
 

@@ -38,6 +38,7 @@ struct MemberView {
   int64_t memory_bytes = 0;
   ServerHeartbeat load;
   std::string draining;  // what it still has; empty: it is not drained
+  bool site_only = false;
 };
 
 // A job that members hold and the coordinator does not know.
@@ -90,6 +91,7 @@ struct IslandView {
   std::optional<IslandProgress> progress;
   PenaltyState penalty;
   int64_t leased_sequences = 0;  // leased and not pushed
+  JobId site_job;                // of an island that stands for a site's servers: their job
 };
 
 struct PendingContribution {
@@ -134,6 +136,7 @@ struct JobSummary {
   double first_validation_loss = 0;
   std::vector<ValidationLoss> validation_sets;  // newest of each named set or site
   int64_t active_islands = 0;
+  JobId contributes_to;  // of a site's job: the job above
 };
 
 struct JobView {
@@ -149,6 +152,7 @@ struct JobView {
   std::vector<DecisionRecord> decisions;  // oldest first
   std::string moves;                      // shards that move, and why others do not; empty: none
   std::string grouping;  // why islands are of these workers, where measurements decide it
+  std::optional<SiteJob> exchange;  // of a site's job
 };
 
 }  // namespace atl

@@ -64,6 +64,15 @@ struct Describer {
   std::string operator()(const ShardsReceived& m) const {
     return absl::StrCat("ShardsReceived ", m.job, " version ", m.version, ": ", m.shards.size());
   }
+  std::string operator()(const FetchBase& m) const {
+    return absl::StrCat("FetchBase ", m.job, ": version ", m.version, " of ", m.from_job, ", ",
+                        m.sources.size(), " shards");
+  }
+  std::string operator()(const PushContribution& m) const {
+    return absl::StrCat("PushContribution ", m.job, " of version ", m.version, " as ",
+                        Describe(m.contribution), " of ", m.to_job, ": ", m.order.size(),
+                        " pushes");
+  }
   std::string operator()(const DescribeJob& m) const { return absl::StrCat("DescribeJob ", m.job); }
   std::string operator()(const LeaseGrant& m) const {
     return absl::StrCat("LeaseGrant ", m.request, ": ", Describe(m.ranges),
@@ -110,6 +119,8 @@ struct Describer {
       absl::StrAppendFormat(out, "%.4f x %s", t.weight, Describe(t.contribution));
     }));
     if (!m.dropped.empty()) absl::StrAppend(&text, "; drop ", List(m.dropped));
+    if (m.step.adopts != kNoVersion) absl::StrAppend(&text, "adopts ", m.step.adopts);
+    if (m.step.contributes) absl::StrAppend(&text, "; contributes");
     return text;
   }
   std::string operator()(const DropContributions& m) const {

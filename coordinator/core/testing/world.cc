@@ -391,6 +391,7 @@ void World::DoServer(const Command& command) {
     hello.endpoint = absl::StrCat("tcp://", name, ":1");
     hello.public_key = command.Text("key");
     hello.site = command.Text("site");
+    hello.site_only = command.Has("site-only");
     hello.memory_bytes = command.Int("memory", 1'000'000);
     if (!command.Has("stranger")) {
       for (const auto& [id, job] : server.jobs) {
@@ -456,6 +457,16 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
       job.newest = receive->newest;
     }
     if (job.version == receive->version) job.receiving = *receive;
+  } else if (const auto* fetch = std::get_if<FetchBase>(&message)) {
+    const bool there =
+        std::all_of(fetch->sources.begin(), fetch->sources.end(), [&](const ShardSource& source) {
+          const auto from = FindAt(source.endpoint);
+          return from != servers_.end() && from->second.alive &&
+                 from->second.jobs[fetch->from_job].version == fetch->version;
+        });
+    if (there) say(BaseFetched{fetch->job, fetch->version});
+  } else if (const auto* push = std::get_if<PushContribution>(&message)) {
+    PushTo(*push);
   } else if (const auto* fences = std::get_if<FenceIslands>(&message)) {
     if (!server.jobs.contains(fences->job)) return;
     Generation& newest = server.jobs[fences->job].generation;
@@ -474,6 +485,28 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
       return std::count(drop->contributions.begin(), drop->contributions.end(),
                         ContributionOf(push)) > 0;
     });
+  }
+}
+
+std::map<NodeId, World::Server>::iterator World::FindAt(const std::string& endpoint) {
+  return std::find_if(servers_.begin(), servers_.end(), [&](const auto& entry) {
+    return endpoint == absl::StrCat("tcp://", entry.first, ":1");
+  });
+}
+
+void World::PushTo(const PushContribution& push) {
+  for (const GrantedPush& granted : push.order) {
+    const auto target = std::find_if(
+        push.targets.begin(), push.targets.end(),
+        [&](const ShardSource& source) { return source.shard.shard == granted.shard; });
+    const auto server = FindAt(target->endpoint);
+    if (server == servers_.end() || !server->second.alive) continue;
+    const ContributionId& id = push.contribution;
+    const PushId staged{push.to_job,     id.island,     id.generation, id.incarnation,
+                        id.base_version, granted.shard, granted.begin, granted.elements};
+    server->second.jobs[push.to_job].staged.insert(staged);
+    norms_.try_emplace(id, 1);
+    Step(FromServer{server->first, server->second.incarnation, PushStaged{staged}});
   }
 }
 
@@ -547,6 +580,7 @@ void World::Submit(const Command& command) {
   spec.outer.steps_per_round = command.Int("steps", 4);
   spec.outer.fragments = command.Int("fragments", 1);
   spec.outer.eager = command.Has("eager");
+  spec.outer.site.rounds = command.Int("site-rounds", 0);
   spec.outer.grace_seconds = command.Real("grace", 10);
   spec.outer.steps_min = command.Int("steps-min", 1);
   spec.outer.adaptive_grace = command.Has("adaptive-grace");

@@ -2,6 +2,7 @@
 // commands of one line each. The unit tests and tests/scenarios use them.
 //
 //   server ps-0 attaches [incarnation=N] [memory=BYTES] [empty]   with what its disk holds
+//          [site=TEXT] [site-only]
 //   server ps-0 attaches lacks=SHARD         with that, but for a shard that was being filled
 //   server ps-0 attaches stranger            another folder of that name, for this once
 //   server ps-0 dies | goes-silent | faults [passing] reason=TEXT
@@ -17,7 +18,7 @@
 //   servers snapshot
 //   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
 //          [steps-min=N] [adaptive-grace] [validate=] [clip=] [copies=2] [island=site|all|auto]
-//          [fragments=N] [eager]
+//          [fragments=N] [eager] [site-rounds=N]
 //          [exclude=a,b/1] [pinned=oslo]    what layout.exclude and layout.sites name
 //          [per-island=N] [sites=oslo,rome] [set=NAME]    sequences are of 10 tokens; sites have
 //                                           data of their own; a validation set
@@ -181,6 +182,8 @@ class World {
   void Submit(const Command& command);
   void Wait(int64_t seconds);
   void Restart(ClusterId cluster, int64_t epoch);
+  std::map<NodeId, Server>::iterator FindAt(const std::string& endpoint);
+  void PushTo(const PushContribution& push);
   HeldJob Held(const JobId& id, const ServerJob& job) const;
   bool AnswerOnce();
   void Answer(const NodeId& name, Server& server, const ToServerMessage& message);
