@@ -35,6 +35,9 @@ absl::Status ReadKeys(const std::string& key_path, const std::string& clients_pa
 absl::Status Check(const DaemonOptions& options, int64_t memory_bytes, bool joins) {
   if (memory_bytes == 0) return absl::InvalidArgumentError("--memory-bytes must not be 0");
   ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.name), "--name"));
+  if (options.site_only && options.site.empty()) {
+    return absl::InvalidArgumentError("--site-only needs --site: the site that the server is for");
+  }
   if (!joins || !options.coordinator.empty()) {
     ATOLL_RETURN_IF_ERROR(Annotate(CheckAddresses(options.coordinator), "--coordinator"));
   }
@@ -62,6 +65,8 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
                  "tcp://HOST:PORT at which workers reach it, if it differs from --listen");
   app.add_option("--site", options.site,
                  "site of the machine, as workers' --site; shards are placed near the islands");
+  app.add_flag("--site-only", options.site_only,
+               "hold no shards of jobs themselves, only of what their outer.site trains at --site");
   app.add_option("--memory-bytes", memory,
                  "memory for parameters, optimizer slots and staged pushes, such as 4GiB")
       ->capture_default_str();

@@ -18,7 +18,8 @@ namespace {
 
 constexpr char kPart[] = "server";
 constexpr Duration kFetchLimit = std::chrono::minutes(2);  // of a part of at most 16 MiB
-// Of a push to the other server that holds its shard, and the least that it gets through.
+// Of a push to the other server that holds its shard, or to one of the job above, and the least
+// that it gets through.
 constexpr Duration kForwardLimit = std::chrono::seconds(30);
 constexpr size_t kForwardBytesPerSecond = 1 << 20;
 
@@ -68,7 +69,7 @@ absl::Status Daemon::Start() {
   core_ = std::make_unique<ServerCore>(
       ServerOptions{options_.name, incarnation, kSoftwareVersion, "",
                     options_.memory_bytes - AssemblyBytes(options_.memory_bytes),
-                    options_.security.keys.public_key, mark, options_.site},
+                    options_.security.keys.public_key, mark, options_.site, options_.site_only},
       std::move(recovered.jobs), &pool_);
   gate_ = core_->gate();
   storage_ = std::make_unique<StorageThread>(std::move(storage),

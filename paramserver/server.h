@@ -30,6 +30,7 @@ struct DaemonOptions {
   std::string listen = "tcp://127.0.0.1:0";  // port 0: any free one
   std::string advertise;                     // empty: where it listens
   std::string site;                          // as the operator says
+  bool site_only = false;                    // shards of the site's jobs alone
   ServerSecurity security;
   std::string state_folder;
   int64_t memory_bytes = 0;  // a quarter of it (at most 1 GiB) is for pushes on their way in
@@ -80,7 +81,7 @@ class Daemon : private TensorHandler {
   ProbeAnswers probes_;
   std::unique_ptr<TensorServer> link_;
   std::unique_ptr<TensorClient>
-      client_;  // of other servers, for shards that move here and for copies
+      client_;  // of other servers: shards that move here, copies, the job above
   std::unique_ptr<ServerAttach> attach_;
   std::unique_ptr<CertificateRenewer> renewer_;
   RefusedHolders refused_;

@@ -238,6 +238,37 @@ absl::Status ValidateEager(const OuterSpec& o) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateSiteServers(const OuterSpec& o) {
+  const SiteServersSpec& site = o.site;
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.site.rounds", site.rounds, 0, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(ValidateSiteChoice(site));
+  ATOLL_RETURN_IF_ERROR(InRange("outer.site.learning_rate", site.learning_rate, 0, 100));
+  ATOLL_RETURN_IF_ERROR(InRange("outer.site.momentum", site.momentum, 0, 1));
+  if (site.rounds == 0) return absl::OkStatus();
+  if (OuterMergeOf(o).single_pushes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("outer.merge = \"", o.merge,
+                     "\": must be another one with outer.site.rounds above 0: rounds of a site "
+                     "have it too, and not every push is one"));
+  }
+  if (o.fragments > 1) {
+    return Bad("outer.fragments", o.fragments,
+               "1 with outer.site.rounds above 0: a site contributes the whole model");
+  }
+  if (o.eager) {
+    return absl::InvalidArgumentError(
+        "outer.eager = true: must be false with outer.site.rounds above 0: islands of a site do "
+        "not know the job's rounds");
+  }
+  if (IsQuantized(o.push_encoding)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "outer.push_encoding = \"", InfoOf(o.push_encoding).name,
+        "\": must be \"float32\" or \"bfloat16\" with outer.site.rounds above 0: a site's servers "
+        "keep no error feedback"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateOuter(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.steps_per_round", o.steps_per_round, 1, 1 << 20));
   ATOLL_RETURN_IF_ERROR(InRange("outer.learning_rate", o.learning_rate, 0, 100));
@@ -264,6 +295,12 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.shard_copies", o.shard_copies, 1, 2));
   ATOLL_RETURN_IF_ERROR(ValidateFragments(o));
   ATOLL_RETURN_IF_ERROR(ValidateEager(o));
+  ATOLL_RETURN_IF_ERROR(ValidateSiteServers(o));
+  if (!o.contributes_to.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("outer.contributes_to = \"", absl::CHexEscape(o.contributes_to.substr(0, 40)),
+                     "\": must be left out: the coordinator sets it in jobs of a site's servers"));
+  }
   return IntInRange("outer.min_servers", o.min_servers, 1, 4096);
 }
 

@@ -308,8 +308,8 @@ int64_t BytesForJob(const LayoutSpec& layout, int64_t memory_bytes);
 // the field. REQUIRES: shares of 1 or more.
 absl::Status CheckTensorShares(const std::vector<int64_t>& shares, int64_t heads);
 
-// Every limit of every field. The message names the field as the job file spells it
-// ("outer.momentum = 1.5: must be at least 0 and below 1").
+// Every limit of every field of a job that a user submits. The message names the field as the job
+// file spells it ("outer.momentum = 1.5: must be at least 0 and below 1").
 absl::Status Validate(const JobSpec& spec);
 
 }  // namespace atl

@@ -72,6 +72,49 @@ TEST_CASE("what does not go together in outer rounds is refused by name") {
   }
 }
 
+TEST_CASE("rounds of a site's servers are refused by name where they cannot be") {
+  const auto message = [](const std::function<void(OuterSpec&)>& change) {
+    return MessageAfter([&](JobSpec& s) {
+      s.outer.site.rounds = 4;
+      change(s.outer);
+    });
+  };
+  const auto begins = [&](const std::function<void(OuterSpec&)>& change, const std::string& text) {
+    INFO(message(change));
+    CHECK(message(change).find(text) == 0);
+  };
+  CHECK(message([](OuterSpec&) {}).empty());
+  CHECK(message([](OuterSpec& o) {
+          o.site = {1 << 20, "nesterov_gain", "gain_target=1.5", 0.5, 0.9};
+          o.push_encoding = Encoding::kBfloat16;
+          o.optimizer = "delayed_nesterov";
+          o.pull_encoding = Encoding::kInt8;
+          o.shard_copies = 2;
+        }).empty());
+  begins([](OuterSpec& o) { o.site.rounds = -1; }, "outer.site.rounds = -1: must be between 0 and");
+  begins([](OuterSpec& o) { o.site.rounds = (1 << 20) + 1; }, "outer.site.rounds = 1048577: must");
+  begins([](OuterSpec& o) { o.site.learning_rate = 100; }, "outer.site.learning_rate = 100: must");
+  begins([](OuterSpec& o) { o.site.momentum = 1; }, "outer.site.momentum = 1: must be at least 0");
+  begins([](OuterSpec& o) { o.site.optimizer = "adam"; }, "outer.site.optimizer = \"adam\": must");
+  begins([](OuterSpec& o) { o.site.parameters = "pushes=2"; },
+         "outer.site.parameters = \"pushes=2\": sgd has no parameters");
+  for (const char* name : {"adam_age", "delayed_nesterov"}) {
+    begins([&](OuterSpec& o) { o.site.optimizer = name; },
+           absl::StrCat("outer.site.optimizer = \"", name, "\": must be one for which not"));
+  }
+  begins([](OuterSpec& o) { o.merge = "heloco"; }, "outer.merge = \"heloco\": must be another one");
+  begins([](OuterSpec& o) { o.fragments = 2; }, "outer.fragments = 2: must be 1 with outer.site");
+  begins([](OuterSpec& o) { o.eager = true; }, "outer.eager = true: must be false with outer.site");
+  begins([](OuterSpec& o) { o.push_encoding = Encoding::kInt8; },
+         "outer.push_encoding = \"int8\": must be \"float32\" or \"bfloat16\"");
+  CHECK(MessageAfter([](JobSpec& s) {
+          s.outer.contributes_to = "job-1";
+        }).find("outer.contributes_to = \"job-1\": must be left out") == 0);
+  CHECK(MessageAfter([](JobSpec& s) {
+          s.outer.site.momentum = 2;
+        }).find("outer.site.momentum = 2: must") == 0);  // also without rounds
+}
+
 TEST_CASE("a layout that no model or batch allows is refused by its field") {
   REQUIRE(MessageAfter([](JobSpec& s) { s.layout.stages = 5; }) ==
           "layout.stages = 5: must be at most 4: the model's layers with embedding and head");

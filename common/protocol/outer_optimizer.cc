@@ -27,31 +27,55 @@ std::string Names(const std::vector<Info>& table) {
                        [](std::string* out, const Info& info) { out->append(info.name); });
 }
 
-absl::StatusOr<std::map<std::string, double>> Parse(const OuterSpec& spec,
+// `section` of a job file has them.
+absl::StatusOr<std::map<std::string, double>> Parse(absl::string_view section,
+                                                    const std::string& parameters,
                                                     const OuterOptimizerInfo& optimizer) {
   std::map<std::string, double> values;
   for (const OuterParameter& p : optimizer.parameters) values[p.name] = p.default_value;
-  if (absl::StripAsciiWhitespace(spec.parameters).empty()) return values;
-  for (const absl::string_view setting : absl::StrSplit(spec.parameters, ',')) {
+  if (absl::StripAsciiWhitespace(parameters).empty()) return values;
+  for (const absl::string_view setting : absl::StrSplit(parameters, ',')) {
     const std::vector<absl::string_view> sides = absl::StrSplit(setting, '=');
     const absl::string_view name = absl::StripAsciiWhitespace(sides[0]);
     const OuterParameter* parameter = Find(optimizer.parameters, name);
     if (parameter == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("outer.parameters = \"", spec.parameters, "\": ", optimizer.name, " has ",
+          absl::StrCat(section, ".parameters = \"", parameters, "\": ", optimizer.name, " has ",
                        optimizer.parameters.empty() ? "no parameters" : Names(optimizer.parameters),
                        ", not \"", name, "\""));
     }
     double value = 0;
     if (sides.size() != 2 || !absl::SimpleAtod(sides[1], &value) ||
         !(value >= parameter->low && value <= parameter->high)) {
-      return absl::InvalidArgumentError(absl::StrCat("outer.parameters = \"", spec.parameters,
+      return absl::InvalidArgumentError(absl::StrCat(section, ".parameters = \"", parameters,
                                                      "\": must have ", name, "=VALUE, from ",
                                                      parameter->low, " to ", parameter->high));
     }
     values[std::string(name)] = value;
   }
   return values;
+}
+
+absl::StatusOr<const OuterOptimizerInfo*> FindOptimizer(absl::string_view section,
+                                                        const std::string& name) {
+  const OuterOptimizerInfo* optimizer = Find(OuterOptimizers(), name);
+  if (optimizer != nullptr) return optimizer;
+  return absl::InvalidArgumentError(absl::StrCat(section, ".optimizer = \"", name,
+                                                 "\": must be one of ", Names(OuterOptimizers())));
+}
+
+// Of the job of a site's servers.
+absl::Status ValidateContributing(const OuterSpec& spec) {
+  if (IsQuantized(spec.pull_encoding)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("outer.pull_encoding = \"", InfoOf(spec.pull_encoding).name,
+                     "\": must be \"float32\" in the job of a site's servers"));
+  }
+  if (spec.fragments > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("outer.fragments = ", spec.fragments,
+                                                   ": must be 1 in the job of a site's servers"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -107,11 +131,15 @@ int64_t ServerBytesPerElement(const OuterSpec& spec) {
 std::vector<std::string> ServerSlotsOf(const OuterSpec& spec) {
   std::vector<std::string> slots = OuterOptimizerOf(spec).slots;
   if (IsQuantized(spec.pull_encoding)) slots.emplace_back(kServedSlot);
+  if (!spec.contributes_to.empty()) {
+    slots.emplace_back(kBaseSlot);
+    slots.emplace_back(kContributedSlot);
+  }
   return slots;
 }
 
 double OuterParameterValue(const OuterSpec& spec, absl::string_view name) {
-  const auto values = Parse(spec, OuterOptimizerOf(spec));
+  const auto values = Parse("outer", spec.parameters, OuterOptimizerOf(spec));
   ATOLL_CHECK(values.ok(), spec.parameters);
   const auto found = values->find(std::string(name));
   ATOLL_CHECK(found != values->end(), spec.optimizer, " has no ", name);
@@ -125,11 +153,8 @@ double DirectRate(const OuterSpec& spec, double learning_rate) {
 }
 
 absl::Status ValidateOuterChoice(const OuterSpec& spec) {
-  const OuterOptimizerInfo* optimizer = Find(OuterOptimizers(), spec.optimizer);
-  if (optimizer == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "outer.optimizer = \"", spec.optimizer, "\": must be one of ", Names(OuterOptimizers())));
-  }
+  ATOLL_ASSIGN_OR_RETURN(const OuterOptimizerInfo* optimizer,
+                         FindOptimizer("outer", spec.optimizer));
   const OuterMergeInfo* merge = Find(OuterMerges(), spec.merge);
   if (merge == nullptr) {
     return absl::InvalidArgumentError(
@@ -151,7 +176,19 @@ absl::Status ValidateOuterChoice(const OuterSpec& spec) {
         absl::StrCat("outer.wait_for_all = true: must be false where outer.optimizer is \"",
                      spec.optimizer, "\": each push makes a round"));
   }
-  return Parse(spec, *optimizer).status();
+  if (!spec.contributes_to.empty()) ATOLL_RETURN_IF_ERROR(ValidateContributing(spec));
+  return Parse("outer", spec.parameters, *optimizer).status();
+}
+
+absl::Status ValidateSiteChoice(const SiteServersSpec& spec) {
+  ATOLL_ASSIGN_OR_RETURN(const OuterOptimizerInfo* optimizer,
+                         FindOptimizer("outer.site", spec.optimizer));
+  if (optimizer->single_pushes && spec.rounds > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("outer.site.optimizer = \"", spec.optimizer,
+                     "\": must be one for which not every push is a round"));
+  }
+  return Parse("outer.site", spec.parameters, *optimizer).status();
 }
 
 }  // namespace atl

@@ -17,7 +17,7 @@
 
 namespace atl {
 
-// Of an optimizer; the format of received shards has room for so many.
+// Of ServerSlotsOf; the format of received shards has room for so many.
 inline constexpr int kMaxOuterSlots = 4;
 
 struct OuterParameter {
@@ -48,11 +48,15 @@ const OuterOptimizerInfo& OuterOptimizerOf(const OuterSpec& spec);
 const OuterMergeInfo& OuterMergeOf(const OuterSpec& spec);
 bool HasSinglePushRounds(const OuterSpec& spec);
 // What a server keeps beside each parameter: the optimizer's slots, and last, where pulls are
-// quantised, kServedSlot.
+// quantised, kServedSlot, or in the job of a site's servers kBaseSlot and kContributedSlot.
 std::vector<std::string> ServerSlotsOf(const OuterSpec& spec);
 // The parameters as islands hold them, which differ from the server's by the rounding error of
 // quantised pulls so far (docs/decisions/quantised-pulls.md).
 inline constexpr char kServedSlot[] = "served";
+// Where the job contributes to another one (OuterSpec.contributes_to): the parameters of that one
+// which it adopted, and its own ones when it made its newest contribution.
+inline constexpr char kBaseSlot[] = "base";
+inline constexpr char kContributedSlot[] = "contributed";
 // Bytes of one parameter and its slots on a server.
 int64_t ServerBytesPerElement(const OuterSpec& spec);
 // REQUIRES: the optimizer has the parameter.
@@ -64,6 +68,8 @@ double DirectRate(const OuterSpec& spec, double learning_rate);
 
 // Whether optimizer, merge and parameters exist and go together.
 absl::Status ValidateOuterChoice(const OuterSpec& spec);
+// Whether optimizer and parameters of a site's rounds exist and go together.
+absl::Status ValidateSiteChoice(const SiteServersSpec& spec);
 
 }  // namespace atl
 

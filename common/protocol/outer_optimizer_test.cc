@@ -52,6 +52,25 @@ TEST_CASE("a_merge_that_compares_with_a_momentum_needs_one_and_rounds_of_single_
   CHECK_FALSE(HasSinglePushRounds(With("nesterov")));
 }
 
+TEST_CASE("a_sites_job_keeps_base_and_contributed_after_the_optimizers_slots") {
+  for (const OuterOptimizerInfo& info : OuterOptimizers()) {
+    INFO(info.name);
+    OuterSpec spec = With(info.name);
+    spec.contributes_to = "job-1";
+    REQUIRE(ValidateOuterChoice(spec).ok());
+    std::vector<std::string> slots = info.slots;
+    slots.insert(slots.end(), {kBaseSlot, kContributedSlot});
+    CHECK(ServerSlotsOf(spec) == slots);
+    CHECK(slots.size() <= kMaxOuterSlots);
+    CHECK(ServerBytesPerElement(spec) == 4 + 4 * std::ssize(slots));
+    spec.pull_encoding = Encoding::kInt8;
+    CHECK_FALSE(ValidateOuterChoice(spec).ok());
+    spec.pull_encoding = Encoding::kFloat32;
+    spec.fragments = 2;
+    CHECK_FALSE(ValidateOuterChoice(spec).ok());
+  }
+}
+
 TEST_CASE("a_step_takes_a_pseudo_gradient_at_its_rate_and_a_momentum_once_more") {
   OuterSpec nesterov = With("nesterov");
   nesterov.momentum = 0.5;

@@ -75,7 +75,8 @@ void ServerCore::SayHello(Turn& turn) {
                     {},
                     options_.public_key,
                     mark_,
-                    options_.site};
+                    options_.site,
+                    options_.site_only};
   for (const auto& [id, job] : jobs_) {
     if (job.state != nullptr) hello.jobs.push_back(Held(id, job));
   }
@@ -153,6 +154,8 @@ void ServerCore::SendDue(Turn& turn) {
     if (now >= job.next_snapshot_try) MaybeSnapshot(job, turn);
     if (now >= job.next_fetch) Receive(id, job, turn);
     if (now >= job.next_forward) ForwardStaged(job, turn);
+    if (now >= job.next_base) FetchBaseParts(id, job, turn);
+    if (job.contributing && now >= job.contributing->next_try) PushContributionParts(id, job, turn);
   }
 }
 
@@ -161,7 +164,8 @@ Instant ServerCore::NextDeadline() const {
   if (connected_) next = std::min(next_hello_, next_heartbeat_);
   for (const auto& [id, job] : jobs_) {
     if (connected_) next = std::min({next, job.next_fault, job.next_announcement});
-    next = std::min({next, job.next_snapshot_try, job.next_fetch, job.next_forward});
+    next = std::min({next, job.next_snapshot_try, job.next_fetch, job.next_forward, job.next_base});
+    if (job.contributing) next = std::min(next, job.contributing->next_try);
   }
   return next;
 }
@@ -172,6 +176,9 @@ LogSequence ServerCore::Append(const JobId& id, Job& job, LogRecord record, Turn
   const LogSequence sequence = job.next_sequence++;
   if (const auto* push = std::get_if<PushedRecord>(&record)) {
     job.log_bytes += static_cast<int64_t>(push->payload.bytes.size());
+  } else if (const auto* part = std::get_if<ReceivedRecord>(&record);
+             part != nullptr && part->part == ReceivedPart::kAdopted) {
+    job.log_bytes += static_cast<int64_t>(part->payload.bytes.size());
   }
   turn.actions.log.push_back({id, sequence, std::move(record)});
   return sequence;
@@ -208,6 +215,7 @@ void ServerCore::On(const LogSynced& event, Turn& turn) {
   if (job->committing && job->committing_sequence <= event.sequence) job->applying = true;
   ForwardStaged(*job, turn);
   Receive(event.job, *job, turn);
+  FetchBaseParts(event.job, *job, turn);
 }
 
 void ServerCore::On(const LogFailed& event, Turn& turn) {

@@ -19,6 +19,7 @@
 #define ATOLL_PARAMSERVER_CORE_CORE_H_
 
 #include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -171,7 +172,8 @@ struct FetchPart {
   std::string public_key;
 };
 
-// Push this to the server that has the other copy of its shard; answer with PushForwarded.
+// Push this to the server that has the other copy of its shard, or to one of the job above; answer
+// with PushForwarded.
 struct ForwardPush {
   Token token = 0;
   PushId id;
@@ -233,6 +235,7 @@ struct ServerOptions {
   std::string public_key;  // of the tensor link; empty: plaintext
   ClusterMark mark = {};   // as it was remembered
   std::string site = {};   // as its operator says
+  bool site_only = false;  // shards of its site's jobs alone
   // Of tensors and pseudo-gradients, in one Step, about; a shard is never split. A tenth of a
   // second or so.
   int64_t work_elements = int64_t{64} << 20;
@@ -281,6 +284,16 @@ class ServerCore {
     Instant next_send{};
     Duration interval{};
   };
+  // The newest contribution to the job above, and what of it is neither there nor on its way.
+  struct Contributing {
+    PushContribution order;
+    Token number = 0;  // of this order
+    std::map<ShardId, ShardSource> targets;
+    std::deque<GrantedPush> left;
+    size_t running = 0;         // on their way
+    Instant next_try = kNever;  // after a failed one
+    std::string trouble;        // why it failed
+  };
   // What the core does with a job, around what the job is (JobState).
   struct Job {
     std::unique_ptr<JobState> state;  // null: found damaged on disk, or being removed
@@ -307,6 +320,11 @@ class ServerCore {
     PushId forwarded_last;                  // this one on
     Instant next_forward = kNever;          // after a failed one
     std::string forward_trouble;            // why it failed
+
+    std::optional<FetchBase> fetching;  // until it is answered
+    Instant next_base = kNever;         // after a failed part of it
+    std::string base_trouble;           // why it failed
+    std::optional<Contributing> contributing;
 
     std::optional<CommittedRecord> committing;  // in the log, not yet durable
     LogSequence committing_sequence = 0;
@@ -345,6 +363,13 @@ class ServerCore {
     ForwardTo to;
   };
 
+  // A part of a contribution without an answer yet.
+  struct ContributedPart {
+    JobId job;
+    Token number = 0;  // Contributing::number
+    GrantedPush push;
+  };
+
   struct Turn;  // one Step: the time and the actions so far
 
   void On(const FromCoordinator& event, Turn& turn);
@@ -375,6 +400,8 @@ class ServerCore {
   void Leave(const JobId& job, int64_t placement);
   void Obey(const DescribeJob& message, Turn& turn);
   void Obey(const ReceiveShards& message, Turn& turn);
+  void Obey(const FetchBase& message, Turn& turn);
+  void Obey(const PushContribution& message, Turn& turn);
   bool IsMine(const ToServer& message, Turn& turn);
   HeldJob Held(const JobId& id, const Job& job) const;
 
@@ -388,7 +415,15 @@ class ServerCore {
   void FetchMissing(const JobId& id, Job& job, const ShardSource& source, Turn& turn);
   void PutAside(const JobId& id, Job& job, Turn& turn);
   void Receive(const JobId& id, Job& job, Turn& turn);
+  void TakeReceived(const Fetch& fetch, const PartFetched& event, Turn& turn);
   void TakeFill(const PushArrived& event, Job& job, Turn& turn);
+  void FetchBaseParts(const JobId& id, Job& job, Turn& turn);
+  absl::Status RoomForBase(const Job& job) const;
+  void RetryBase(const JobId& id, Job& job, const std::string& why, Turn& turn);
+  void TakeBase(const Fetch& fetch, const PartFetched& event, Turn& turn);
+  static GrantedPush NextPart(const Job& job, Contributing& contributing);
+  void PushContributionParts(const JobId& id, Job& job, Turn& turn);
+  void OnContributed(const ContributedPart& part, const absl::Status& status, Turn& turn);
   void StagePush(const PushArrived& event, Job& job, Turn& turn);
   void SetForwards(const AssignShards& message, Job& job, Turn& turn);
   void ForwardStaged(Job& job, Turn& turn);
@@ -424,6 +459,7 @@ class ServerCore {
 
   std::map<Token, Fetch> fetches_;
   std::map<Token, Forwarding> forwarding_;
+  std::map<Token, ContributedPart> contributed_;
   Token next_transfer_ = 1;
   JobId worked_last_;  // whose arithmetic had its turn
 

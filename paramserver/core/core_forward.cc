@@ -57,6 +57,9 @@ void ServerCore::ForwardStaged(Job& job, Turn& turn) {
 }
 
 void ServerCore::On(const PushForwarded& event, Turn& turn) {
+  if (auto part = contributed_.extract(event.token)) {
+    return OnContributed(part.mapped(), event.status, turn);
+  }
   const auto found = forwarding_.find(event.token);
   if (found == forwarding_.end()) return;
   const Forwarding forward = std::move(forwarding_.extract(found).mapped());

@@ -210,6 +210,7 @@ void ServerCore::Obey(const CommitRound& message, Turn& turn) {
   job->gathering.reset();
   job->committing_sequence = Append(message.job, *job, record, turn);
   job->committing = std::move(record);
+  PushContributionParts(message.job, *job, turn);  // they may be over
 }
 
 void ServerCore::Obey(const DropContributions& message, Turn& turn) {

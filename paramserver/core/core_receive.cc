@@ -182,6 +182,19 @@ void ServerCore::On(const PartFetched& event, Turn& turn) {
   const auto found = fetches_.find(event.token);
   if (found == fetches_.end()) return;
   const Fetch fetch = std::move(fetches_.extract(found).mapped());
+  if (fetch.part == ReceivedPart::kAdopted) {
+    TakeBase(fetch, event, turn);
+  } else {
+    TakeReceived(fetch, event, turn);
+  }
+  // Others wait for the place that it had among kFetchesAtOnce.
+  for (auto& [id, job] : jobs_) {
+    FetchBaseParts(id, job, turn);
+    if (job.receiving && job.next_fetch == kNever) Receive(id, job, turn);
+  }
+}
+
+void ServerCore::TakeReceived(const Fetch& fetch, const PartFetched& event, Turn& turn) {
   Job* job = Usable(fetch.job);
   if (job == nullptr || !Receives(*job) || job->receiving->version != fetch.version ||
       job->receiving->placement != fetch.placement) {

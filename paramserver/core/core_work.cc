@@ -38,6 +38,7 @@ void ServerCore::FinishCommit(const JobId& id, Job& job, Turn& turn) {
   Known(commit.dropped, job);
   UpdateRoom();
   Say(RoundApplied{id, commit.version}, turn);
+  FetchBaseParts(id, job, turn);
   if (std::exchange(job.end_after_commit, false)) End(id, job, turn);
   MaybeSnapshot(job, turn);
 }

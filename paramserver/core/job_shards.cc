@@ -37,6 +37,7 @@ absl::Status JobState::CheckRecord(const JoinedRecord& record) const {
 }
 
 absl::Status JobState::CheckRecord(const ReceivedRecord& record) const {
+  if (record.part == ReceivedPart::kAdopted) return CheckAdopted(record);
   const OwnedShard& shard = record.shard;
   const auto bytes = static_cast<int64_t>(record.payload.bytes.size());
   const int64_t elements = bytes / kElementBytes;
@@ -69,6 +70,7 @@ void JobState::ApplyRecord(LogSequence, const JoinedRecord& record) {
 }
 
 void JobState::ApplyRecord(LogSequence sequence, const ReceivedRecord& record) {
+  if (record.part == ReceivedPart::kAdopted) return ReceiveBase(sequence, record);
   const ShardId id = record.shard.shard;
   const bool fill = record.part == ReceivedPart::kFill;
   // A filled one has no momentum; what comes from its holder begins anew, and so does what is
@@ -108,6 +110,7 @@ void JobState::ApplyRecord(LogSequence sequence, const ReceivedRecord& record) {
 }
 
 void JobState::ChangeShards(const std::vector<OwnedShard>& shards) {
+  DropBase();  // it is fetched again for those that are held then
   std::map<ShardId, Shard> before = std::move(shards_);
   shards_.clear();
   for (const OwnedShard& info : shards) {

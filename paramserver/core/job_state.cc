@@ -86,6 +86,10 @@ absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot&
   if (snapshot.slots != ServerSlotsOf(snapshot.assignment.charter.spec.outer)) {
     return absl::DataLossError("the snapshot does not hold its outer optimizer's slots");
   }
+  if (snapshot.exchange != SiteExchange() &&
+      (!state->IsOfSite() || snapshot.version == kNoVersion)) {
+    return absl::DataLossError("the snapshot has an exchange, and its job takes part in none");
+  }
   for (const ShardSnapshot& from : snapshot.shards) {
     const auto found = state->shards_.find(from.shard.shard);
     if (found == state->shards_.end() || found->second.info != from.shard ||
@@ -98,6 +102,7 @@ absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot&
   }
   state->version_ = snapshot.version;
   state->newest_ = snapshot.newest;
+  state->exchange_ = snapshot.exchange;
   state->book_->Restore(snapshot.fences, snapshot.decided);
   if (snapshot.ended) state->ApplyRecord(0, EndedRecord{});
   return state;
@@ -120,12 +125,14 @@ absl::Status JobState::CheckRecord(const AssignedRecord& record) const {
     return absl::InvalidArgumentError(absl::StrCat("assignment of job ", job_, " in no fragments"));
   }
   const size_t slots = ServerSlotsOf(record.assignment.charter.spec.outer).size();
-  const bool others = assigned_ && assignment_.charter.spec.outer.optimizer !=
-                                       record.assignment.charter.spec.outer.optimizer;
+  const OuterSpec& now = assignment_.charter.spec.outer;
+  const OuterSpec& next = record.assignment.charter.spec.outer;
+  const bool others =
+      assigned_ && (now.optimizer != next.optimizer || now.contributes_to != next.contributes_to);
   if (version_ != kNoVersion && (others || (slots_ != slots && !incoming_.empty()))) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job_, " is held here for another outer optimizer than ",
-                     record.assignment.charter.spec.outer.optimizer));
+                     next.optimizer, " or another job above than \"", next.contributes_to, "\""));
   }
   // Shards may still change while nothing was pushed.
   if (version_ == kNoVersion && staged_.empty()) return absl::OkStatus();
@@ -191,8 +198,10 @@ absl::Status JobState::CheckRecord(const CommittedRecord& record) const {
     return absl::FailedPreconditionError(
         absl::StrCat(round, " cannot be applied to version ", version_));
   }
-  const bool wrong_count =
-      version_ == kNoVersion ? record.terms.size() != 1 : record.terms.size() > kMaxContributions;
+  const bool adopts = record.step.adopts != kNoVersion;
+  const bool wrong_count = version_ == kNoVersion && !adopts
+                               ? record.terms.size() != 1
+                               : record.terms.size() > kMaxContributions;
   if (wrong_count) {
     return absl::InvalidArgumentError(
         absl::StrCat(round, " has ", record.terms.size(),
@@ -213,7 +222,8 @@ absl::Status JobState::CheckRecord(const CommittedRecord& record) const {
       }
     }
   }
-  return CheckStep(record);
+  ATOLL_RETURN_IF_ERROR(CheckStep(record));
+  return CheckExchange(record);
 }
 
 absl::Status JobState::CheckStep(const CommittedRecord& record) const {
@@ -317,13 +327,15 @@ bool JobState::ApplyPart(const CommittedRecord& record, int64_t elements) {
   for (; next != shards_.end() && elements > 0; ++next) {
     stepped_ = next->first;
     if (!HasTurn(record.version, next->second)) continue;
-    if (record.version == 0) {
+    if (record.version == 0 && record.step.adopts != kNoVersion) {
+      SetZero(next->second);
+    } else if (record.version == 0) {
       SetInitial(next->second, record.terms.front());
-      StepServed(next->second);
     } else {
       StepShard(next->second, record);
-      StepServed(next->second);
     }
+    StepServed(next->second);
+    ExchangeShard(next->second, record);
     elements -= tensors * next->second.info.elements;
   }
   if (next != shards_.end()) return false;
@@ -333,6 +345,12 @@ bool JobState::ApplyPart(const CommittedRecord& record, int64_t elements) {
   for (const RoundTerm& term : record.terms) Decide(term.contribution);
   for (const ContributionId& dropped : record.dropped) Decide(dropped);
   DropAllIncoming();  // they are of the version before
+  if (record.step.adopts != kNoVersion) {
+    exchange_.base = record.step.adopts;
+    exchange_.based_at = record.version;
+    if (base_version_ <= exchange_.base) DropBase();
+  }
+  if (record.step.contributes) exchange_.contributed_at = record.version;
   return true;
 }
 
@@ -351,6 +369,7 @@ void JobState::ApplyRecord(LogSequence, const EndedRecord&) {
     shard.step.reset();
   }
   DropAllIncoming();
+  DropBase();
 }
 
 const JobState::StagedShard* JobState::FindStaged(const ContributionId& contribution,
@@ -388,8 +407,7 @@ bool JobState::HasTurn(Version version, const Shard& shard) const {
   return IsInTurn(version, shard.info.layer, assignment_.charter.spec.outer.fragments);
 }
 
-void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
-  const StagedShard& push = *FindStaged(term.contribution, shard.info.shard);
+void JobState::SetZero(Shard& shard) {
   shard.theta = std::make_shared<SharedTensor>(shard.info.elements);
   shard.slots.clear();
   for (size_t i = 0; i < slots_; ++i) {
@@ -399,10 +417,15 @@ void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
   }
   const std::span<float> theta = shard.theta->writable();
   std::fill(theta.begin(), theta.end(), 0.0f);
+}
+
+void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
+  const StagedShard& push = *FindStaged(term.contribution, shard.info.shard);
+  SetZero(shard);
   // theta = 0 - (-1) * weight * delta.
   const WeightedDelta delta{{push.payload.bytes.data(), push.encoding, shard.info.elements},
                             static_cast<float>(term.weight)};
-  OuterSgd(theta, std::span(&delta, 1), /*eta=*/-1, *pool_);
+  OuterSgd(shard.theta->writable(), std::span(&delta, 1), /*eta=*/-1, *pool_);
 }
 
 bool JobState::HoldsStatistics(const OwnedShard& shard) const {
@@ -429,12 +452,12 @@ void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
     for (WeightedDelta& delta : deltas) delta.weight = sum > 0 ? delta.weight / sum : 0;
     return OuterSgd(shard.theta->writable(), deltas, /*eta=*/1, *pool_);
   }
+  const OuterSpec& outer = assignment_.charter.spec.outer;
   OuterShard state{shard.theta->writable(), {}};
-  for (size_t i = 0; i < slots_ - (serves_apart() ? 1 : 0); ++i) {
+  for (size_t i = 0; i < OuterOptimizerOf(outer).slots.size(); ++i) {
     MakeWritable(shard.slots[i]);
     state.slots.push_back(shard.slots[i]->writable());
   }
-  const OuterSpec& outer = assignment_.charter.spec.outer;
   for (const LayerStep& layer : round.step.layers) {
     if (layer.layer != shard.info.layer) continue;
     for (size_t i = 0; i < deltas.size(); ++i) {
@@ -509,6 +532,10 @@ std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence
   for (const auto& [id, incoming] : incoming_) {
     snapshot->replay_from = std::min(snapshot->replay_from, incoming.first);
   }
+  for (const auto& [id, base] : base_) {
+    snapshot->replay_from = std::min(snapshot->replay_from, base.first);
+  }
+  snapshot->exchange = exchange_;
   for (const auto& [id, shard] : shards_) {
     ShardSnapshot& to = snapshot->shards.emplace_back();
     to.shard = shard.info;
@@ -645,8 +672,13 @@ absl::Status JobReplay::Add(LogSequence sequence, const LogRecord& record) {
     const auto* received = std::get_if<ReceivedRecord>(&record);
     const bool staged = push != nullptr && std::binary_search(snapshot_->staged.begin(),
                                                               snapshot_->staged.end(), push->id);
-    const bool incoming = received != nullptr && received->version == snapshot_->version &&
-                          !recovered_.state->HasShard(received->shard.shard);
+    // Of a base, whatever no round has adopted and later records do not replace.
+    const bool base = received != nullptr && received->part == ReceivedPart::kAdopted;
+    const bool incoming =
+        received != nullptr &&
+        (base ? received->version > snapshot_->exchange.base && recovered_.state->Check(record).ok()
+              : received->version == snapshot_->version &&
+                    !recovered_.state->HasShard(received->shard.shard));
     if (!staged && !incoming) return absl::OkStatus();
   }
   const auto* commit = std::get_if<CommittedRecord>(&record);

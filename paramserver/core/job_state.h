@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/element_ranges.h"
 #include "common/protocol/round_limit.h"
 #include "kernels/thread_pool.h"
 #include "paramserver/core/outer_optimizer.h"
@@ -86,7 +87,7 @@ class JobState {
   // What it takes to make those of version() from those of the version before, encoded, in words as
   // in PullRequest. Null where pulls are not quantised, and until this server has made a round.
   std::shared_ptr<const std::vector<float>> EncodedStep(ShardId shard) const;
-  // Of the outer optimizer; 0 before the first assignment or order to receive shards.
+  // As ServerSlotsOf; 0 before the first assignment or order to receive shards.
   size_t slots() const { return slots_; }
   bool HasShard(ShardId shard) const { return shards_.contains(shard); }
   size_t shards() const { return shards_.size(); }
@@ -100,6 +101,24 @@ class JobState {
   // A shard that is to be filled has no momentum: what its holder had sent of it before is of no
   // use.
   std::optional<LogSequence> ReceivedWhole(ShardId shard, int64_t placement, bool fill) const;
+
+  // The job is of a site's servers: it has an exchange with the job above (RoundStep).
+  bool IsOfSite() const { return !assignment_.charter.spec.outer.contributes_to.empty(); }
+  const SiteExchange& exchange() const { return exchange_; }
+  // Of the job above: adopted, or that some has arrived of.
+  Version newest_base() const { return std::max(exchange_.base, base_version_); }
+  // Of parameters that the job above had at `version`: what of a shard has not arrived. What is the
+  // base already is there. REQUIRES: HasShard(shard).
+  std::vector<ElementRange> MissingBase(ShardId shard, Version version) const;
+  // The newest record of them when all shards held have them, 0 if that are none; nullopt: some
+  // miss. A round may adopt the version then.
+  std::optional<LogSequence> HasBase(Version version) const;
+  // Memory that all of them take, beyond what has arrived of this or an older version.
+  int64_t BytesToFetchBase(Version version) const;
+  // Elements of base - contributed, in this encoding. Nullopt: the shard does not have such
+  // elements. REQUIRES: exchange().contributes(), an encoding that is not quantised.
+  std::optional<SharedBytes> Contribution(ShardId shard, const ElementRange& range,
+                                          Encoding encoding) const;
 
   const JobId& job() const { return job_; }
   Version version() const { return version_; }
@@ -122,10 +141,10 @@ class JobState {
   };
   std::optional<StagedPush> FindPush(const PushId& id) const;
   int64_t staged_bytes() const { return staged_bytes_; }
-  // Of parameters and slots; an ended job keeps no slots.
+  // Of parameters and slots, and of what has arrived; an ended job keeps no slots.
   int64_t parameter_bytes() const {
     const auto tensors = static_cast<int64_t>(1 + slots_);
-    return (ended_ ? parameter_bytes_ / tensors : parameter_bytes_) + incoming_bytes_;
+    return (ended_ ? parameter_bytes_ / tensors : parameter_bytes_) + incoming_bytes_ + base_bytes_;
   }
   // Of tensors that have been replaced by newer ones and are still leased.
   int64_t stale_bytes() const;
@@ -175,6 +194,8 @@ class JobState {
   absl::Status CheckRecord(const JoinedRecord& record) const;
   absl::Status CheckRecord(const ReceivedRecord& record) const;
   absl::Status CheckStep(const CommittedRecord& record) const;
+  absl::Status CheckExchange(const CommittedRecord& record) const;
+  absl::Status CheckAdopted(const ReceivedRecord& record) const;
   void ApplyRecord(LogSequence sequence, const AssignedRecord& record);
   void ApplyRecord(LogSequence sequence, const FencedRecord& record);
   void ApplyRecord(LogSequence sequence, const PushedRecord& record);
@@ -186,6 +207,13 @@ class JobState {
   void ChangeShards(const std::vector<OwnedShard>& shards);
   void DropIncoming(ShardId shard);
   void DropAllIncoming();
+  void ReceiveBase(LogSequence sequence, const ReceivedRecord& record);
+  void DropBase();
+  // Of one shard: the exchange of a round, after its step.
+  void ExchangeShard(Shard& shard, const CommittedRecord& round);
+  void AdoptBase(Shard& shard, Version version);
+  std::shared_ptr<SharedTensor>& BaseOf(Shard& shard) const { return shard.slots[slots_ - 2]; }
+  std::shared_ptr<SharedTensor>& ContributedOf(Shard& shard) const { return shard.slots.back(); }
 
   // Null unless all of the shard is staged.
   const StagedShard* FindStaged(const ContributionId& contribution, ShardId shard) const;
@@ -193,6 +221,7 @@ class JobState {
   void Decide(const ContributionId& contribution);
   // Whether the round that makes `version` concerns the shard.
   bool HasTurn(Version version, const Shard& shard) const;
+  void SetZero(Shard& shard);
   void SetInitial(Shard& shard, const RoundTerm& term);
   // Running statistics, of which a round takes the mean; see LayerSize.
   bool HoldsStatistics(const OwnedShard& shard) const;
@@ -209,7 +238,7 @@ class JobState {
   bool assigned_ = false;
   AssignShards assignment_;
   std::unique_ptr<OuterOptimizer> optimizer_;  // of the assignment
-  size_t slots_ = 0;                           // of the outer optimizer, and kServedSlot
+  size_t slots_ = 0;                           // as ServerSlotsOf
   Encoding pull_encoding_ = Encoding::kFloat32;
   int64_t parameter_bytes_ = 0;
   int64_t epoch_ = 0;
@@ -220,6 +249,16 @@ class JobState {
   std::optional<ShardId> stepped_;  // the last one, of a round that is being applied
   std::map<ShardId, Incoming> incoming_;
   int64_t incoming_bytes_ = 0;
+  SiteExchange exchange_;
+  // What has arrived of the parameters that the job above had at base_version_.
+  struct IncomingBase {
+    LogSequence first = 0, last = 0;  // its records
+    std::shared_ptr<SharedTensor> theta;
+    ElementRanges has;
+  };
+  Version base_version_ = kNoVersion;
+  std::map<ShardId, IncomingBase> base_;
+  int64_t base_bytes_ = 0;
   int64_t placement_ = 0;
   std::map<StagedKey, StagedShard> staged_;
   int64_t staged_bytes_ = 0;

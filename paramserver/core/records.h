@@ -54,15 +54,21 @@ struct JoinedRecord {
   int32_t slots = 1;  // of the outer optimizer
 };
 // What of a shard has arrived, to be assigned later. kFill: parameters from an island; every slot
-// is zero. Slots after the first have the numbers after kFill (PartOfSlot).
-enum class ReceivedPart : uint8_t { kParameters = 0, kFirstSlot = 1, kFill = 2 };
-inline constexpr ReceivedPart kLastPart{static_cast<uint8_t>(kMaxOuterSlots + 1)};
+// is zero. Slots after the first have the numbers after kFill (PartOfSlot). kAdopted: parameters of
+// the job above (FetchBase), of a shard that is held, for a round to adopt.
+enum class ReceivedPart : uint8_t {
+  kParameters = 0,
+  kFirstSlot = 1,
+  kFill = 2,
+  kAdopted = kMaxOuterSlots + 2
+};
+inline constexpr ReceivedPart kLastPart = ReceivedPart::kAdopted;
 
 // Slots count from 0.
 inline ReceivedPart PartOfSlot(size_t slot) {
   return static_cast<ReceivedPart>(slot == 0 ? 1 : slot + 2);
 }
-// Of a part that is not kParameters or kFill.
+// Of a part that is none of kParameters, kFill and kAdopted.
 inline size_t SlotOfPart(ReceivedPart part) {
   const auto number = static_cast<size_t>(part);
   return number == 1 ? 0 : number - 2;
@@ -70,7 +76,7 @@ inline size_t SlotOfPart(ReceivedPart part) {
 struct ReceivedRecord {
   OwnedShard shard;
   int64_t placement = 0;  // of the request: chunks of another placement may differ
-  Version version = 0;
+  Version version = 0;    // kAdopted: of the job above
   ReceivedPart part = ReceivedPart::kParameters;
   int64_t begin = 0;    // first element
   SharedBytes payload;  // fp32
@@ -88,6 +94,17 @@ struct DecidedOfIsland {
 };
 inline constexpr int kDecidedKept = 32;
 
+// How far the job of a site's servers is in its exchange with the job above (RoundStep).
+struct SiteExchange {
+  Version base = kNoVersion;            // of the job above, newest adopted
+  Version based_at = kNoVersion;        // own version that adopted it
+  Version contributed_at = kNoVersion;  // own version that made the newest contribution
+
+  // That contribution is of changes to `base`.
+  bool contributes() const { return contributed_at != kNoVersion && contributed_at >= based_at; }
+  bool operator==(const SiteExchange&) const = default;
+};
+
 struct ShardSnapshot {
   OwnedShard shard;
   std::shared_ptr<const TensorLease> theta;  // null in version kNoVersion
@@ -95,14 +112,14 @@ struct ShardSnapshot {
   std::vector<std::shared_ptr<const TensorLease>> slots = {};
 };
 
-// Everything of a job at one point of its log, but for the bytes of staged pushes: those stay in
-// the log. Immutable; it may be read on any thread.
+// Everything of a job at one point of its log, but for the bytes of staged pushes and of what has
+// arrived and is not in use yet: those stay in the log. Immutable; it may be read on any thread.
 struct Snapshot {
   JobId job;
   Version version = kNoVersion;
   LogSequence last_sequence = 0;  // of the newest record that it contains
-  // The log must be kept from here on for this snapshot to be of use: the oldest staged push, or
-  // last_sequence + 1.
+  // The log must be kept from here on for this snapshot to be of use: the oldest staged push or
+  // arrived part, or last_sequence + 1.
   LogSequence replay_from = 1;
   int64_t epoch = 0;
   bool ended = false;
@@ -113,6 +130,7 @@ struct Snapshot {
   std::vector<PushId> staged;
   std::vector<ShardSnapshot> shards;    // by shard id
   std::vector<std::string> slots = {};  // names of every shard's
+  SiteExchange exchange = {};
 };
 
 }  // namespace atl::ps

@@ -226,8 +226,8 @@ class ServerFixture {
     }
     core_ = std::make_unique<ServerCore>(
         ServerOptions{"ps-1", incarnation_, "test", "tcp://127.0.0.1:1", memory_bytes_, "",
-                      remembered.value_or(ClusterMark()), /*site=*/"", /*work_elements=*/1,
-                      log_bytes_free},
+                      remembered.value_or(ClusterMark()), /*site=*/"", /*site_only=*/false,
+                      /*work_elements=*/1, log_bytes_free},
         std::move(recovered), &pool_);
     Do(ConnectionUp{});
     Says(Welcome{});

@@ -189,6 +189,9 @@ void Fields(A& a, SnapshotHead& h) {
   } else {
     s.slots = {"momentum"};
   }
+  if (a.format() >= 5) {
+    a.Number(s.exchange.base), a.Number(s.exchange.based_at), a.Number(s.exchange.contributed_at);
+  }
 }
 
 template <class Record>

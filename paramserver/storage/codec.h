@@ -16,8 +16,8 @@
 namespace atl::ps {
 
 // Of log records and snapshots: what is written, and the oldest that is read. Format 3 has no steps
-// of rounds, and one slot, "momentum".
-inline constexpr uint32_t kStorageFormat = 4;
+// of rounds, and one slot, "momentum"; format 4 no exchange of a site's job with the job above.
+inline constexpr uint32_t kStorageFormat = 5;
 inline constexpr uint32_t kOldestStorageFormat = 3;
 
 uint64_t Checksum(std::span<const std::byte> bytes);  // XXH3, 64 bits

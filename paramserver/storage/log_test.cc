@@ -3,7 +3,9 @@
 #include <catch2/catch.hpp>
 
 #include "common/files_simulated.h"
+#include "common/protocol/wire.h"
 #include "paramserver/storage/codec.h"
+#include "proto/control.pb.h"
 
 namespace atl::ps {
 namespace {
@@ -212,17 +214,35 @@ TEST_CASE("fields that are not a record are refused without taking memory for th
   }
 }
 
-// In format 3 a committed record has no step, which is its last field and empty here.
+// In format 3 a committed record has no step, which is its last field.
 TEST_CASE("a_committed_record_of_format_3_reads_as_one_without_a_step") {
   const LogRecord record = SomeRecords()[4];
   const auto type = static_cast<uint32_t>(record.index());
   const std::vector<std::byte> fields = EncodeRecord(record);
-  const std::span<const std::byte> older(fields.data(), fields.size() - sizeof(uint32_t));
+  v1::RoundStep step;
+  Encode(std::get<CommittedRecord>(record).step, &step);
+  const size_t bytes = sizeof(uint32_t) + step.ByteSizeLong();
+  const std::span<const std::byte> older(fields.data(), fields.size() - bytes);
   const auto read = DecodeRecord(type, older, {}, /*format=*/3);
   REQUIRE(read.ok());
   CHECK(EncodeRecord(*read) == fields);
+  CHECK(std::get<CommittedRecord>(*read).step == RoundStep());  // it adopts no version
   CHECK_FALSE(DecodeRecord(type, older, {}, /*format=*/4).ok());
   CHECK_FALSE(DecodeRecord(type, fields, {}, /*format=*/3).ok());
+}
+
+TEST_CASE("a_part_of_an_adopted_version_reads_as_it_was_written_and_larger_parts_are_damage") {
+  ReceivedRecord record{{5, 1, 8}, 2, 77, ReceivedPart::kAdopted, 4, SomeBytes(16)};
+  const auto type = static_cast<uint32_t>(LogRecord(record).index());
+  const auto read = DecodeRecord(type, EncodeRecord(record), record.payload);
+  REQUIRE(read.ok());
+  const auto& same = std::get<ReceivedRecord>(*read);
+  CHECK(same.shard == record.shard);
+  CHECK(same.version == 77);
+  CHECK(same.part == ReceivedPart::kAdopted);
+  CHECK(same.begin == 4);
+  record.part = ReceivedPart{static_cast<uint8_t>(kLastPart) + 1};
+  CHECK_FALSE(DecodeRecord(type, EncodeRecord(record), record.payload).ok());
 }
 
 TEST_CASE("a_flipped_bit_in_records_that_a_snapshot_contains_does_not_matter") {

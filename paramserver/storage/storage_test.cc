@@ -7,6 +7,7 @@
 
 #include "common/files_simulated.h"
 #include "kernels/deltas.h"
+#include "paramserver/storage/codec.h"
 #include "paramserver/storage/snapshot.h"
 
 namespace atl::ps {
@@ -278,6 +279,22 @@ TEST_CASE("a disk that deletes nothing: that is said once a reason, and tried ag
   fixture.disk.die_at = std::numeric_limits<int64_t>::max();
   fixture.Work();
   REQUIRE(fixture.disk.Paths().empty());
+}
+
+TEST_CASE("a_snapshot_keeps_the_exchange_of_a_sites_job_and_one_of_format_4_has_none") {
+  SnapshotHead head;
+  head.snapshot.job = kJob;
+  head.snapshot.exchange = {9, 4, 6};
+  const std::vector<std::byte> fields = EncodeHead(head);
+  const auto read = DecodeHead(fields);
+  REQUIRE(read.ok());
+  CHECK(read->snapshot.exchange == head.snapshot.exchange);
+  const std::span<const std::byte> older(fields.data(), fields.size() - 3 * sizeof(Version));
+  const auto read_older = DecodeHead(older, /*format=*/4);
+  REQUIRE(read_older.ok());
+  CHECK(read_older->snapshot.exchange == SiteExchange());
+  CHECK_FALSE(DecodeHead(older).ok());
+  CHECK_FALSE(DecodeHead(fields, /*format=*/4).ok());
 }
 
 TEST_CASE("a damaged newest snapshot, at any byte, is put aside; the one before it does") {
