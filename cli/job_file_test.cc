@@ -117,6 +117,17 @@ TEST_CASE("a value out of range is named with its line, value and limit") {
           "/jobs/job.toml:13: outer.momentum = 2: must be at least 0 and below 1");
 }
 
+TEST_CASE("rounds_of_a_sites_servers_are_a_section_and_what_the_coordinator_sets_is_refused") {
+  const auto spec =
+      ParseJob(With("[schedule]", "[outer.site]\nrounds = 4\n[schedule]"), "/job.toml");
+  REQUIRE(spec.status().message() == "");
+  CHECK(spec->outer.site == SiteServersSpec{.rounds = 4});
+  CHECK(Complaint(With("momentum = 0.5", "contributes_to = \"job-1\"")) ==
+        "/jobs/job.toml:13: outer.contributes_to = \"job-1\": must be left out: the coordinator "
+        "sets it "
+        "in jobs of a site's servers");
+}
+
 TEST_CASE("a_setting_that_is_wrong_is_named_in_place_of_the_files_line") {
   const auto complaint = [](const std::string& setting) {
     return std::string(ParseJob(kGood, "/jobs/job.toml", {setting}).status().message());
@@ -270,6 +281,8 @@ void CheckNames(const std::string& text, const std::string& before, const std::s
   const auto& type = *Section::descriptor();
   for (int i = 0; i < type.field_count(); ++i) {
     INFO(type.field(i)->full_name());
+    if (type.field(i)->name() == "contributes_to") continue;          // the coordinator sets it
+    if (type.field(i)->name() == "site" && before == "\n") continue;  // a section of its own
     CHECK(text.find(before + type.field(i)->name() + after) != std::string::npos);
   }
 }
@@ -281,8 +294,8 @@ void CheckAllNames(const std::string& text, const std::string& before, const std
 
 TEST_CASE("the example has every key and, but for the required ones, the defaults") {
   const std::string text = Read("deploy/jobs/example.toml");
-  CheckAllNames<v1::ModelSpec, v1::DataSpec, v1::InnerSpec, v1::OuterSpec, v1::ScheduleSpec,
-                v1::LayoutSpec, v1::CheckpointSpec>(text, "\n", " = ");
+  CheckAllNames<v1::ModelSpec, v1::DataSpec, v1::InnerSpec, v1::OuterSpec, v1::SiteServersSpec,
+                v1::ScheduleSpec, v1::LayoutSpec, v1::CheckpointSpec>(text, "\n", " = ");
   const auto spec = ReadJobFile("deploy/jobs/example.toml");
   REQUIRE(spec.status().message() == "");
   JobSpec defaults;
@@ -296,8 +309,9 @@ TEST_CASE("the example has every key and, but for the required ones, the default
 }
 
 TEST_CASE("the reference of the job file has every key") {
-  CheckAllNames<v1::ModelSpec, v1::DataSpec, v1::InnerSpec, v1::OuterSpec, v1::ScheduleSpec,
-                v1::LayoutSpec, v1::CheckpointSpec>(Read("docs/reference/job-file.md"), "`", "`");
+  CheckAllNames<v1::ModelSpec, v1::DataSpec, v1::InnerSpec, v1::OuterSpec, v1::SiteServersSpec,
+                v1::ScheduleSpec, v1::LayoutSpec, v1::CheckpointSpec>(
+      Read("docs/reference/job-file.md"), "`", "`");
 }
 
 }  // namespace

@@ -500,6 +500,64 @@ TEST_CASE("a_contribution_is_pushed_until_it_is_there_or_another_order_comes") {
   CHECK(site.server.forwards.empty());  // another contribution takes its place
 }
 
+TEST_CASE("the_job_above_takes_a_contribution_as_an_islands_and_the_site_adopts_what_it_makes") {
+  const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kBfloat16);
+  Site site;
+  ServerFixture above;
+  AssignShards assign{kAbove, kShards, /*outer_learning_rate=*/1, /*outer_momentum=*/0, 0};
+  assign.charter.spec.outer.optimizer = "sgd";
+  above.Says(assign);
+  const ContributionId initial{0, 1, 1, kNoVersion};
+  for (const OwnedShard& shard : kShards) {
+    above.Push({kAbove, 0, 1, 1, kNoVersion, shard.shard}, Above(5, shard));
+  }
+  above.Sync();
+  above.Says(CommitRound{kAbove, 0, {{initial, 1.0}}, {}});
+  above.Sync();
+  const auto theta_above = [&] {
+    std::vector<float> all;
+    for (const OwnedShard& shard : kShards) {
+      const std::vector<float> theta = above.core().Parameters(kAbove, shard.shard);
+      all.insert(all.end(), theta.begin(), theta.end());
+    }
+    return all;
+  };
+  const auto adopt = [&](Version own, Version version) {
+    site.Fetch(version);
+    for (const FetchPart& fetch : std::exchange(site.server.fetches, {})) {
+      above.Do(PullAsked{fetch.job, fetch.version, fetch.shard, 800'000, fetch.range.begin,
+                         fetch.range.size(), fetch.slot});
+      const auto reply = above.replies.extract(800'000);
+      REQUIRE(!reply.empty());
+      const std::vector<float> values(reply.mapped().values.begin(), reply.mapped().values.end());
+      site.server.Do(PartFetched{fetch.token, absl::OkStatus(), BytesOf(values)});
+    }
+    site.server.Sync();
+    site.Commit(own, {.adopts = version});
+  };
+  site.server.outer.push_encoding = encoding;
+  site.server.Assign(kShards);
+  adopt(0, 0);
+  REQUIRE(site.server.AllTheta() == theta_above());
+  site.Round(1, /*contributes=*/true);
+  for (const PushStatus status : {PushStatus::kStaged, PushStatus::kDuplicate}) {
+    site.server.Says(site.Order(1));
+    for (const ForwardPush& push : site.Pushed()) {
+      const Token token = above.Push(push.id, push.encoding, push.elements, push.payload);
+      above.Sync();
+      CHECK(above.Answered(token, status));
+    }
+  }
+  above.Says(CommitRound{kAbove, 1, {{kBy, 1.0}}, {}});
+  above.Sync();
+  REQUIRE(above.core().version(kAbove) == 1);
+  const std::vector<float> theta = site.server.AllTheta();
+  const std::vector<float> next = theta_above();
+  for (size_t i = 0; i < theta.size(); ++i) CHECK(next[i] == Approx(theta[i]).margin(0.02));
+  adopt(2, 1);
+  CHECK(site.server.AllTheta() == next);
+}
+
 TEST_CASE("large_shards_are_fetched_and_pushed_in_parts_few_at_a_time") {
   constexpr int64_t kPart = ServerCore::kPartElements;
   Site site(/*memory_bytes=*/int64_t{1} << 30);
