@@ -16,34 +16,21 @@ struct Sites {
   World w;
   JobId site;
 
-  explicit Sites(const std::string& submit = "tokens=400 site-rounds=2 grace=0") {
-    w.Tell({"server ps-0 attaches",
-            "server se-0 attaches site=east site-only",
-            "worker a attaches site=east",
-            "worker b attaches site=east",
-            "worker c attaches site=west",
-            "submit min=3 " + submit,
-            "worker a prepared",
-            "worker b prepared",
-            "worker c prepared",
-            "servers answer",
-            "worker c pushes",
-            "worker a pushes",
-            "worker a stages",
-            "worker c stages",
-            "servers answer",
-            "worker c ready",
-            "worker a prepared",
-            "worker b prepared",
-            "servers answer",
-            "worker a ready",
-            "worker b ready"});
+  explicit Sites(const std::string& submit = "tokens=400 site-rounds=2") {
+    w.Tell({"server ps-0 attaches", "server se-0 attaches site=east site-only",
+            "worker a attaches site=east", "worker b attaches site=east",
+            "worker c attaches site=west", "submit min=3 " + submit, "worker a prepared",
+            "worker b prepared", "worker c prepared", "servers answer", "worker a pushes",
+            "worker a stages", "servers answer", "worker c ready", "worker a prepared",
+            "worker b prepared", "servers answer", "worker a ready", "worker b ready"});
+    site = Above().site_job;
   }
 
   JobView Site() { return w.Job(site); }
   SiteJob Exchange() { return *Site().exchange; }
   IslandView Above() {
-    for (const IslandView& island : w.Job().islands) {
+    const JobView job = w.Job();
+    for (const IslandView& island : job.islands) {
       if (island.record.site == "east") return island;
     }
     return {};
@@ -82,7 +69,8 @@ TEST_CASE("the_job_above_places_nothing_on_a_sites_own_servers") {
   CHECK(w.Job().shards.empty());
   w.Tell({"server ps-0 attaches", "worker a prepared", "servers answer"});
   REQUIRE(!w.Job().shards.empty());
-  for (const ShardPlacement& shard : w.Job().shards) CHECK(shard.server == "ps-0");
+  const JobView job = w.Job();
+  for (const ShardPlacement& shard : job.shards) CHECK(shard.server == "ps-0");
 }
 
 TEST_CASE("a_job_without_site_rounds_leaves_a_sites_servers_alone") {
@@ -252,10 +240,12 @@ TEST_CASE("a_coordinator_that_restarts_goes_on_with_its_sites") {
   Sites s;
   s.Round();
   const auto restart = [&] {
-    s.w.Tell({"coordinator restarts", "server ps-0 attaches",
-              "server se-0 attaches site=east site-only", "worker a attaches site=east",
-              "worker b attaches site=east", "worker c attaches site=west", "servers answer",
-              "worker a ready", "worker b ready", "worker c ready"});
+    s.w.Tell({"coordinator restarts", "server ps-0 attaches incarnation=1",
+              "server se-0 attaches incarnation=1 site=east site-only",
+              "worker a attaches incarnation=1 site=east",
+              "worker b attaches incarnation=1 site=east",
+              "worker c attaches incarnation=1 site=west", "servers answer", "worker a ready",
+              "worker b ready", "worker c ready"});
   };
   restart();
   CHECK(s.Site().summary.version == 1);

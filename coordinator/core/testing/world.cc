@@ -639,9 +639,10 @@ void World::Show() {
       Print(absl::StrFormat(
           "=   island %d of %s generation %d: %s; %d accepted, %d rejected, %d "
           "tokens, %d leased",
-          island.record.island, island.record.worker, island.record.generation, island.doing,
-          island.record.rounds_accepted, island.record.rounds_rejected,
-          island.record.tokens_committed, island.leased_sequences));
+          island.record.island,
+          island.record.site.empty() ? island.record.worker : "site " + island.record.site,
+          island.record.generation, island.doing, island.record.rounds_accepted,
+          island.record.rounds_rejected, island.record.tokens_committed, island.leased_sequences));
       if (island.plan.number == 0 && island.planning.empty()) continue;
       std::string line = absl::StrCat("=     ", Describe(island.plan));
       if (!island.planning.empty()) absl::StrAppend(&line, "; ", island.planning);
