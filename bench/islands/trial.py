@@ -65,21 +65,23 @@ def kept(folder, what, make):
 
 
 def toml(spec):
-    """A job file: `spec` is a dict of tables, whose fields are values or lists of tables."""
+    """A job file: `spec` is a dict of tables, whose fields are values, tables or lists of tables."""
     def is_tables(value):
         return isinstance(value, list) and value and isinstance(value[0], dict)
 
     def fields_of(fields):
         return [f"{key} = {json.dumps(value)}" for key, value in fields.items()
-                if not is_tables(value)]
+                if not is_tables(value) and not isinstance(value, dict)]
 
     lines = [f'name = {json.dumps(spec["name"])}']
     for table, fields in spec.items():
         if table == "name":
             continue
         lines += [f"[{table}]", *fields_of(fields)]
-        for key, tables in fields.items():
-            for one in tables if is_tables(tables) else []:
+        for key, value in fields.items():
+            if isinstance(value, dict):
+                lines += [f"[{table}.{key}]", *fields_of(value)]
+            for one in value if is_tables(value) else []:
                 lines += [f"[[{table}.{key}]]", *fields_of(one)]
     return "\n".join(lines) + "\n"
 
@@ -130,12 +132,12 @@ def split_corpus(path, count):
 
 
 def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None, observe=None, meanwhile=None,
-              own_texts=False):
+              own_texts=False, site_servers=()):
     """Trains `spec` with one worker for each list of flags in worker_flags, and one server.
 
     observe(cluster, job) is called when it has ended, before the daemons stop; meanwhile(cluster,
     tokens) twice a second until then. own_texts: each worker is a site with a text of its own, a part
-    of the corpus."""
+    of the corpus. site_servers: sites that have a server of their own."""
     folder = tempfile.mkdtemp(prefix="atoll-islands-")
     corpus = os.path.join(folder, "corpus.txt")
     write_corpus(corpus, corpus_bytes)
@@ -152,6 +154,8 @@ def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None, observe=No
     with Cluster(folder) as cluster:
         cluster.coordinator()
         cluster.server("ps1")
+        for site in site_servers:
+            cluster.server(f"{site}-ps", f"--site={site}", "--site-only")
         for i, flags in enumerate(worker_flags):
             cluster.worker(f"w{i + 1}", *flags)
         job = cluster.wait_until("the coordinator",

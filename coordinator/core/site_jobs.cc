@@ -21,8 +21,8 @@ namespace {
 
 // From the end of a site's job, or a failed attempt, until the next one begins.
 constexpr Duration kSiteJobRetry = std::chrono::seconds(10);
-// An island of the job above that stands for a site's servers has no process; its generation tells
-// its contributions apart.
+// An island of the job above that stands for a site's servers has no process; its generation
+// distinguishes its contributions.
 constexpr Incarnation kSiteIncarnation = 1;
 
 bool MaySetUp(const Member& server, const std::string& site) {

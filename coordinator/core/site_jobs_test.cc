@@ -269,7 +269,7 @@ TEST_CASE("a_site_follows_a_pause_and_an_end_of_the_job_above") {
   CHECK(s.w.reply().code() == absl::StatusCode::kFailedPrecondition);
   s.w.Tell({"cancel lm-1", "servers answer"});
   CHECK(!s.HasSite());
-  CHECK(s.w.Order("a").run == RunState::kStop);
+  CHECK(s.w.Order("a").job.empty());
 }
 
 }  // namespace

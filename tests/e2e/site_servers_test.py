@@ -66,7 +66,7 @@ def two_sites_train_one_model(fixture):
     summary = done["summary"]
     check(summary["validated_version"] == summary["version"], f"{summary}")
     check(summary["validation_loss"] < 0.8 * summary["first_validation_loss"], f"{summary}")
-    fixture.wait_until("the sites' jobs to be gone", lambda: not os.listdir(
+    fixture.wait_until("the sites' jobs to be deleted", lambda: not os.listdir(
         os.path.join(fixture.folder, "east-ps", "jobs")), LIMIT_S)
 
 
