@@ -245,12 +245,6 @@ absl::Status ValidateSiteServers(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(InRange("outer.site.learning_rate", site.learning_rate, 0, 100));
   ATOLL_RETURN_IF_ERROR(InRange("outer.site.momentum", site.momentum, 0, 1));
   if (site.rounds == 0) return absl::OkStatus();
-  if (OuterMergeOf(o).single_pushes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("outer.merge = \"", o.merge,
-                     "\": must be another one with outer.site.rounds above 0: rounds of a site "
-                     "have it too, and not every push is one"));
-  }
   if (o.fragments > 1) {
     return Bad("outer.fragments", o.fragments,
                "1 with outer.site.rounds above 0: a site contributes the whole model");

@@ -102,7 +102,6 @@ TEST_CASE("rounds of a site's servers are refused by name where they cannot be")
     begins([&](OuterSpec& o) { o.site.optimizer = name; },
            absl::StrCat("outer.site.optimizer = \"", name, "\": must be one for which not"));
   }
-  begins([](OuterSpec& o) { o.merge = "heloco"; }, "outer.merge = \"heloco\": must be another one");
   begins([](OuterSpec& o) { o.fragments = 2; }, "outer.fragments = 2: must be 1 with outer.site");
   begins([](OuterSpec& o) { o.eager = true; }, "outer.eager = true: must be false with outer.site");
   begins([](OuterSpec& o) { o.push_encoding = Encoding::kInt8; },
