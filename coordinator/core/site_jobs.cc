@@ -84,12 +84,12 @@ absl::StatusOr<Placement> PlaceAt(const State& s, const Job& above, const std::s
 
 JobId FreeSiteId(const State& s, const Job& above, const std::string& site) {
   const bool plain =
-      !site.empty() && site.size() <= 48 && std::all_of(site.begin(), site.end(), [](char c) {
+      !site.empty() && site.size() <= 32 && std::all_of(site.begin(), site.end(), [](char c) {
         return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
       });
-  const std::string stem = absl::StrCat(above.id(), ".", plain ? site : "site");
+  const std::string stem = absl::StrCat(above.id(), "-", plain ? site : "site");
   for (int64_t n = above.progress.plan_generation + 1;; ++n) {
-    JobId id = absl::StrCat(stem, ".", n);
+    JobId id = absl::StrCat(stem, "-", n);
     if (s.FindJob(id) == nullptr && !s.removed.contains(id) && !s.held.contains(id)) return id;
   }
 }
