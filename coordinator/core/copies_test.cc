@@ -32,6 +32,14 @@ bool Tells(const std::string& told, const std::string& line) {
   return std::count(lines.begin(), lines.end(), "-> " + line) == 1;
 }
 
+TEST_CASE("no_copy_is_dropped_while_servers_come_back_to_a_restarted_coordinator") {
+  World w;
+  Start(w);
+  const std::string before = Holders(w);
+  w.Tell({"wait 60", "coordinator restarts", "wait 4"});
+  CHECK(Holders(w) == before);
+}
+
 TEST_CASE("refill_keeps_the_shards_that_the_other_server_still_has") {
   World w;
   Start(w);

@@ -128,7 +128,9 @@ struct Loader {
   }
   absl::Status operator()(const MemberRecord& r) const {
     if (!jobs_pass) return absl::OkStatus();
-    s.members[{r.kind, r.name}].record = r;
+    Member& member = s.members[{r.kind, r.name}];
+    member.record = r;
+    member.detached_at = s.now;
     if (r.draining && r.kind == MemberKind::kWorker) s.drained_workers.insert(r.name);
     return absl::OkStatus();
   }

@@ -357,7 +357,8 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
   // Sites evaluate for the job above.
   const bool due =
       !job.record.site && (version == 0 || last || (every > 0 && version % every == 0));
-  if (due || job.progress.validate_version != kNoVersion) {
+  const bool pending = job.progress.validate_version != kNoVersion;
+  if ((due || pending) && (last || !IsBeingValidated(s, job))) {
     job.EditProgress().validate_version = version;  // an older one could not be pulled any more
     ChooseValidators(s, job);
   }

@@ -102,6 +102,18 @@ void ChooseValidators(State& s, Job& job) {
   if (best.empty() && !sites.empty()) progress.validate_version = kNoVersion;
 }
 
+bool IsBeingValidated(const State& s, const Job& job) {
+  const JobProgress& progress = job.progress;
+  if (progress.validate_version == kNoVersion || progress.validators.empty()) return false;
+  return std::all_of(progress.validators.begin(), progress.validators.end(), [&](IslandId id) {
+    const IslandRecord& island = job.islands.at(id);
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    return island.incarnation != 0 && worker != nullptr && worker->attached && worker->progress &&
+           worker->progress->job == job.id() && worker->progress->generation == island.generation &&
+           worker->progress->base_version == progress.validate_version;
+  });
+}
+
 namespace {
 
 // What the island has evaluated, of the data on this axis.
