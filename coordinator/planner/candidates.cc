@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/status.h"
+#include "coordinator/planner/estimate.h"
 #include "coordinator/planner/leader.h"
 #include "coordinator/planner/objective.h"
 #include "coordinator/planner/scopes.h"
@@ -169,13 +170,13 @@ std::vector<Replica> MapToNodes(const std::vector<EntityPool>& pools,
                                 const std::vector<std::string>& sites, bool ends_alike) {
   std::vector<size_t> order(pools.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto rank = [&](size_t t) {
-    return std::find(sites.begin(), sites.end(), pools[t].site) - sites.begin();
-  };
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return std::pair(static_cast<double>(rank(a)), pools[a].power) <
-           std::pair(static_cast<double>(rank(b)), pools[b].power);
-  });
+  std::vector<std::pair<int64_t, double>> ranks;
+  for (const EntityPool& pool : pools) {
+    const auto site = std::find(sites.begin(), sites.end(), pool.site);
+    ranks.push_back({site - sites.begin(), pool.power});
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return ranks[a] < ranks[b]; });
   std::vector<Replica> replicas(groups.size());
   for (const size_t t : order) {
     size_t next = 0;
@@ -230,46 +231,49 @@ std::vector<int> Shares(int total, const std::vector<double>& seconds) {
 // replicas have the same ones.
 class Cutter {
  public:
-  Cutter(const Cluster& cluster, const Costs& costs) : cluster_(cluster), costs_(costs) {}
-
-  // `types`: of its stages, with their sizes.
-  absl::Status Cut(const std::vector<int>& types, int micro_batch, bool every_stage,
-                   Replica& replica) {
-    std::vector<int> key = types;
-    const int in_flight = std::min(replica.micro_batches, static_cast<int>(replica.stages.size()));
-    key.insert(key.end(), {in_flight, every_stage ? 1 : 0});
-    const auto [known, added] = known_.try_emplace(std::move(key));
-    Known& cut = known->second;
-    if (added) {
-      Replica first = replica;
-      cut.fits = CutReplica(cluster_, costs_, micro_batch, first, {.every_stage = every_stage});
-      for (size_t s = 0, kept = 0; cut.fits.ok() && kept < first.stages.size(); ++s) {
-        if (replica.stages[s].devices != first.stages[kept].devices) continue;  // it idles
-        Stage& stage = cut.stages.emplace_back(std::move(first.stages[kept++]));
-        stage.devices.clear();
-        cut.places.push_back(s);
-      }
-    }
-    if (!cut.fits.ok()) return cut.fits;
-    std::vector<Stage> stages = cut.stages;
-    for (size_t s = 0; s < stages.size(); ++s) {
-      stages[s].devices = std::move(replica.stages[cut.places[s]].devices);
-    }
-    replica.stages = std::move(stages);
-    return absl::OkStatus();
-  }
-  void Forget() { known_.clear(); }
-
- private:
-  struct Known {
+  struct Cut {
     absl::Status fits;
     std::vector<Stage> stages;   // without devices
     std::vector<size_t> places;  // which ones they are of those that were to be cut
   };
+
+  Cutter(const Cluster& cluster, const Costs& costs) : cluster_(cluster), costs_(costs) {}
+
+  // `types`: of its stages, with their sizes.
+  const Cut& CutOf(const std::vector<int>& types, int micro_batch, int micro_batches,
+                   bool every_stage, const Replica& replica) {
+    std::vector<int> key = types;
+    const int in_flight = std::min(micro_batches, static_cast<int>(replica.stages.size()));
+    key.insert(key.end(), {in_flight, every_stage ? 1 : 0});
+    const auto [known, added] = known_.try_emplace(std::move(key));
+    Cut& cut = known->second;
+    if (!added) return cut;
+    Replica first = replica;
+    first.micro_batches = micro_batches;
+    cut.fits = CutReplica(cluster_, costs_, micro_batch, first, {.every_stage = every_stage});
+    for (size_t s = 0, kept = 0; cut.fits.ok() && kept < first.stages.size(); ++s) {
+      if (replica.stages[s].devices != first.stages[kept].devices) continue;  // it idles
+      Stage& stage = cut.stages.emplace_back(std::move(first.stages[kept++]));
+      stage.devices.clear();
+      cut.places.push_back(s);
+    }
+    return cut;
+  }
+  void Forget() { known_.clear(); }
+
+ private:
   const Cluster& cluster_;
   const Costs& costs_;
-  std::map<std::vector<int>, Known> known_;
+  std::map<std::vector<int>, Cut> known_;
 };
+
+void Apply(const Cutter::Cut& cut, Replica& replica) {
+  std::vector<Stage> stages = cut.stages;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    stages[s].devices = std::move(replica.stages[cut.places[s]].devices);
+  }
+  replica.stages = std::move(stages);
+}
 
 // Cuts all replicas, first with equal then with proportional micro-batches.
 absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, bool every_stage,
@@ -277,29 +281,37 @@ absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, bool 
   const int count = static_cast<int>(layout.replicas.size());
   std::vector<int> shares(count, total / count);
   for (int r = 0; r < total % count; ++r) ++shares[r];
-  const std::vector<Replica> uncut = layout.replicas;
+  std::vector<std::vector<int>> types(count);
+  for (int r = 0; r < count; ++r) {
+    for (const Stage& stage : layout.replicas[r].stages) {
+      types[r].push_back(cluster.devices[stage.devices[0]].type);
+      types[r].push_back(static_cast<int>(stage.devices.size()));
+    }
+  }
+  std::vector<const Cutter::Cut*> cuts(count);
   for (int round = 0; round < 2; ++round) {
     std::vector<double> seconds;
     std::map<std::vector<int>, double> known_seconds;
     for (int r = 0; r < count; ++r) {
-      Replica replica = uncut[r];
-      replica.micro_batches = shares[r];
-      std::vector<int> types;
-      for (const Stage& stage : replica.stages) {
-        types.push_back(cluster.devices[stage.devices[0]].type);
-        types.push_back(static_cast<int>(stage.devices.size()));
+      const Replica& replica = layout.replicas[r];
+      cuts[r] = &cutter.CutOf(types[r], layout.micro_batch, shares[r], every_stage, replica);
+      ATOLL_RETURN_IF_ERROR(cuts[r]->fits);
+      auto [time, added] = known_seconds.try_emplace(types[r], 0);
+      if (added) {
+        Replica cut = replica;
+        Apply(*cuts[r], cut);
+        time->second = BottleneckSeconds(cluster, costs, layout, cut);
       }
-      ATOLL_RETURN_IF_ERROR(cutter.Cut(types, layout.micro_batch, every_stage, replica));
-      layout.replicas[r] = std::move(replica);
-      auto [time, added] = known_seconds.try_emplace(types, 0);
-      if (added) time->second = BottleneckSeconds(cluster, costs, layout, layout.replicas[r]);
       seconds.push_back(time->second);
     }
     std::vector<int> better = Shares(total, seconds);
     if (better == shares) break;
     shares = std::move(better);
   }
-  for (int r = 0; r < count; ++r) layout.replicas[r].micro_batches = shares[r];
+  for (int r = 0; r < count; ++r) {
+    Apply(*cuts[r], layout.replicas[r]);
+    layout.replicas[r].micro_batches = shares[r];
+  }
   return absl::OkStatus();
 }
 
@@ -326,7 +338,8 @@ class Enumerator {
         job_(job),
         stop_(stop),
         ranking_(cluster, costs, job),
-        cutter_(cluster, costs) {}
+        cutter_(cluster, costs),
+        estimator_(cluster, costs, job) {}
 
   void Run() {
     std::vector<EntitySizes> all;
@@ -458,7 +471,7 @@ class Enumerator {
         fits = BringInLeader(cluster_, costs_, job_, pools_, candidate);
         candidate.how += ", with the leader";
       } else if (fits.ok()) {
-        candidate.estimate_s = EstimateSeconds(cluster_, costs_, job_, candidate.layout);
+        candidate.estimate_s = estimator_.Seconds(candidate.layout);
       }
       if (!fits.ok()) {
         why_not_ = fits;
@@ -494,6 +507,7 @@ class Enumerator {
   std::string scope_;
   Grouper grouper_;
   Cutter cutter_;  // of one micro-batch size
+  Estimator estimator_;
   std::vector<EntityPool> pools_;
   std::optional<SiteFloor> site_floor_;  // of pools_
   std::vector<std::vector<std::string>> orders_;

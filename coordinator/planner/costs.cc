@@ -160,8 +160,8 @@ StageCosts Costs::Sums(std::vector<LayerTimes> times, int tensor_parallel, int m
 
 StageCosts Costs::For(const DeviceType& type, int tensor_parallel, int micro_batch) const {
   const auto [known, added] = known_.try_emplace(
-      Asked(type.name, type.flops_per_s, type.memory_bytes_per_s, type.link_bytes_per_s,
-            RingOf(type, tensor_parallel), tensor_parallel, micro_batch));
+      Asked(tensor_parallel, micro_batch, type.flops_per_s, type.memory_bytes_per_s,
+            type.link_bytes_per_s, RingOf(type, tensor_parallel), type.name));
   if (!added) return known->second;
   Source source;
   std::vector<LayerTimes> times = Times(type, tensor_parallel, micro_batch, &source);

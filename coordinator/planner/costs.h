@@ -193,8 +193,9 @@ class Costs {
   ProfileTable profile_;
   CostOptions options_;
   MemoryTable memory_;
-  // By what counts of a type, degree, micro-batch.
-  using Asked = std::tuple<std::string, double, double, double, RingLink, int, int>;
+  // By degree, micro-batch, and what counts of a type; its name last, which takes longest to
+  // compare.
+  using Asked = std::tuple<int, int, double, double, double, RingLink, std::string>;
   mutable std::map<Asked, StageCosts> known_;
 };
 

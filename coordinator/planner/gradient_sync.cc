@@ -64,35 +64,28 @@ double RingShare(size_t members) {
 
 class Synchroniser {
  public:
-  Synchroniser(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout)
-      : cluster_(cluster), layout_(layout), reduction_(layout.reduction.value_or(job.reduction)) {
+  Synchroniser(const ClusterIndex& index, const Costs& costs, const Job& job, const Layout& layout)
+      : index_(index), layout_(layout), reduction_(layout.reduction.value_or(job.reduction)) {
     bytes_before_.push_back(0);
     for (const Layer& layer : costs.model().layers) {
       bytes_before_.push_back(bytes_before_.back() +
                               static_cast<double>(layer.parameters) * job.gradient_bytes);
     }
-    std::map<std::pair<std::string, std::string>, int> nodes;
-    std::map<std::string, int> sites;
     int entities = 0;
     for (const Replica& replica : layout.replicas) {
       const std::vector<int> places = PlacesOf(replica);
       std::vector<Holder>& holders = holders_.emplace_back();
       for (size_t s = 0; s < replica.stages.size(); ++s) {
-        const Device& device = cluster.devices[replica.stages[s].devices[0]];
-        holders.push_back(
-            {replica.stages[s].devices[0],
-             sites.try_emplace(device.site, static_cast<int>(sites.size())).first->second,
-             nodes.try_emplace({device.site, device.node}, static_cast<int>(nodes.size()))
-                 .first->second,
-             entities + places[s], static_cast<double>(replica.stages[s].devices.size())});
+        const int device = replica.stages[s].devices[0];
+        holders.push_back({device, index.SiteOf(device), index.NodeOf(device), entities + places[s],
+                           static_cast<double>(replica.stages[s].devices.size())});
         cuts_.push_back(replica.stages[s].first_layer);
       }
       entities += 1 + *std::max_element(places.begin(), places.end());
     }
-    sites_ = static_cast<int>(sites.size());
     first_card_ = entities;
-    first_line_ = entities + static_cast<int>(nodes.size());
-    resources_.emplace(first_line_ + sites_ * sites_);
+    first_line_ = entities + index.nodes();
+    resources_.emplace(first_line_ + index.sites() * index.sites());
     cuts_.push_back(static_cast<int>(costs.model().layers.size()));
     std::sort(cuts_.begin(), cuts_.end());
     cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
@@ -101,7 +94,6 @@ class Synchroniser {
   StageTimes Run(const StageTimes& ready_s) {
     StageTimes end_s = ready_s;
     const size_t replicas = layout_.replicas.size();
-    if (replicas < 2) return end_s;
     // The stage of each replica that holds the layers in question, from the last one on.
     std::vector<size_t> holder(replicas);
     std::vector<Hop> hops(replicas);
@@ -133,9 +125,6 @@ class Synchroniser {
   }
 
  private:
-  const Stage& StageOf(size_t replica, const std::vector<size_t>& holder) const {
-    return layout_.replicas[replica].stages[holder[replica]];
-  }
   // Of a layer, on one of the devices that hold it.
   double LargestShare(const Holder& holder) const {
     const std::vector<int>& shares = layout_.tensor_shares;
@@ -147,20 +136,14 @@ class Synchroniser {
     return holders_[replica][holder[replica]];
   }
   int Card(const Holder& holder) const { return first_card_ + holder.node; }
-  int Line(int from, int to) const { return first_line_ + from * sites_ + to; }
+  int Line(int from, int to) const { return first_line_ + from * index_.sites() + to; }
 
   Hop HopBetween(const Holder& from, const Holder& to) const {
-    const Wire wire = cluster_.WireBetween(from.device, to.device);
+    const Wire wire = index_.WireBetween(from.device, to.device);
     Hop hop{wire.latency_s, wire.bytes_per_s};
-    const std::string& site = cluster_.devices[from.device].site;
-    if (from.site != to.site) {
-      hop.shared = Line(from.site, to.site);
-      hop.shared_bytes_per_s =
-          cluster_.WireBetweenSites(site, cluster_.devices[to.device].site).bytes_per_s;
-    } else if (from.node != to.node) {
-      hop.shared = Card(from);
-      hop.shared_bytes_per_s = cluster_.WireBetweenSites(site, site).bytes_per_s;
-    }
+    if (from.site == to.site && from.node == to.node) return hop;
+    hop.shared = from.site != to.site ? Line(from.site, to.site) : Card(from);
+    hop.shared_bytes_per_s = index_.WireBetweenSites(from.site, to.site).bytes_per_s;
     return hop;
   }
 
@@ -236,32 +219,25 @@ class Synchroniser {
     return resources_->Run(ready_s, bytes == 0 ? 0 : 2 * (near_s + far_s));
   }
 
-  // The index of a site by those of its members.
-  template <class Site>
-  int SiteOf(const Site& site, const std::vector<size_t>& holder) const {
-    return At(site.second.begin()->second.front(), holder).site;
-  }
-
   double Hierarchy(const std::vector<size_t>& holder, double bytes, double ready_s) {
     // Site -> node -> the devices that lead their tensor-parallel sets there.
-    std::map<std::string, std::map<std::string, std::vector<size_t>>> sites;
+    std::map<int, std::map<int, std::vector<size_t>>> sites;
     for (size_t r = 0; r < holder.size(); ++r) {
-      const Device& device = cluster_.devices[StageOf(r, holder).devices[0]];
-      sites[device.site][device.node].push_back(r);
+      sites[At(r, holder).site][At(r, holder).node].push_back(r);
     }
     double within_node_s = 0;
     double within_site_s = 0;
     double latency_s = 0;
     for (const auto& [site, nodes] : sites) {
-      const Wire& card = cluster_.WireBetweenSites(site, site);
+      const Wire& card = index_.WireBetweenSites(site, site);
       const double card_s = RingShare(nodes.size()) * bytes / card.bytes_per_s;
       within_site_s = std::max(within_site_s, card_s);
       latency_s = std::max(latency_s, 2.0 * static_cast<double>(nodes.size() - 1) * card.latency_s);
       for (const auto& [node, members] : nodes) {
-        const int first = StageOf(members[0], holder).devices[0];
         resources_->Need(Card(At(members[0], holder)), card_s);
         if (members.size() < 2) continue;
-        const Wire wire = cluster_.WireBetween(first, StageOf(members[1], holder).devices[0]);
+        const Wire wire =
+            index_.WireBetween(At(members[0], holder).device, At(members[1], holder).device);
         const double node_s =
             RingShare(members.size()) * bytes / At(members[0], holder).ranks / wire.bytes_per_s;
         within_node_s = std::max(within_node_s, node_s);
@@ -272,9 +248,9 @@ class Synchroniser {
     double between_latency_s = 0;
     for (auto site = sites.begin(); sites.size() > 1 && site != sites.end(); ++site) {
       const auto next = std::next(site) == sites.end() ? sites.begin() : std::next(site);
-      const Wire& wire = cluster_.WireBetweenSites(site->first, next->first);
+      const Wire& wire = index_.WireBetweenSites(site->first, next->first);
       const double line_s = RingShare(sites.size()) * bytes / wire.bytes_per_s;
-      resources_->Need(Line(SiteOf(*site, holder), SiteOf(*next, holder)), line_s);
+      resources_->Need(Line(site->first, next->first), line_s);
       between_sites_s = std::max(between_sites_s, line_s);
       between_latency_s =
           std::max(between_latency_s, 2.0 * static_cast<double>(sites.size() - 1) * wire.latency_s);
@@ -285,15 +261,14 @@ class Synchroniser {
     return resources_->Run(ready_s, all_s - longest_s + latency_s + between_latency_s);
   }
 
-  const Cluster& cluster_;
+  const ClusterIndex& index_;
   const Layout& layout_;
   const Reduction reduction_;
   std::map<int, AtSite> at_site_;             // of the holders in question
   std::vector<double> bytes_before_;          // of the layers before
   std::vector<int> cuts_;                     // where any replica's stages begin, and the end
   std::vector<std::vector<Holder>> holders_;  // per replica, per stage
-  int sites_ = 0;
-  int first_card_ = 0, first_line_ = 0;  // resources after the entities
+  int first_card_ = 0, first_line_ = 0;       // resources after the entities
   std::optional<Resources> resources_;
 };
 
@@ -301,15 +276,17 @@ class Synchroniser {
 
 StageTimes SynchroniseGradients(const Cluster& cluster, const Costs& costs, const Job& job,
                                 const Layout& layout, const StageTimes& ready_s) {
-  return Synchroniser(cluster, costs, job, layout).Run(ready_s);
+  if (layout.replicas.size() < 2) return ready_s;
+  return Synchroniser(ClusterIndex(cluster), costs, job, layout).Run(ready_s);
 }
 
-double SyncSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
+double SyncSeconds(const ClusterIndex& index, const Costs& costs, const Job& job,
                    const Layout& layout) {
+  if (layout.replicas.size() < 2) return 0;
   StageTimes ready_s;
   for (const Replica& replica : layout.replicas) ready_s.emplace_back(replica.stages.size(), 0.0);
   double slowest = 0;
-  for (const auto& stages : SynchroniseGradients(cluster, costs, job, layout, ready_s)) {
+  for (const auto& stages : Synchroniser(index, costs, job, layout).Run(ready_s)) {
     for (const double end_s : stages) slowest = std::max(slowest, end_s);
   }
   return slowest;

@@ -19,6 +19,7 @@
 
 #include <vector>
 
+#include "coordinator/planner/cluster_index.h"
 #include "coordinator/planner/layout.h"
 
 namespace atl::plan {
@@ -32,7 +33,7 @@ StageTimes SynchroniseGradients(const Cluster& cluster, const Costs& costs, cons
                                 const Layout& layout, const StageTimes& ready_s);
 
 // The slowest all-reduce if all gradients are ready at 0.
-double SyncSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
+double SyncSeconds(const ClusterIndex& index, const Costs& costs, const Job& job,
                    const Layout& layout);
 
 }  // namespace atl::plan

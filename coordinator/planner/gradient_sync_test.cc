@@ -30,7 +30,7 @@ struct Replicas {
 
   double Seconds(Reduction reduction) {
     layout.reduction = reduction;
-    return SyncSeconds(cluster, costs, job, layout);
+    return SyncSeconds(ClusterIndex(cluster), costs, job, layout);
   }
 };
 
@@ -63,7 +63,8 @@ TEST_CASE("layout_without_a_reduction_of_its_own_uses_the_jobs") {
   const double ring_s = replicas.Seconds(Reduction::kRing);
   replicas.layout.reduction.reset();
   replicas.job.reduction = Reduction::kRing;
-  CHECK(SyncSeconds(replicas.cluster, replicas.costs, replicas.job, replicas.layout) == ring_s);
+  CHECK(SyncSeconds(ClusterIndex(replicas.cluster), replicas.costs, replicas.job,
+                    replicas.layout) == ring_s);
 }
 
 }  // namespace

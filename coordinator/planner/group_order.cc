@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -13,20 +12,30 @@
 namespace atl::plan {
 namespace {
 
-// The cuts of equal parts under a bound on each part's time: as many layers as fit, from the front.
-std::vector<int> FillParts(const StageCosts& costs, int first, int last, int parts,
-                           double bound_s) {
-  std::vector<int> cuts = {first};
+// Cuts of equal parts under a bound on each part's time: as many layers as fit, from the front. Any
+// bound from `least_s` on, and below `next_s`, gives the same.
+struct Parts {
+  std::vector<int> cuts;
+  double least_s = 0, next_s = INFINITY;
+};
+
+void FillParts(const StageCosts& costs, int first, int last, int parts, double bound_s,
+               Parts& filled) {
+  filled.cuts.assign(1, first);
+  filled.least_s = 0;
+  filled.next_s = INFINITY;
   for (int p = 0; p < parts; ++p) {
-    int low = cuts.back();
+    const int begin = filled.cuts.back();
+    int low = begin;
     int high = last;
     while (low < high) {
       const int middle = (low + high + 1) / 2;
-      costs.TotalSeconds(cuts.back(), middle) <= bound_s ? low = middle : high = middle - 1;
+      costs.TotalSeconds(begin, middle) <= bound_s ? low = middle : high = middle - 1;
     }
-    cuts.push_back(low);
+    filled.least_s = std::max(filled.least_s, costs.TotalSeconds(begin, low));
+    if (low < last) filled.next_s = std::min(filled.next_s, costs.TotalSeconds(begin, low + 1));
+    filled.cuts.push_back(low);
   }
-  return cuts;
 }
 
 // One group's part of T for layers [first, last): what it does itself, and what passing through it
@@ -63,13 +72,14 @@ GroupTimes TimesOf(const OrderProblem& problem, int g, int first, int last) {
 
 int LayersOf(const OrderProblem& problem) { return problem.groups[0].costs->layers(); }
 
-// TimesOf, each computed once.
+// TimesOf and transfers, each computed once.
 class Times {
  public:
   explicit Times(const OrderProblem& problem)
       : problem_(problem),
+        groups_(problem.groups.size()),
         layers_(LayersOf(problem)),
-        known_(problem.groups.size() * layers_ * (layers_ + 1)) {}
+        known_(groups_ * layers_ * (layers_ + 1)) {}
 
   const GroupTimes& Of(int g, int first, int last) const {
     std::optional<GroupTimes>& times =
@@ -78,10 +88,30 @@ class Times {
     return *times;
   }
 
+  // T of a pipeline that begins with a group on layers that end at `cut`, which take `times`,
+  // before one that begins with `next` and takes `rest_s`.
+  double Prepend(const GroupTimes& times, int group, int next, int cut, double rest_s) const {
+    const Wire& wire = problem_.wires[group][next];
+    const double bytes = problem_.out_bytes[cut - 1];
+    const double transfer_s =
+        wire.edges.empty() ? wire.Seconds(bytes) : SplitSeconds(wire, group, next, cut);
+    return std::max(times.own_s,
+                    times.pass_s + 2 * transfer_s +
+                        std::max(rest_s, problem_.micro_batches * bytes / wire.bytes_per_s));
+  }
+
  private:
+  double SplitSeconds(const Wire& wire, int group, int next, int cut) const {
+    if (split_s_.empty()) split_s_.assign(groups_ * groups_ * layers_, -1);
+    double& seconds = split_s_[(static_cast<size_t>(group) * groups_ + next) * layers_ + (cut - 1)];
+    if (seconds < 0) seconds = wire.Seconds(problem_.out_bytes[cut - 1]);
+    return seconds;
+  }
+
   const OrderProblem& problem_;
-  const size_t layers_;
+  const size_t groups_, layers_;
   mutable std::vector<std::optional<GroupTimes>> known_;
+  mutable std::vector<double> split_s_;  // of transfers over several edges; below 0: not known
 };
 
 // How far the group's members together are from holding this, as a share of their memory; at most 0
@@ -93,19 +123,11 @@ double Lacks(const OrderProblem& problem, int g, const GroupTimes& times, int st
   return (times.state_bytes + in_flight * times.stash_bytes - has) / std::max(1.0, has);
 }
 
-// T of a pipeline that begins with these layers on this group, before one that takes `rest_s`.
-double Prepend(const OrderProblem& problem, const GroupTimes& times, int group, int next, int cut,
-               double rest_s) {
-  const Wire& wire = problem.wires[group][next];
-  const double bytes = problem.out_bytes[cut - 1];
-  return std::max(times.own_s,
-                  times.pass_s + 2 * wire.Seconds(bytes) +
-                      std::max(rest_s, problem.micro_batches * bytes / wire.bytes_per_s));
-}
-
-// T, and how far the worst group is from holding its layers.
-std::pair<double, double> Evaluate(const OrderProblem& problem, const Times& table,
-                                   const GroupOrder& order) {
+// How far the worst group is from holding its layers, and T. Once these are above `limit` it is
+// enough that what is returned is, too.
+using Merit = std::pair<double, double>;
+Merit Evaluate(const OrderProblem& problem, const Times& table, const GroupOrder& order,
+               const Merit& limit) {
   double seconds = 0;
   double lacks = 0;
   int stages = 0;
@@ -116,10 +138,11 @@ std::pair<double, double> Evaluate(const OrderProblem& problem, const Times& tab
     const GroupTimes& times = table.Of(g, order.cuts[i], order.cuts[i + 1]);
     stages += problem.groups[g].members;
     lacks = std::max(lacks, Lacks(problem, g, times, stages));
-    seconds = next < 0 ? times.own_s : Prepend(problem, times, g, next, order.cuts[i + 1], seconds);
+    seconds = next < 0 ? times.own_s : table.Prepend(times, g, next, order.cuts[i + 1], seconds);
     next = g;
+    if (Merit(lacks, seconds) > limit) break;  // neither falls
   }
-  return {seconds, lacks};
+  return {lacks, seconds};
 }
 
 // Without the groups that take no layers.
@@ -141,20 +164,22 @@ struct BeamState {
   double lacks = 0;
   GroupOrder order;
 
+  Merit merit() const { return {lacks, order.seconds}; }
   bool operator<(const BeamState& o) const {
-    if (lacks != o.lacks) return lacks < o.lacks;
-    if (order.seconds != o.order.seconds) return order.seconds < o.order.seconds;
+    if (merit() != o.merit()) return merit() < o.merit();
     return std::tie(order.groups, order.cuts) < std::tie(o.order.groups, o.order.cuts);
   }
 };
 
 // The best cuts for these groups in this order, every group with at least one layer; infinite if
-// there are none that fit. By dynamic programming from the pipeline's end.
-GroupOrder BestCuts(const OrderProblem& problem, const Times& times,
-                    const std::vector<int>& groups) {
+// there are none that fit and take less than `limit_s`. By dynamic programming from the pipeline's
+// end.
+GroupOrder BestCuts(const OrderProblem& problem, const Times& times, const std::vector<int>& groups,
+                    double limit_s) {
   const int n = static_cast<int>(groups.size());
   const int layers = LayersOf(problem);
-  std::vector<std::vector<double>> best(n, std::vector<double>(layers, INFINITY));
+  // Of the groups from one on, by that one's first layer.
+  std::vector<std::vector<double>> best(n, std::vector<double>(layers, limit_s));
   std::vector<std::vector<int>> cut(n, std::vector<int>(layers, layers));
   int stages = 0;
   for (int i = n - 1; i >= 0; --i) {
@@ -164,8 +189,9 @@ GroupOrder BestCuts(const OrderProblem& problem, const Times& times,
       for (int b = last ? layers : a + 1; b <= (last ? layers : layers - 1); ++b) {
         const GroupTimes& own = times.Of(groups[i], a, b);
         if (Lacks(problem, groups[i], own, stages) > 0) break;  // more layers lack more
+        if (own.own_s >= best[i][a] || (!last && best[i + 1][b] >= limit_s)) continue;
         const double seconds =
-            last ? own.own_s : Prepend(problem, own, groups[i], groups[i + 1], b, best[i + 1][b]);
+            last ? own.own_s : times.Prepend(own, groups[i], groups[i + 1], b, best[i + 1][b]);
         if (seconds < best[i][a]) {
           best[i][a] = seconds;
           cut[i][a] = b;
@@ -173,46 +199,32 @@ GroupOrder BestCuts(const OrderProblem& problem, const Times& times,
       }
     }
   }
-  GroupOrder order{groups, {0}, best[0][0]};
+  GroupOrder order{groups, {0}, best[0][0] < limit_s ? best[0][0] : INFINITY};
   for (int i = 0; i < n; ++i) order.cuts.push_back(cut[i][std::min(order.cuts[i], layers - 1)]);
   return order;
-}
-
-// Cuts in proportion to the groups' speed.
-std::vector<int> Proportional(const OrderProblem& problem, const std::vector<int>& groups) {
-  const int layers = LayersOf(problem);
-  std::vector<double> before = {0};
-  for (const int g : groups) {
-    const OrderGroup& group = problem.groups[g];
-    before.push_back(before.back() + group.members / group.costs->TotalSeconds(0, layers));
-  }
-  std::vector<int> cuts;
-  for (const double share : before) {
-    cuts.push_back(static_cast<int>(std::lround(layers * share / before.back())));
-  }
-  return cuts;
 }
 
 class Beam {
  public:
   Beam(const OrderProblem& problem, const BeamOptions& options)
-      : problem_(problem), options_(options), times_(problem) {}
+      : problem_(problem), width_(options.width), patience_(options.patience), times_(problem) {
+    for (const OrderGroup& group : problem.groups) {
+      speed_.push_back(group.members / group.costs->TotalSeconds(0, LayersOf(problem)));
+    }
+  }
 
   std::optional<GroupOrder> Run() {
     Start();
-    for (int unchanged = 0; unchanged < options_.patience && !beam_.empty();) {
-      const BeamState best = beam_[0];
+    for (int unchanged = 0; unchanged < patience_ && !beam_.empty();) {
       const std::vector<BeamState> parents = beam_;
       for (const BeamState& parent : parents) Expand(parent.order);
-      std::sort(beam_.begin(), beam_.end());
-      if (beam_.size() > static_cast<size_t>(options_.width)) beam_.resize(options_.width);
-      unchanged = beam_[0] < best ? 0 : unchanged + 1;
+      unchanged = beam_[0] < parents[0] ? 0 : unchanged + 1;
     }
     if (beam_.empty()) return std::nullopt;
     GroupOrder best{{}, {}, INFINITY};
     for (const BeamState& state : beam_) {
-      const GroupOrder cut = BestCuts(problem_, times_, Tidy(state.order).groups);
-      if (cut.seconds < best.seconds) best = cut;
+      GroupOrder cut = BestCuts(problem_, times_, Tidy(state.order).groups, best.seconds);
+      if (cut.seconds < best.seconds) best = std::move(cut);
     }
     if (!std::isfinite(best.seconds)) return std::nullopt;
     Climb(best);
@@ -229,7 +241,7 @@ class Beam {
     for (bool better = true; better && work < kMostWork;) {
       better = false;
       for (std::vector<int>& groups : Neighbours(best.groups)) {
-        GroupOrder cut = BestCuts(problem_, times_, groups);
+        GroupOrder cut = BestCuts(problem_, times_, groups, best.seconds);
         work += n * layers * layers / 2;
         if (cut.seconds >= best.seconds) continue;
         best = std::move(cut);
@@ -259,80 +271,94 @@ class Beam {
     return all;
   }
 
-  void Start() {
-    std::vector<int> groups(problem_.groups.size());
-    std::iota(groups.begin(), groups.end(), 0);
+  // Sets cuts in proportion to the groups' speed.
+  void CutInProportion(GroupOrder& order) const {
     const int layers = LayersOf(problem_);
-    for (int rotation = 0; rotation < static_cast<int>(groups.size()); ++rotation) {
-      Add({groups, Proportional(problem_, groups), 0});
-      std::vector<int> reversed(groups.rbegin(), groups.rend());
-      Add({reversed, Proportional(problem_, reversed), 0});
-      std::rotate(groups.begin(), groups.begin() + 1, groups.end());
+    double all = 0;
+    for (const int g : order.groups) all += speed_[g];
+    double before = 0;
+    order.cuts.assign(1, 0);
+    for (const int g : order.groups) {
+      before += speed_[g];
+      order.cuts.push_back(static_cast<int>(std::lround(layers * before / all)));
+    }
+  }
+
+  void Start() {
+    GroupOrder order;
+    order.groups.resize(problem_.groups.size());
+    std::iota(order.groups.begin(), order.groups.end(), 0);
+    const int layers = LayersOf(problem_);
+    for (size_t rotation = 0; rotation < order.groups.size(); ++rotation) {
+      CutInProportion(order);
+      Add(order);
+      GroupOrder reversed{{order.groups.rbegin(), order.groups.rend()}, {}, 0};
+      CutInProportion(reversed);
+      Add(reversed);
+      std::rotate(order.groups.begin(), order.groups.begin() + 1, order.groups.end());
     }
     // Each alone, the rest idle: few devices can be better than slow links.
-    for (size_t g = 0; g < groups.size(); ++g) {
-      std::vector<int> first = groups;
-      std::swap(first[0], first[g]);
-      std::vector<int> cuts(groups.size() + 1, layers);
-      cuts[0] = 0;
-      Add({first, cuts, 0});
+    order.cuts.assign(order.groups.size() + 1, layers);
+    order.cuts[0] = 0;
+    for (size_t g = 0; g < order.groups.size(); ++g) {
+      std::swap(order.groups[0], order.groups[g]);
+      Add(order);
+      std::swap(order.groups[0], order.groups[g]);
     }
-    std::sort(beam_.begin(), beam_.end());
-    if (beam_.size() > static_cast<size_t>(options_.width)) beam_.resize(options_.width);
   }
 
   void Expand(const GroupOrder& order) {
     const size_t n = order.groups.size();
+    GroupOrder tried = order;
     for (size_t i = 0; i < n; ++i) {
       for (size_t j = i + 1; j < n; ++j) {
-        GroupOrder swapped = order;
-        std::swap(swapped.groups[i], swapped.groups[j]);
-        Add(swapped);
+        std::swap(tried.groups[i], tried.groups[j]);
+        Add(tried);
         // Each with the layers that it had.
         for (size_t k = 0; k < n; ++k) {
           const size_t from = k == i ? j : k == j ? i : k;
-          swapped.cuts[k + 1] = swapped.cuts[k] + order.cuts[from + 1] - order.cuts[from];
+          tried.cuts[k + 1] = tried.cuts[k] + order.cuts[from + 1] - order.cuts[from];
         }
-        Add(swapped);
-        swapped.cuts = Proportional(problem_, swapped.groups);
-        Add(std::move(swapped));
-      }
-    }
-    // A group idles, a neighbour takes its layers; or a group that idles takes half a neighbour's.
-    for (size_t boundary = 1; boundary < n; ++boundary) {
-      const int before = order.cuts[boundary - 1];
-      const int after = order.cuts[boundary + 1];
-      for (const int cut : {before, after, (before + after) / 2}) {
-        GroupOrder moved = order;
-        moved.cuts[boundary] = cut;
-        Add(std::move(moved));
+        Add(tried);
+        CutInProportion(tried);
+        Add(tried);
+        tried.cuts = order.cuts;
+        std::swap(tried.groups[i], tried.groups[j]);
       }
     }
     for (size_t boundary = 1; boundary < n; ++boundary) {
-      for (const int move : {-2, -1, 1, 2}) {
-        GroupOrder moved = order;
-        moved.cuts[boundary] += move;
-        if (moved.cuts[boundary] < moved.cuts[boundary - 1] ||
-            moved.cuts[boundary] > moved.cuts[boundary + 1]) {
-          continue;
-        }
-        Add(std::move(moved));
+      int& cut = tried.cuts[boundary];
+      const int was = cut, before = order.cuts[boundary - 1], after = order.cuts[boundary + 1];
+      // A group idles, a neighbour takes its layers; or a group that idles takes half a
+      // neighbour's. Or one or two layers move.
+      for (const int to :
+           {before, after, (before + after) / 2, was - 2, was - 1, was + 1, was + 2}) {
+        cut = to;
+        if (before <= cut && cut <= after) Add(tried);
       }
+      cut = was;
     }
   }
 
-  void Add(GroupOrder order) {
-    if (!seen_.insert({order.groups, order.cuts}).second) return;
-    const auto [seconds, lacks] = Evaluate(problem_, times_, order);
-    order.seconds = seconds;
-    beam_.push_back({lacks, std::move(order)});
+  // Keeps the best ones.
+  void Add(const GroupOrder& order) {
+    const bool full = std::ssize(beam_) >= width_;
+    const Merit merit =
+        Evaluate(problem_, times_, order, full ? beam_.back().merit() : Merit(INFINITY, INFINITY));
+    if (full && merit > beam_.back().merit()) return;
+    BeamState state{merit.first, order};
+    state.order.seconds = merit.second;
+    const auto place = std::lower_bound(beam_.begin(), beam_.end(), state);
+    if (place != beam_.end() && !(state < *place)) return;  // it is there
+    beam_.insert(place, std::move(state));
+    if (std::ssize(beam_) > width_) beam_.pop_back();
   }
 
   const OrderProblem& problem_;
-  const BeamOptions options_;
+  const int width_, patience_;
   const Times times_;
-  std::vector<BeamState> beam_;
-  std::set<std::pair<std::vector<int>, std::vector<int>>> seen_;
+  std::vector<double> speed_;    // of each group
+  std::vector<BeamState> beam_;  // best first
 };
 
 // The dynamic program's table: the least T of a pipeline of the groups in `set` that begins with
@@ -364,23 +390,24 @@ std::vector<int> SplitEvenly(const StageCosts& costs, int first, int last, int p
   if (parts == 1) return {first, last};
   double high = costs.TotalSeconds(first, last) * (1 + 1e-9);
   double low = high / parts * (1 - 1e-6);
-  std::vector<int> best = FillParts(costs, first, last, parts, high);
+  Parts best, tried;
+  FillParts(costs, first, last, parts, high, best);
   for (int i = 0; i < 30 && high - low > high * 1e-6; ++i) {
     const double middle = (low + high) / 2;
-    std::vector<int> cuts = FillParts(costs, first, last, parts, middle);
-    if (cuts.back() == last) {
-      best = std::move(cuts);
-      high = middle;
+    FillParts(costs, first, last, parts, middle, tried);
+    if (tried.cuts.back() == last) {
+      std::swap(best, tried);
+      high = std::min(middle, best.least_s);
     } else {
-      low = middle;
+      low = std::max(middle, tried.next_s);
     }
   }
-  best.back() = last;
-  return best;
+  best.cuts.back() = last;
+  return std::move(best.cuts);
 }
 
 double OrderSeconds(const OrderProblem& problem, const GroupOrder& order) {
-  const auto [seconds, lacks] = Evaluate(problem, Times(problem), order);
+  const auto [lacks, seconds] = Evaluate(problem, Times(problem), order, Merit(INFINITY, INFINITY));
   return lacks > 0 ? INFINITY : seconds;
 }
 
@@ -421,7 +448,7 @@ std::optional<GroupOrder> OrderExactly(const OrderProblem& problem) {
           for (int next = 0; next < n; ++next) {
             if ((rest >> next & 1) == 0) continue;
             const double rest_s = table.At(rest, next, b).seconds;
-            const double seconds = Prepend(problem, own, first, next, b, rest_s);
+            const double seconds = times.Prepend(own, first, next, b, rest_s);
             if (seconds < best.seconds) {
               best = {seconds, static_cast<int16_t>(b), static_cast<int16_t>(next)};
             }

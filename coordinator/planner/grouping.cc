@@ -1,13 +1,13 @@
 #include "coordinator/planner/grouping.h"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <numeric>
+#include <queue>
 #include <utility>
-
-#include "common/check.h"
 
 namespace atl::plan {
 namespace {
@@ -35,29 +35,40 @@ class Fillings {
   std::vector<Composition> Minimal(double weakest) const {
     std::vector<Composition> found;
     Composition now(classes_.size(), 0);
-    Extend(0, weakest, now, found);
+    Extend(0, {}, weakest, now, found);
     return found;
   }
 
  private:
-  bool Enough(const Composition& c, double weakest) const {
+  // Of some of a composition's classes.
+  struct Sums {
     double power = 0;
     int64_t bytes = 0;
     int members = 0;
-    for (size_t t = 0; t < c.size(); ++t) {
-      const int n = c[t] * unit_;
-      power += n * classes_[t].power;
-      bytes += n * classes_[t].memory_bytes;
-      members += n;
-    }
-    if (members == 0 || bytes < min_bytes_) return false;
-    return power * micro_batches_ / (micro_batches_ + members - 1) >= weakest;
+  };
+
+  Sums With(const Sums& sums, size_t t, int count) const {
+    const int n = count * unit_;
+    return {sums.power + n * classes_[t].power, sums.bytes + n * classes_[t].memory_bytes,
+            sums.members + n};
   }
 
-  void Extend(size_t t, double weakest, Composition& now, std::vector<Composition>& found) const {
+  bool Enough(const Sums& sums, double weakest) const {
+    if (sums.members == 0 || sums.bytes < min_bytes_) return false;
+    return sums.power * micro_batches_ / (micro_batches_ + sums.members - 1) >= weakest;
+  }
+  bool Enough(const Composition& c, double weakest) const {
+    Sums sums;
+    for (size_t t = 0; t < c.size(); ++t) sums = With(sums, t, c[t]);
+    return Enough(sums, weakest);
+  }
+
+  // `sums`: of the classes before t.
+  void Extend(size_t t, const Sums& sums, double weakest, Composition& now,
+              std::vector<Composition>& found) const {
     if (found.size() >= most_found_) return;
     if (t == classes_.size()) {
-      if (!Enough(now, weakest)) return;
+      if (!Enough(sums, weakest)) return;
       for (size_t u = 0; u < now.size(); ++u) {
         if (now[u] == 0) continue;
         --now[u];
@@ -70,11 +81,9 @@ class Fillings {
     }
     for (int n = 0; n <= most_[t]; ++n) {
       now[t] = n;
-      Extend(t + 1, weakest, now, found);
-      // Once enough, more of this class is never minimal.
-      Composition rest = now;
-      std::fill(rest.begin() + static_cast<std::ptrdiff_t>(t) + 1, rest.end(), 0);
-      if (Enough(rest, weakest)) break;
+      const Sums with = With(sums, t, n);
+      Extend(t + 1, with, weakest, now, found);
+      if (Enough(with, weakest)) break;  // more of this class is never minimal
     }
     now[t] = 0;
   }
@@ -87,100 +96,78 @@ class Fillings {
   size_t most_found_ = 0;
 };
 
-// Counts of all classes in one number, each with a bit above it that no count has; none of classes
-// that have no units. There is room: a class takes at most twice the bits that its count + 1 adds
-// to the number of states, which is bounded (GroupByCounts).
-class PackedCounts {
- public:
-  explicit PackedCounts(const std::vector<int>& most) {
-    int shift = 0;
-    for (const int count : most) {
-      shifts_.push_back(shift);
-      if (count == 0) continue;
-      shift += std::bit_width(static_cast<unsigned>(count)) + 1;
-      guards_ |= uint64_t{1} << (shift - 1);
-    }
-    ATOLL_CHECK(shift <= 64);
-  }
-
-  uint64_t Pack(const std::vector<int>& counts) const {
-    uint64_t packed = 0;
-    for (size_t t = 0; t < counts.size(); ++t) {
-      if (counts[t] > 0) packed |= static_cast<uint64_t>(counts[t]) << shifts_[t];
-    }
-    return packed;
-  }
-  // Whether all counts of `part` are at most those of `all`.
-  bool Holds(uint64_t all, uint64_t part) const {
-    return (((all | guards_) - part) & guards_) == guards_;
-  }
-
- private:
-  std::vector<int> shifts_;
-  uint64_t guards_ = 0;
-};
-
-// Whether so many fillings have more members than there are, of one class or in all: then Pack need
-// not try.
-bool AreTooLarge(const std::vector<int>& most, const std::vector<Composition>& fillings,
-                 int wanted) {
-  const auto least = [&](const auto& of) {
-    int64_t least = INT64_MAX;
-    for (const Composition& c : fillings) least = std::min<int64_t>(least, of(c));
-    return least;
+// Whether so many fillings have more members than there are, of one class or in all, or more power
+// than all members: then Pack need not try.
+bool AreTooLarge(const std::vector<EntityClass>& classes, const std::vector<int>& most,
+                 const std::vector<Composition>& fillings, int wanted) {
+  if (fillings.empty()) return true;
+  const auto exceeds = [&](const auto& of) {
+    double least = INFINITY;
+    for (const Composition& c : fillings) least = std::min<double>(least, of(c));
+    return wanted * least > of(most) * (1 + 1e-9);
   };
-  const auto sum = [](const Composition& c) { return std::accumulate(c.begin(), c.end(), 0); };
-  if (fillings.empty() || wanted * least(sum) > sum(most)) return true;
   for (size_t t = 0; t < most.size(); ++t) {
-    if (wanted * least([&](const Composition& c) { return c[t]; }) > most[t]) return true;
+    if (exceeds([&](const Composition& c) { return c[t]; })) return true;
   }
-  return false;
+  return exceeds([](const Composition& c) { return std::accumulate(c.begin(), c.end(), 0); }) ||
+         exceeds([&](const Composition& c) {
+           double power = 0;
+           for (size_t t = 0; t < c.size(); ++t) power += c[t] * classes[t].power;
+           return power;
+         });
+}
+
+// Calls `visit` with the state of all counts that are at least `from` and at most `most`,
+// ascending.
+template <class Visit>
+void VisitStates(const Composition& from, const std::vector<int>& most,
+                 const std::vector<int64_t>& stride, const Visit& visit) {
+  int64_t state = 0;
+  for (size_t t = 0; t < from.size(); ++t) state += from[t] * stride[t];
+  Composition at = from;
+  while (true) {
+    for (int n = from[0]; n <= most[0]; ++n) visit(state + n - from[0]);
+    size_t t = 1;
+    for (; t < at.size() && at[t] == most[t]; ++t) {
+      state -= (at[t] - from[t]) * stride[t];
+      at[t] = from[t];
+    }
+    if (t >= at.size()) return;
+    ++at[t];
+    state += stride[t];
+  }
 }
 
 // The most groups that fit into the counts, each one of the fillings; fills `groups` when there are
 // at least `wanted`.
-bool Pack(const std::vector<int>& most, const std::vector<Composition>& fillings, int wanted,
-          std::vector<Composition>* groups) {
-  if (AreTooLarge(most, fillings, wanted)) return false;
-  const PackedCounts packed(most);
+bool Pack(const std::vector<EntityClass>& classes, const std::vector<int>& most,
+          const std::vector<Composition>& fillings, int wanted, std::vector<Composition>* groups) {
+  if (AreTooLarge(classes, most, fillings, wanted)) return false;
   std::vector<int64_t> stride(most.size() + 1, 1);
   for (size_t t = 0; t < most.size(); ++t) stride[t + 1] = stride[t] * (most[t] + 1);
-  const int64_t states = stride.back();
-  std::vector<int16_t> best(states, 0);
-  struct Option {
-    uint64_t counts = 0;
-    int64_t offset = 0;
+  std::vector<int16_t> best(stride.back(), 0);
+  const auto offset_of = [&](const Composition& c) {
+    return std::inner_product(c.begin(), c.end(), stride.begin(), int64_t{0});
   };
-  std::vector<Option> options;
   for (const Composition& c : fillings) {
-    Option& option = options.emplace_back();
-    option.counts = packed.Pack(c);
-    for (size_t t = 0; t < c.size(); ++t) option.offset += c[t] * stride[t];
+    const int64_t offset = offset_of(c);
+    VisitStates(c, most, stride, [&](int64_t state) {
+      best[state] = std::max<int16_t>(best[state], best[state - offset] + 1);
+    });
   }
-  std::vector<uint64_t> counts;
-  std::vector<int> have(most.size(), 0);
-  for (int64_t state = 0; state < states; ++state) {
-    counts.push_back(packed.Pack(have));
-    for (size_t t = 0; t < most.size() && ++have[t] > most[t]; ++t) have[t] = 0;
-  }
-  for (const Option& option : options) {
-    for (int64_t state = option.offset; state < states; ++state) {
-      if (!packed.Holds(counts[state], option.counts)) continue;
-      best[state] = std::max<int16_t>(best[state], best[state - option.offset] + 1);
-    }
-  }
-  if (best[states - 1] < wanted) return false;
+  if (best.back() < wanted) return false;
   groups->clear();
-  int64_t state = states - 1;
+  Composition left = most;
+  int64_t state = std::ssize(best) - 1;
   for (int g = 0; g < wanted; ++g) {
     // The first filling that leaves room for as many.
-    size_t f = 0;
-    while (!packed.Holds(counts[state], options[f].counts) ||
-           best[state - options[f].offset] + 1 < best[state]) {
-      ++f;
-    }
-    groups->push_back(fillings[f]);
-    state -= options[f].offset;
+    const auto next = std::find_if(fillings.begin(), fillings.end(), [&](const Composition& c) {
+      return std::equal(c.begin(), c.end(), left.begin(), std::less_equal<>()) &&
+             best[state - offset_of(c)] + 1 >= best[state];
+    });
+    groups->push_back(*next);
+    state -= offset_of(*next);
+    for (size_t t = 0; t < left.size(); ++t) left[t] -= (*next)[t];
   }
   return true;
 }
@@ -188,23 +175,29 @@ bool Pack(const std::vector<int>& most, const std::vector<Composition>& fillings
 // Hands out what is left over: each entity to the weakest group that it strengthens.
 void GiveLeftovers(const std::vector<EntityClass>& classes, double micro_batches,
                    std::vector<Composition>& groups) {
+  const auto power_of = [&](const Composition& group) {
+    return EffectivePower(classes, group, micro_batches);
+  };
+  std::vector<double> power;
+  for (const Composition& group : groups) power.push_back(power_of(group));
   for (size_t t = 0; t < classes.size(); ++t) {
     int left = classes[t].count;
     for (const Composition& group : groups) left -= group[t];
     for (; left > 0; --left) {
       int weakest = -1;
-      double least = 0;
+      double stronger = 0;
       for (size_t g = 0; g < groups.size(); ++g) {
-        const double now = EffectivePower(classes, groups[g], micro_batches);
-        Composition more = groups[g];
-        ++more[t];
-        if (EffectivePower(classes, more, micro_batches) <= now) continue;
-        if (weakest >= 0 && now >= least) continue;
+        if (weakest >= 0 && power[g] >= power[weakest]) continue;
+        ++groups[g][t];
+        const double more = power_of(groups[g]);
+        --groups[g][t];
+        if (more <= power[g]) continue;
         weakest = static_cast<int>(g);
-        least = now;
+        stronger = more;
       }
       if (weakest < 0) break;
       ++groups[weakest][t];
+      power[weakest] = stronger;
     }
   }
 }
@@ -255,18 +248,21 @@ std::vector<Composition> Unmerge(const std::vector<EntityClass>& classes, const 
   std::vector<double> power(groups.size(), 0);
   for (size_t m = merged.members.size(); m-- > 0;) {
     std::vector<int> wanted;
-    for (const Composition& group : groups) wanted.push_back(group[m]);
+    std::priority_queue<std::pair<double, size_t>, std::vector<std::pair<double, size_t>>,
+                        std::greater<>>
+        weakest;  // of those that want more: by power, then the first
+    for (size_t g = 0; g < groups.size(); ++g) {
+      wanted.push_back(groups[g][m]);
+      if (wanted[g] > 0) weakest.push({power[g], g});
+    }
     for (size_t i = merged.members[m].size(); i-- > 0;) {
       const size_t t = merged.members[m][i];
-      for (int left = classes[t].count; left > 0; --left) {
-        size_t to = groups.size();
-        for (size_t g = 0; g < groups.size(); ++g) {
-          if (wanted[g] > 0 && (to == groups.size() || power[g] < power[to])) to = g;
-        }
-        if (to == groups.size()) break;  // the rest idles
-        --wanted[to];
+      for (int left = classes[t].count; left > 0 && !weakest.empty(); --left) {  // the rest idles
+        const size_t to = weakest.top().second;
+        weakest.pop();
         ++own[to][t];
         power[to] += classes[t].power;
+        if (--wanted[to] > 0) weakest.push({power[to], to});
       }
     }
   }
@@ -314,7 +310,7 @@ std::optional<std::vector<Composition>> PackBest(const std::vector<EntityClass>&
   const Fillings fillings(classes, unit, micro_batches, min_bytes, work);
   std::vector<Composition> best;
   std::vector<Composition> enough = fillings.Minimal(0), too_large;  // the last ones of each
-  if (!Pack(fillings.most(), enough, groups, &best)) return std::nullopt;
+  if (!Pack(classes, fillings.most(), enough, groups, &best)) return std::nullopt;
   double low = 0;
   double high = 0;
   for (const EntityClass& c : classes) high += c.power * c.count / groups;
@@ -322,7 +318,8 @@ std::optional<std::vector<Composition>> PackBest(const std::vector<EntityClass>&
     const double middle = (low + high) / 2;
     std::vector<Composition> minimal = fillings.Minimal(middle);
     const bool known = minimal == enough || minimal == too_large;
-    const bool packs = known ? minimal == enough : Pack(fillings.most(), minimal, groups, &best);
+    const bool packs =
+        known ? minimal == enough : Pack(classes, fillings.most(), minimal, groups, &best);
     (packs ? low : high) = middle;
     (packs ? enough : too_large) = std::move(minimal);
   }

@@ -21,6 +21,9 @@ double Seconds(sim::Nanos ns) { return static_cast<double>(ns) * 1e-9; }
 // Operations of all replicas, up to which they are played together.
 constexpr int64_t kMostTogether = 1'000'000;
 
+// Each keeps a schedule.
+constexpr size_t kMostSearches = 64;
+
 // A layout whose estimate, less this for what the estimate may be too long, is longer than
 // another's step is not simulated.
 constexpr double kSurelyWorse = 0.85;
@@ -32,7 +35,7 @@ struct ChunkTimes {
 
 ChunkTimes TimesOf(const sim::Problem& problem, const sim::Schedule& schedule,
                    sim::Result* played) {
-  *played = sim::SimulateUnchecked(problem, schedule, {.record = true});
+  *played = sim::SimulateUnchecked(problem, schedule, {.timeline = true});
   ChunkTimes times{std::vector<sim::Nanos>(problem.chunks.size(), sim::kForever),
                    std::vector<sim::Nanos>(problem.chunks.size(), 0)};
   for (const std::vector<sim::OpSpan>& spans : played->timeline) {
@@ -84,7 +87,15 @@ absl::Status FindSchedule(const Layout& layout, const Replica& replica,
       .restarts = static_cast<int>(std::min<int64_t>(evaluation.restarts, most)),
       .improve = static_cast<int>(std::min<int64_t>(evaluation.improve, most)),
       .seed = evaluation.seed};
-  ATOLL_ASSIGN_OR_RETURN(kind.found, sim::ScheduleByName(kind.problem, layout.schedule, options));
+  if (layout.schedule == "best" && options.restarts > 1 && evaluation.searches != nullptr) {
+    ScheduleSearches& searches = *evaluation.searches;
+    if (searches.size() >= kMostSearches) searches.clear();
+    sim::ScheduleSearch& search =
+        searches.try_emplace(kind.kind, kind.problem, options).first->second;
+    ATOLL_ASSIGN_OR_RETURN(kind.found, sim::FindBest(search, options.restarts, options.improve));
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(kind.found, sim::ScheduleByName(kind.problem, layout.schedule, options));
+  }
   if (layout.shape == Shape::kInterleaved && layout.schedule == "best") {
     // Megatron's rule competes with what the search found.
     auto rule = sim::ScheduleByName(kind.problem, "interleaved", options);
@@ -306,10 +317,13 @@ absl::Status Validate(const Job& job) {
 
 std::vector<int> PlacesOf(const Replica& replica) {
   std::vector<int> places;
-  std::map<int, int> index;
+  int entities = 0;
   for (const Stage& stage : replica.stages) {
-    places.push_back(
-        index.try_emplace(stage.devices[0], static_cast<int>(index.size())).first->second);
+    const auto same =
+        std::find_if(replica.stages.begin(), replica.stages.begin() + std::ssize(places),
+                     [&](const Stage& before) { return before.devices[0] == stage.devices[0]; });
+    const auto index = static_cast<size_t>(same - replica.stages.begin());
+    places.push_back(index < places.size() ? places[index] : entities++);
   }
   return places;
 }
@@ -341,6 +355,9 @@ StageCosts GroupCosts(const Cluster& cluster, const Costs& costs, int micro_batc
                       const std::vector<int>& devices, const std::vector<int>& tensor_shares) {
   const int size = static_cast<int>(devices.size());
   const std::optional<RingLink> ring = RingLinkOf(cluster, devices);
+  if (!ring && tensor_shares.empty()) {
+    return costs.For(cluster.types[cluster.devices[devices[0]].type], size, micro_batch);
+  }
   const auto type_of = [&](int d) {
     DeviceType type = cluster.types[cluster.devices[d].type];
     if (ring) type.ring_links[size] = *ring;
@@ -397,49 +414,6 @@ bool SavesMemory(const Layout& layout) {
     }
   }
   return false;
-}
-
-double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
-                       const Layout& layout) {
-  const WireSharing sharing = SharingOf(cluster, layout);
-  std::map<std::pair<int, size_t>, StageCosts> alike;  // by type and number of devices
-  std::set<std::string> seen;
-  double slowest = 0;
-  for (const Replica& replica : layout.replicas) {
-    if (layout.replicas.size() > 1 &&
-        !seen.insert(KindOf(cluster, layout, sharing, replica)).second) {
-      continue;
-    }
-    const std::vector<int> places = PlacesOf(replica);
-    std::vector<double> work(places.size(), 0);
-    double fill = 0;
-    double beat = 0;
-    for (size_t s = 0; s < replica.stages.size(); ++s) {
-      const Stage& stage = replica.stages[s];
-      const std::pair key(cluster.devices[stage.devices[0]].type, stage.devices.size());
-      auto own = alike.find(key);
-      if (own == alike.end()) {
-        const int size = static_cast<int>(key.second);
-        own =
-            alike.emplace(key, costs.For(cluster.types[key.first], size, layout.micro_batch)).first;
-      }
-      const LayerTimes times = own->second.Of(stage.first_layer, stage.last_layer, stage.saving);
-      work[places[s]] += times.forward_s + times.backward_s + times.weight_s;
-      beat = std::max(beat, work[places[s]]);
-      if (s + 1 == replica.stages.size()) break;
-      fill += times.forward_s + times.backward_s;
-      if (places[s] == places[s + 1]) continue;
-      const Wire wire = StageWire(cluster, sharing, stage, replica.stages[s + 1]);
-      const double bytes = static_cast<double>(BoundaryBytes(costs, stage, layout.micro_batch));
-      fill += 2 * wire.Seconds(bytes);
-      // The messages of all stage links pass a line with each micro-batch.
-      const WireSharing::Line* line = LineBetween(cluster, sharing, stage, replica.stages[s + 1]);
-      const double each = line == nullptr ? 1 : 1.0 * line->boundaries / line->replicas;
-      beat = std::max(beat, each * bytes / wire.bytes_per_s);
-    }
-    slowest = std::max(slowest, fill + replica.micro_batches * beat);
-  }
-  return slowest + SyncSeconds(cluster, costs, job, layout);
 }
 
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,

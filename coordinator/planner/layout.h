@@ -140,6 +140,10 @@ struct Outcome {
 // The kind of replica that takes longest.
 const ReplicaOutcome& SlowestKind(const Outcome& outcome);
 
+// By kind of replica: searches that go on where another layout has the same kind, or where this one
+// is evaluated for longer. Of one seed.
+using ScheduleSearches = std::map<std::string, sim::ScheduleSearch>;
+
 struct Evaluation {
   int restarts = 24;  // simulations per kind of replica, for searched schedules
   uint64_t seed = 1;
@@ -149,6 +153,7 @@ struct Evaluation {
   int improve = 0;                 // simulations to move operations of the schedule found about
   // CANCELLED if no schedule's operations can be as fast as that, or no step as `step_limit_s`.
   double limit_s = INFINITY, step_limit_s = INFINITY;
+  ScheduleSearches* searches = nullptr;  // empty at first; forgets when there are too many
 };
 
 // Orders a stage's devices by their time for the whole model; their types, but for the first one's,
@@ -196,8 +201,7 @@ bool DegreesAgree(const Model& model, const Layout& layout);
 // Whether all entities are of one size.
 bool IsOfOneDegree(const Layout& layout);
 
-// A quick estimate: slowest replica by the cost model (fill and drain, bottleneck stage or link per
-// micro-batch) plus synchronisation. Never simulates.
+// A quick estimate; of many layouts Estimator's (estimate.h) is quicker.
 double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
                        const Layout& layout);
 

@@ -187,8 +187,10 @@ class Contest {
   // A longer search for the winner's schedule, where there is something to gain.
   void Polish() {
     if (Stopped() || plan_.outcome.step_s <= 1.01 * plan_.outcome.bound_s) return;
-    const Evaluation longer{
-        .restarts = 4 * options_.restarts, .seed = options_.seed, .improve = 8 * options_.restarts};
+    const Evaluation longer{.restarts = 4 * options_.restarts,
+                            .seed = options_.seed,
+                            .improve = 8 * options_.restarts,
+                            .searches = &searches_};
     auto outcome = EvaluateLayout(cluster_, costs_, job_, plan_.layout, longer);
     ++plan_.simulated;
     if (!outcome.ok() || outcome->step_s >= plan_.outcome.step_s) return;
@@ -211,6 +213,7 @@ class Contest {
   absl::StatusOr<Outcome> Evaluated(Layout& layout, const Outcome* known) {
     Evaluation evaluation{std::min(kQuickRestarts, options_.restarts), options_.seed};
     evaluation.known = known;
+    evaluation.searches = &searches_;
     evaluation.limit_s = ranking_.LongestStepBetter(layout, plan_.rank);
     // With two stages a device it may still be better (NoteIdling).
     evaluation.step_limit_s =
@@ -262,6 +265,7 @@ class Contest {
   const Options& options_;
   const Ranking ranking_;
   Plan& plan_;
+  ScheduleSearches searches_;
   std::vector<std::pair<double, Layout>> idling_;  // by rank
   int disobeyed_ = 0;  // candidates that break what the job fixes, looked at all the same
   std::string winner_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/rng.h"
+#include "coordinator/planner/estimate.h"
 #include "coordinator/planner/leader.h"
 #include "coordinator/planner/objective.h"
 
@@ -22,6 +23,7 @@ class Climber {
         costs_(costs),
         job_(job),
         ranking_(cluster, costs, job),
+        estimator_(cluster, costs, job),
         rng_(seed),
         best_(candidate) {
     const Layout& layout = candidate.layout;
@@ -46,7 +48,7 @@ class Climber {
     if (best_.fitted && !Obeys(job_.fixed, layout)) return false;
     if (!UsesLeader(cluster_, layout) || !DegreesAgree(costs_.model(), layout)) return false;
     ShareMicroBatches(cluster_, costs_, total_, layout);
-    const double estimate_s = EstimateSeconds(cluster_, costs_, job_, layout);
+    const double estimate_s = estimator_.Seconds(layout);
     const double rank = ranking_.Rank(layout, estimate_s);
     if (rank >= best_.rank) return false;
     best_.layout = std::move(layout);
@@ -140,6 +142,7 @@ class Climber {
   const Costs& costs_;
   const Job& job_;
   const Ranking ranking_;
+  Estimator estimator_;
   Rng rng_;
   Candidate& best_;
   int total_ = 1;

@@ -14,12 +14,6 @@ std::pair<std::string, std::string> SitesOf(const Cluster& cluster, const Stage&
   return {cluster.devices[from.devices[0]].site, cluster.devices[to.devices[0]].site};
 }
 
-// One way from one to the other, at one rate.
-bool IsPlain(const Wire& wire) {
-  return wire.edges.empty() ||
-         (wire.edges.size() == 1 && wire.edges[0].trunk < 0 && wire.edges[0].changes.empty());
-}
-
 void Scale(double factor, Wire& wire) {
   wire.bytes_per_s *= factor;
   for (WireEdge& edge : wire.edges) edge.bytes_per_s *= factor;
@@ -145,6 +139,11 @@ absl::Status SetMemory(const Cluster& cluster, const Costs& costs, const Layout&
 
 }  // namespace
 
+bool IsPlain(const Wire& wire) {
+  return wire.edges.empty() ||
+         (wire.edges.size() == 1 && wire.edges[0].trunk < 0 && wire.edges[0].changes.empty());
+}
+
 sim::Nanos ToNanos(double seconds) {
   return static_cast<sim::Nanos>(std::llround(std::min(seconds, 1e6) * 1e9));
 }
@@ -184,14 +183,11 @@ const WireSharing::Line* LineBetween(const Cluster& cluster, const WireSharing& 
   return IsPlain(cluster.WireBetween(from.devices[0], to.devices[0])) ? &line->second : nullptr;
 }
 
-Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& from,
-               const Stage& to) {
-  Wire wire = cluster.WireBetween(from.devices[0], to.devices[0]);
-  const auto shared = sharing.lines.find(SitesOf(cluster, from, to));
-  if (shared != sharing.lines.end()) {
-    const WireSharing::Line& line = shared->second;
-    Scale(1.0 / std::max(1, IsPlain(wire) ? line.replicas : line.boundaries), wire);
-  } else if (cluster.devices[from.devices[0]].node == cluster.devices[to.devices[0]].node) {
+void ShareWire(const WireSharing::Line* line, bool within_node, const Stage& from, const Stage& to,
+               Wire& wire) {
+  if (line != nullptr) {
+    Scale(1.0 / std::max(1, IsPlain(wire) ? line->replicas : line->boundaries), wire);
+  } else if (within_node) {
     Scale(static_cast<double>(std::min(from.devices.size(), to.devices.size())), wire);
   }
   // Each of fewer senders sends to several ranks.
@@ -199,6 +195,15 @@ Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& 
     const size_t copies = (to.devices.size() + from.devices.size() - 1) / from.devices.size();
     Scale(1.0 / static_cast<double>(copies), wire);
   }
+}
+
+Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& from,
+               const Stage& to) {
+  const int a = from.devices[0], b = to.devices[0];
+  Wire wire = cluster.WireBetween(a, b);
+  const auto line = sharing.lines.find(SitesOf(cluster, from, to));
+  ShareWire(line == sharing.lines.end() ? nullptr : &line->second,
+            cluster.devices[a].node == cluster.devices[b].node, from, to, wire);
   return wire;
 }
 

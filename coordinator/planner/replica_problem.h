@@ -40,6 +40,14 @@ const WireSharing::Line* LineBetween(const Cluster& cluster, const WireSharing& 
 Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& from,
                const Stage& to);
 
+// One way from one to the other, at one rate.
+bool IsPlain(const Wire& wire);
+
+// StageWire, given the link between the stages' first devices, the line (null within a site), and
+// whether they are in one node.
+void ShareWire(const WireSharing::Line* line, bool within_node, const Stage& from, const Stage& to,
+               Wire& wire);
+
 // One micro-batch's message from a stage to the next.
 int64_t BoundaryBytes(const Costs& costs, const Stage& stage, int micro_batch);
 

@@ -48,7 +48,7 @@ class Engine {
         syncs_left_of_chunk_(problem.chunks.size(), 0),
         channel_free_ns_(problem.channel_count, 0) {
     result_.devices.resize(problem.devices.size());
-    if (options.record) result_.timeline.resize(problem.devices.size());
+    if (HasTimeline()) result_.timeline.resize(problem.devices.size());
   }
 
   const MemoryUse& memory() const { return memory_; }
@@ -93,6 +93,7 @@ class Engine {
            uint64_t{static_cast<uint32_t>(micro_batch)} << 1 | (forward ? 1 : 0);
   }
 
+  bool HasTimeline() const { return options_.record || options_.timeline; }
   bool IsFirst(int c) const { return c == problem_.pipelines[pipeline_of_[c]].first_chunk; }
   bool IsLast(int c) const {
     const Pipeline& p = problem_.pipelines[pipeline_of_[c]];
@@ -125,7 +126,10 @@ class Engine {
         picker.Ready({static_cast<int>(c), m, OpKind::kForward});
       }
     }
-    for (size_t d = 0; d < problem_.devices.size(); ++d) Touch(static_cast<int>(d));
+    for (size_t d = 0; d < problem_.devices.size(); ++d) {
+      Touch(static_cast<int>(d));
+      if (HasTimeline()) result_.timeline[d].reserve(left_on_device_[d] + 1);  // and the optimizer
+    }
   }
 
   void Touch(int device) {
@@ -226,7 +230,7 @@ class Engine {
     ++result_.operations;
     result_.devices[device].last_ns = now;
     result_.makespan_ns = std::max(result_.makespan_ns, now);
-    if (options_.record) result_.timeline[device].push_back({op, running_[device].start_ns, now});
+    if (HasTimeline()) result_.timeline[device].push_back({op, running_[device].start_ns, now});
     Touch(device);
     if (op.kind == OpKind::kOptimizer) return;
     result_.compute_ns = now;

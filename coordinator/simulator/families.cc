@@ -75,14 +75,6 @@ absl::StatusOr<Found> FindV(const Problem& problem, int64_t forwards, int d, abs
   return best;
 }
 
-absl::StatusOr<Found> FindBest(const Problem& problem, const SearchOptions& options) {
-  absl::StatusOr<Found> best = Search(problem, options);
-  TryBlocks(problem, 6, "zb-v", options.objective, best);
-  TryBlocks(problem, 3, "v-half", options.objective, best);
-  TryBlocks(problem, 2, "v-min", options.objective, best);
-  return best;
-}
-
 // SpanTrain's: all F until the first B is ready, then B before F before W, or F before B before W.
 Found CompactZeroBubble(const Problem& problem, Objective objective) {
   GreedyPolicy policy{.prefer = GreedyPolicy::Prefer::kWarmForward};
@@ -143,9 +135,21 @@ absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view n
     return Search(problem, once);
   }
   if (name == "jeeves-search") return Search(problem, options);
-  if (name == "best") return FindBest(problem, options);
+  if (name == "best") {
+    ScheduleSearch search(problem, options);
+    return FindBest(search, options.restarts, options.improve);
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "there is no schedule \"", name, "\"; there are: ", absl::StrJoin(ScheduleNames(), ", ")));
+}
+
+absl::StatusOr<Found> FindBest(ScheduleSearch& search, int restarts, int improve) {
+  absl::StatusOr<Found> best = search.Find(restarts, improve);
+  const Objective objective = search.options().objective;
+  TryBlocks(search.problem(), 6, "zb-v", objective, best);
+  TryBlocks(search.problem(), 3, "v-half", objective, best);
+  TryBlocks(search.problem(), 2, "v-min", objective, best);
+  return best;
 }
 
 }  // namespace atl::sim

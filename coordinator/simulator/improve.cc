@@ -55,12 +55,15 @@ class CriticalPath {
     for (size_t c = 0; c < problem.chunks.size(); ++c) {
       base_[c] = size;
       size += 3 * problem.pipelines[pipeline_of_[c]].micro_batches;
+      const Chunk& chunk = problem.chunks[c];
+      forward_ns_.push_back(TransferNs(chunk.forward_link, chunk.forward_bytes));
+      backward_ns_.push_back(TransferNs(chunk.backward_link, chunk.backward_bytes));
     }
     position_.resize(size);
   }
 
   // The blocks of two operations or more on the chain that decides `objective`; where two
-  // predecessors are equally late, chance decides. `result` was recorded.
+  // predecessors are equally late, chance decides. `result` has its timeline.
   std::vector<Block> Blocks(const Result& result, Objective objective, Rng& rng) {
     for (const auto& spans : result.timeline) {
       for (size_t i = 0; i < spans.size(); ++i) {
@@ -139,24 +142,21 @@ class CriticalPath {
   bool InputTight(const Result& result, const OpSpan& span, const Op& input) const {
     const int device = problem_.chunks[input.chunk].device;
     const Nanos end_ns = result.timeline[device][position_[Index(input)]].end_ns;
-    int link = kNoLink;
-    int64_t bytes = 0;
-    if (input.chunk < span.op.chunk) {
-      link = problem_.chunks[input.chunk].forward_link;
-      bytes = problem_.chunks[input.chunk].forward_bytes;
-    } else if (input.chunk > span.op.chunk) {
-      link = problem_.chunks[span.op.chunk].backward_link;
-      bytes = problem_.chunks[span.op.chunk].backward_bytes;
-    }
-    const Nanos alone_ns =
-        link == kNoLink ? 0
-                        : AloneTransferNs(problem_.network, problem_.network.links[link], bytes);
+    const Nanos alone_ns = input.chunk < span.op.chunk   ? forward_ns_[input.chunk]
+                           : input.chunk > span.op.chunk ? backward_ns_[span.op.chunk]
+                                                         : 0;
     return end_ns + alone_ns >= span.start_ns;
+  }
+
+  Nanos TransferNs(int link, int64_t bytes) const {
+    if (link == kNoLink) return 0;
+    return AloneTransferNs(problem_.network, problem_.network.links[link], bytes);
   }
 
   const Problem& problem_;
   const std::vector<int> pipeline_of_;
   std::vector<int64_t> base_;
+  std::vector<Nanos> forward_ns_, backward_ns_;  // by chunk: what a message takes alone
   std::vector<size_t> position_;
 };
 
@@ -183,12 +183,9 @@ void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64
   const Nanos before = value(found.result);
   Schedule here = found.schedule;
   Nanos here_value = before;
-  std::vector<Block> blocks;
-  for (int i = 0; i < tries; ++i) {
-    if (blocks.empty()) {
-      blocks = path.Blocks(SimulateUnchecked(problem, here, {.record = true}), objective, rng);
-      if (blocks.empty()) return;
-    }
+  std::vector<Block> blocks =
+      path.Blocks(SimulateUnchecked(problem, here, {.timeline = true}), objective, rng);
+  for (int i = 0; i < tries && !blocks.empty(); ++i) {
     const Move move = PickMove(blocks, rng);
     if (move.from == move.to) continue;
     if (problem.fixed_slots && Overtakes(move, here)) continue;
@@ -197,15 +194,17 @@ void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64
     const auto limit =
         here_value + static_cast<Nanos>(kWorseAtStart * left * left * static_cast<double>(before));
     const Nanos latest_end_ns = objective == Objective::kMakespan ? limit : kForever;
-    Result result = SimulateUnchecked(problem, here, {.latest_end_ns = latest_end_ns});
+    Result result =
+        SimulateUnchecked(problem, here, {.timeline = true, .latest_end_ns = latest_end_ns});
     if (result.verdict != Verdict::kFits || value(result) > limit) {
       Apply({move.device, move.to, move.from}, here);
       continue;
     }
     here_value = value(result);
-    blocks.clear();
+    blocks = path.Blocks(result, objective, rng);
     const auto both = [&](const Result& r) { return std::pair(value(r), r.makespan_ns); };
     if (both(result) >= both(found.result)) continue;
+    result.timeline.clear();
     found.result = std::move(result);
     found.schedule = here;
   }

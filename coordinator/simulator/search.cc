@@ -77,6 +77,8 @@ class Incumbent {
   }
   // Nothing is left to try: over, or the simulations are used up.
   bool Spent() const { return tried_ >= options_.restarts || Over(); }
+  int restarts() const { return options_.restarts; }
+  void Allow(int restarts) { options_.restarts = restarts; }
 
   // Returns the schedule's value and the forwards it kept open at each chunk; kForever if it does
   // not fit, or is above `of_use` and not the best.
@@ -114,10 +116,9 @@ class Incumbent {
 
   const GreedyPolicy& policy() const { return policy_; }
   const Found& best() const { return best_; }
-  Found Take() { return std::move(best_); }
-  void Improve() {
-    if (!any_ || options_.improve == 0 || Over()) return;
-    ImproveOrder(problem_, options_.objective, options_.improve, options_.seed, best_);
+  void Improve(int tries) {
+    if (!any_ || tries == 0 || Over()) return;
+    ImproveOrder(problem_, options_.objective, tries, options_.seed, best_);
   }
   bool any() const { return any_; }
 
@@ -143,7 +144,7 @@ class Incumbent {
   }
 
   const Problem& problem_;
-  const SearchOptions options_;
+  SearchOptions options_;
   const bool fill_;  // W of V-shaped schedules is placed better afterwards
   const Nanos bound_ns_;
   Found best_;
@@ -236,39 +237,57 @@ GreedyPolicy Perturbed(GreedyPolicy policy, const std::vector<int>& peaks, bool 
 }
 
 // Rules, then policies one by one, then walks from the best policy, and in turn from others, so as
-// not to stay in one valley.
-void Explore(const Problem& problem, const SearchOptions& options, Incumbent& incumbent) {
-  const bool split = AnySplit(problem);
-  const bool many = ManyChunks(problem);
-  if (options.restarts > 1) {
-    incumbent.TryRule(OneForwardOneBackward(problem), "1f1b");
-    if (split) {
-      incumbent.TryRule(ZeroBubbleH1(problem), "zb-h1");
-      incumbent.TryRule(ZeroBubbleH2(problem), "zb-h2");
+// not to stay in one valley. Goes on from where it ended.
+class Explorer {
+ public:
+  Explorer(const Problem& problem, uint64_t seed)
+      : problem_(problem),
+        split_(AnySplit(problem)),
+        many_(ManyChunks(problem)),
+        base_(BasePolicies(problem, split_, many_)),
+        rng_(seed) {}
+
+  void Run(Incumbent& incumbent) {
+    if (incumbent.restarts() > 1 && !std::exchange(rules_tried_, true)) TryRules(incumbent);
+    for (; next_ < base_.size(); ++next_) {
+      if (incumbent.Spent()) return;
+      incumbent.Try(base_[next_], 0);
     }
+    for (; incumbent.any() && !incumbent.Spent(); ++step_) Walk(incumbent);
   }
-  const std::vector<GreedyPolicy> base = BasePolicies(problem, split, many);
-  for (const GreedyPolicy& policy : base) {
-    if (incumbent.Spent()) return;
-    incumbent.Try(policy, 0);
+
+ private:
+  void TryRules(Incumbent& incumbent) {
+    incumbent.TryRule(OneForwardOneBackward(problem_), "1f1b");
+    if (!split_) return;
+    incumbent.TryRule(ZeroBubbleH1(problem_), "zb-h1");
+    incumbent.TryRule(ZeroBubbleH2(problem_), "zb-h2");
   }
-  Rng rng(options.seed);
-  constexpr int kWalk = 48;
-  GreedyPolicy here;
-  std::pair<Nanos, std::vector<int>> at;
-  for (int step = 0; incumbent.any() && !incumbent.Spent(); ++step) {
-    if (step % kWalk == 0) {
-      here = step % (2 * kWalk) == 0 ? incumbent.policy() : base[rng.Below(base.size())];
-      at = incumbent.Try(here, kForever);
-      continue;
+
+  void Walk(Incumbent& incumbent) {
+    constexpr int kWalk = 48;
+    if (step_ % kWalk == 0) {
+      here_ = step_ % (2 * kWalk) == 0 ? incumbent.policy() : base_[rng_.Below(base_.size())];
+      at_ = incumbent.Try(here_, kForever);
+      return;
     }
-    GreedyPolicy next = Perturbed(here, at.second, split, many, rng);
-    auto tried = incumbent.Try(next, at.first);
-    if (tried.first > at.first) continue;
-    here = std::move(next);
-    at = std::move(tried);
+    GreedyPolicy next = Perturbed(here_, at_.second, split_, many_, rng_);
+    auto tried = incumbent.Try(next, at_.first);
+    if (tried.first > at_.first) return;
+    here_ = std::move(next);
+    at_ = std::move(tried);
   }
-}
+
+  const Problem& problem_;
+  const bool split_, many_;
+  const std::vector<GreedyPolicy> base_;
+  bool rules_tried_ = false;
+  size_t next_ = 0;  // of base_
+  int step_ = 0;     // of the walk
+  Rng rng_;
+  GreedyPolicy here_;
+  std::pair<Nanos, std::vector<int>> at_;  // what it gives
+};
 
 // The links that a pipeline shares with `sharers` others at its even share of the bandwidth.
 Problem AtShare(Problem alone, int sharers) {
@@ -311,26 +330,51 @@ void TryCopies(const Problem& problem, const std::vector<Kind>& kinds, const Sea
 
 }  // namespace
 
-absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options) {
-  ATOLL_RETURN_IF_ERROR(Validate(problem));
-  SearchOptions joint = options;
+struct ScheduleSearch::State {
+  State(const Problem& of, const SearchOptions& options)
+      : problem(of), incumbent(problem, options), explorer(problem, options.seed) {}
+
+  const Problem problem;
+  Incumbent incumbent;
+  Explorer explorer;
+};
+
+ScheduleSearch::ScheduleSearch(const Problem& problem, const SearchOptions& options)
+    : options_(options) {
   const std::vector<Kind> kinds =
       problem.pipelines.size() > 1 && options.restarts > 1 ? KindsOf(problem) : std::vector<Kind>{};
-  if (!kinds.empty()) {
-    const int pipelines = static_cast<int>(problem.pipelines.size());
-    joint.restarts = std::min(options.restarts, std::max(6, options.restarts / pipelines));
-    joint.improve = 0;
-  }
-  Incumbent incumbent(problem, joint);
-  incumbent.Try({}, 0);
-  if (!kinds.empty()) TryCopies(problem, kinds, options, incumbent);
-  Explore(problem, joint, incumbent);
+  copied_ = !kinds.empty();
+  SearchOptions joint = options;
+  joint.restarts = JointRestarts(problem, options.restarts);
+  state_ = std::make_unique<State>(problem, joint);
+  state_->incumbent.Try({}, 0);
+  if (copied_) TryCopies(state_->problem, kinds, options, state_->incumbent);
+}
+ScheduleSearch::ScheduleSearch(ScheduleSearch&&) = default;
+ScheduleSearch::~ScheduleSearch() = default;
+
+int ScheduleSearch::JointRestarts(const Problem& problem, int restarts) const {
+  const int pipelines = static_cast<int>(problem.pipelines.size());
+  return copied_ ? std::min(restarts, std::max(6, restarts / pipelines)) : restarts;
+}
+
+const Problem& ScheduleSearch::problem() const { return state_->problem; }
+
+absl::StatusOr<Found> ScheduleSearch::Find(int restarts, int improve) {
+  Incumbent& incumbent = state_->incumbent;
+  incumbent.Allow(JointRestarts(problem(), restarts));
+  state_->explorer.Run(incumbent);
   if (!incumbent.any()) {
     return absl::FailedPreconditionError(
         absl::StrCat("no schedule fits: ", incumbent.best().result.reason));
   }
-  incumbent.Improve();
-  return incumbent.Take();
+  incumbent.Improve(copied_ ? 0 : improve);
+  return incumbent.best();
+}
+
+absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options) {
+  ATOLL_RETURN_IF_ERROR(Validate(problem));
+  return ScheduleSearch(problem, options).Find(options.restarts, options.improve);
 }
 
 }  // namespace atl::sim

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,31 @@ struct SearchOptions {
 // says what does not fit.
 absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options);
 
+// Search() in parts: a call goes on from where the one before ended.
+class ScheduleSearch {
+ public:
+  // Takes no restart beyond those of `options`, and does not improve, before Find says so.
+  // REQUIRES: Validate(problem) is OK.
+  ScheduleSearch(const Problem& problem, const SearchOptions& options);
+  ScheduleSearch(ScheduleSearch&&);
+  ~ScheduleSearch();
+
+  // What Search() finds with so many restarts, those of earlier calls included, and so many
+  // simulations for ImproveOrder on top.
+  absl::StatusOr<Found> Find(int restarts, int improve);
+
+  const Problem& problem() const;
+  const SearchOptions& options() const { return options_; }
+
+ private:
+  struct State;
+  int JointRestarts(const Problem& problem, int restarts) const;
+
+  const SearchOptions options_;
+  bool copied_ = false;  // several replicas are equal, and play one's order
+  std::unique_ptr<State> state_;
+};
+
 // Moves operations along the critical path of a found schedule (improve.cc), `tries` simulations
 // and as many again, accepting slightly worse orders at first; keeps the best, never a worse one.
 // REQUIRES: `found` comes from this problem and fits.
@@ -117,6 +143,9 @@ std::vector<std::string> ScheduleNames();
 // says if they do not fit. The error says which families there are, or what does not fit.
 absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view name,
                                      const SearchOptions& options);
+
+// The family "best", of the search's problem: what Find() and the building blocks give.
+absl::StatusOr<Found> FindBest(ScheduleSearch& search, int restarts, int improve);
 
 }  // namespace atl::sim
 

@@ -71,7 +71,7 @@ struct Result {
   std::vector<DeviceUse> devices;
   int64_t events = 0;
   int64_t operations = 0;  // F, B, W and optimizer steps that have ended
-  // With Options::record only.
+  // With Options::record; the first with Options::timeline, too.
   std::vector<std::vector<OpSpan>> timeline;  // per device
   std::vector<MessageSpan> messages;          // in the order of requests
   std::vector<SyncSpan> syncs;                // in the order started
@@ -79,6 +79,7 @@ struct Result {
 
 struct Options {
   bool record = false;
+  bool timeline = false;      // of operations alone
   Nanos until_ns = kForever;  // what happens later is not played
   // Ends as soon as some device has more to do than fits before this: for a search, to which a
   // schedule that takes longer is of no use. Times and the schedule are then those of a part.
