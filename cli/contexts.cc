@@ -4,7 +4,6 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "cli/render.h"
 #include "common/files.h"
@@ -23,23 +22,24 @@ std::string ConfigFolder() {
   return absl::StrCat(home == nullptr ? "" : home, "/.config/atoll");
 }
 
-std::string Quoted(const std::string& text) {
-  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
-}
-
-std::string ToToml(const v1::ClientConfig& config) {
-  std::string text = absl::StrCat("context = ", Quoted(config.context()), "\n");
-  for (const v1::ClientContext& one : config.contexts()) {
-    absl::StrAppend(&text, "\n[[contexts]]\nname = ", Quoted(one.name()),
-                    "\ncoordinator = ", Quoted(one.coordinator()),
-                    "\nidentity = ", Quoted(one.identity()), "\n");
+// As a TOML string on one line.
+std::string Quoted(absl::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (code < 0x20 || code == 0x7f) {
+      absl::StrAppend(&quoted, "\\u", absl::Hex(code, absl::kZeroPad4));
+    } else {
+      if (c == '"' || c == '\\') quoted += '\\';
+      quoted += c;
+    }
   }
-  return text;
+  return quoted + "\"";
 }
 
 absl::Status WriteConfig(const v1::ClientConfig& config) {
   ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(ConfigFolder()));
-  return WriteFileWithMode(ConfigPath(), ToToml(config), 0600);
+  return WriteFileWithMode(ConfigPath(), FormatConfig(config), 0600);
 }
 
 v1::ClientContext* Find(v1::ClientConfig* config, const std::string& name) {
@@ -76,13 +76,26 @@ IdentityFolder ContextFolder(const std::string& name) {
 }
 
 absl::StatusOr<v1::ClientConfig> ReadConfig() {
-  v1::ClientConfig config;
   const auto bytes = RealFiles().Read(ConfigPath(), kConfigBytesMax);
-  if (absl::IsNotFound(bytes.status())) return config;
+  if (absl::IsNotFound(bytes.status())) return v1::ClientConfig();
   ATOLL_RETURN_IF_ERROR(bytes.status());
-  const std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-  ATOLL_RETURN_IF_ERROR(TomlMessage(ConfigPath()).Read(text, &config));
+  return ParseConfig({reinterpret_cast<const char*>(bytes->data()), bytes->size()}, ConfigPath());
+}
+
+absl::StatusOr<v1::ClientConfig> ParseConfig(absl::string_view text, const std::string& path) {
+  v1::ClientConfig config;
+  ATOLL_RETURN_IF_ERROR(TomlMessage(path).Read(text, &config));
   return config;
+}
+
+std::string FormatConfig(const v1::ClientConfig& config) {
+  std::string text = absl::StrCat("context = ", Quoted(config.context()), "\n");
+  for (const v1::ClientContext& one : config.contexts()) {
+    absl::StrAppend(&text, "\n[[contexts]]\nname = ", Quoted(one.name()),
+                    "\ncoordinator = ", Quoted(one.coordinator()),
+                    "\nidentity = ", Quoted(one.identity()), "\n");
+  }
+  return text;
 }
 
 absl::Status AddContext(const std::string& name, const std::string& coordinator) {

@@ -17,6 +17,10 @@ namespace atl::cli {
 absl::StatusOr<v1::ClientConfig> ReadConfig();
 std::string ConfigPath();
 
+// The file's text, which was read from `path`, and back: what is formatted is parsed to the same.
+absl::StatusOr<v1::ClientConfig> ParseConfig(absl::string_view text, const std::string& path);
+std::string FormatConfig(const v1::ClientConfig& config);
+
 // OK if a context may have this name: it is also that of a folder.
 absl::Status CheckContextName(const std::string& name);
 IdentityFolder ContextFolder(const std::string& name);

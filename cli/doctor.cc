@@ -4,7 +4,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cli/client.h"
@@ -17,6 +17,8 @@
 namespace atl::cli {
 namespace {
 
+constexpr size_t kServersTried = 16;  // each takes up to 3 s
+
 const char* LevelName(Level level) {
   switch (level) {
     case Level::kOk:
@@ -27,6 +29,14 @@ const char* LevelName(Level level) {
       return "problem";
   }
   return "";
+}
+
+// Members' and the coordinator's words have no say in how lines end or what a terminal does.
+std::string Printable(std::string text) {
+  for (char& c : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = '?';
+  }
+  return text;
 }
 
 // The coordinator, its version and clock, the ways to the parameter servers that it knows, and the
@@ -42,35 +52,50 @@ void CheckCluster(const Global& global, std::vector<Finding>* findings) {
   const auto client = Client::Dial(global.tls, global.coordinator);
   const int64_t asked_ms = UnixTimeMs();
   const auto status = client.ok() ? (*client)->Status() : client.status();
-  const int64_t told_ms = UnixTimeMs();
+  const int64_t answered_ms = UnixTimeMs();
   if (!status.ok()) {
     findings->push_back({Level::kProblem, "status", std::string(status.status().message()),
                          "use the certificate of an operator or viewer"});
     return;
   }
-  if (status->software_version() == kSoftwareVersion) {
-    findings->push_back({Level::kOk, "version", kSoftwareVersion, ""});
-  } else {
-    findings->push_back(
-        {Level::kProblem, "version",
-         absl::StrCat(kSoftwareVersion, ", the coordinator has ", status->software_version()),
-         "install the coordinator's version"});
+  for (Finding& finding : StatusFindings(*status, asked_ms, answered_ms)) {
+    findings->push_back(std::move(finding));
   }
-  if (status->unix_ms() != 0) {  // 0: a coordinator of an older version
-    const double middle = 0.5 * static_cast<double>(asked_ms + told_ms);
-    findings->push_back(CheckClock(static_cast<double>(status->unix_ms()) - middle,
-                                   0.5 * static_cast<double>(told_ms - asked_ms) + 1));
-  }
+  size_t servers = 0;
   for (const v1::Member& member : status->members()) {
     absl::string_view endpoint = member.endpoint();
     if (!member.attached() || !absl::ConsumePrefix(&endpoint, "tcp://")) continue;
+    if (++servers > kServersTried) continue;
     findings->push_back(
         CheckRoute(absl::StrCat("parameter server ", member.name()), std::string(endpoint)));
+  }
+  if (servers > kServersTried) {
+    findings->push_back({Level::kOk, "other parameter servers",
+                         absl::StrCat(servers - kServersTried, " not tried"), ""});
   }
   for (Finding& finding : CheckSites(global, *status)) findings->push_back(std::move(finding));
 }
 
 }  // namespace
+
+std::vector<Finding> StatusFindings(const v1::ClusterStatus& status, int64_t asked_unix_ms,
+                                    int64_t answered_unix_ms) {
+  std::vector<Finding> findings;
+  if (status.software_version() == kSoftwareVersion) {
+    findings.push_back({Level::kOk, "version", kSoftwareVersion, ""});
+  } else {
+    findings.push_back(
+        {Level::kProblem, "version",
+         absl::StrCat(kSoftwareVersion, ", the coordinator has ", status.software_version()),
+         "install the coordinator's version"});
+  }
+  if (status.unix_ms() != 0) {  // 0: a coordinator of an older version
+    const double middle = 0.5 * static_cast<double>(asked_unix_ms + answered_unix_ms);
+    findings.push_back(CheckClock(static_cast<double>(status.unix_ms()) - middle,
+                                  0.5 * static_cast<double>(answered_unix_ms - asked_unix_ms) + 1));
+  }
+  return findings;
+}
 
 std::string FindingsText(const std::vector<Finding>& findings) {
   size_t width = 0;
@@ -79,11 +104,23 @@ std::string FindingsText(const std::vector<Finding>& findings) {
   for (const Finding& finding : findings) {
     absl::StrAppend(&text, LevelName(finding.level),
                     std::string(9 - std::string(LevelName(finding.level)).size(), ' '),
-                    finding.check, std::string(width + 2 - finding.check.size(), ' '),
-                    finding.found, "\n");
+                    Printable(finding.check), std::string(width + 2 - finding.check.size(), ' '),
+                    Printable(finding.found), "\n");
     if (!finding.remedy.empty()) absl::StrAppend(&text, "         -> ", finding.remedy, "\n");
   }
   return text;
+}
+
+std::string FindingsJson(const std::vector<Finding>& findings) {
+  auto list = nlohmann::json::array();
+  for (const Finding& finding : findings) {
+    list.push_back({{"level", LevelName(finding.level)},
+                    {"check", finding.check},
+                    {"found", finding.found},
+                    {"remedy", finding.remedy}});
+  }
+  // What the system says may be of any encoding.
+  return list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 int Doctor(const Global& global, const DoctorFlags& flags) {
@@ -98,19 +135,7 @@ int Doctor(const Global& global, const DoctorFlags& flags) {
   findings.push_back(
       CheckTls("certificates", global.tls, SplitAddresses(global.coordinator)[0], now_unix_s));
   if (findings.back().level != Level::kProblem) CheckCluster(global, &findings);
-  if (global.json) {
-    auto list = nlohmann::json::array();
-    for (const Finding& finding : findings) {
-      list.push_back({{"level", LevelName(finding.level)},
-                      {"check", finding.check},
-                      {"found", finding.found},
-                      {"remedy", finding.remedy}});
-    }
-    // What the system says may be of any encoding.
-    std::cout << list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
-  } else {
-    std::cout << FindingsText(findings);
-  }
+  std::cout << (global.json ? FindingsJson(findings) + "\n" : FindingsText(findings));
   return std::any_of(findings.begin(), findings.end(),
                      [](const Finding& finding) { return finding.level == Level::kProblem; })
              ? 1

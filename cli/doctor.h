@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/doctor_checks.h"
+#include "proto/coordinator.pb.h"
 
 namespace atl::cli {
 
@@ -28,8 +29,14 @@ void AddDoctorFlags(App& app, DoctorFlags* flags) {
 // Prints the findings; exit code 1 if any is a problem.
 int Doctor(const Global& global, const DoctorFlags& flags);
 
+// The coordinator's version and clock, by an answer that was requested and came at these times.
+std::vector<Finding> StatusFindings(const v1::ClusterStatus& status, int64_t asked_unix_ms,
+                                    int64_t answered_unix_ms);
+
 // One line a finding, and one for its remedy.
 std::string FindingsText(const std::vector<Finding>& findings);
+// A list of objects.
+std::string FindingsJson(const std::vector<Finding>& findings);
 
 }  // namespace atl::cli
 

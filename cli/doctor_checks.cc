@@ -23,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "common/bytes_text.h"
 #include "common/trust/authority.h"
@@ -54,32 +55,20 @@ std::string ReadLine(const std::string& path) {
   return line;
 }
 
-struct Host {
-  std::string host, port;
-};
-
-Host SplitAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.size() > 1 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  return {host, colon == std::string::npos ? "" : address.substr(colon + 1)};
-}
-
 struct Addresses {
   std::shared_ptr<addrinfo> list;
   std::string error;
 };
 
-Addresses Resolve(const Host& host, bool to_listen) {
-  int port = 0;
-  if (!absl::SimpleAtoi(host.port, &port) || port < 1 || port > 65535) {
-    return {nullptr, absl::StrCat("port \"", host.port, "\": must be from 1 to 65535")};
-  }
+Addresses Resolve(const std::string& address, bool to_listen) {
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+  if (!parsed.ok()) return {nullptr, std::string(parsed.status().message())};
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   if (to_listen) hints.ai_flags = AI_PASSIVE;
   addrinfo* list = nullptr;
-  const int code = getaddrinfo(host.host.c_str(), host.port.c_str(), &hints, &list);
+  const int code =
+      getaddrinfo(parsed->host.c_str(), absl::StrCat(parsed->port).c_str(), &hints, &list);
   if (code != 0) return {nullptr, gai_strerror(code)};
   return {std::shared_ptr<addrinfo>(list, freeaddrinfo), ""};
 }
@@ -154,11 +143,15 @@ Finding CheckCpu() {
 }
 
 Finding CheckMemory() {
-  int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  int64_t limit = 0;
+  return MemoryFinding(int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE),
+                       ReadLine("/sys/fs/cgroup/memory.max"));
+}
+
+Finding MemoryFinding(int64_t machine_bytes, absl::string_view group_limit) {
+  uint64_t limit = 0;
   const bool limited =
-      absl::SimpleAtoi(ReadLine("/sys/fs/cgroup/memory.max"), &limit) && limit < bytes;
-  if (limited) bytes = limit;
+      absl::SimpleAtoi(group_limit, &limit) && limit < static_cast<uint64_t>(machine_bytes);
+  const int64_t bytes = limited ? static_cast<int64_t>(limit) : machine_bytes;
   Finding finding{Level::kOk, "memory",
                   absl::StrCat(BytesText(bytes), limited ? ", by its control group" : ""), ""};
   if (bytes < kLeastMemoryBytes) {
@@ -208,7 +201,7 @@ Finding CheckFolder(const std::string& folder) {
 
 Finding CheckListen(const std::string& address) {
   const std::string check = absl::StrCat("listen ", address);
-  const Addresses found = Resolve(SplitAddress(address), true);
+  const Addresses found = Resolve(address, true);
   if (found.list == nullptr) {
     return {Level::kProblem, check, found.error, "write HOST:PORT with an address of this machine"};
   }
@@ -281,9 +274,21 @@ Finding CheckTls(const std::string& check, const TlsOptions& tls, const std::str
   return finding;
 }
 
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  absl::string_view host = address.substr(0, colon);
+  const absl::string_view port = colon == absl::string_view::npos ? "" : address.substr(colon + 1);
+  int number = 0;
+  if (!absl::SimpleAtoi(port, &number) || number < 1 || number > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("port \"", port, "\": must be from 1 to 65535"));
+  }
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  return HostPort{std::string(host), static_cast<uint16_t>(number)};
+}
+
 Finding CheckRoute(const std::string& what, const std::string& address) {
   const std::string check = absl::StrCat(what, " ", address);
-  const Addresses found = Resolve(SplitAddress(address), false);
+  const Addresses found = Resolve(address, false);
   if (found.list == nullptr) {
     return {Level::kProblem, check, found.error, "correct the name, or the resolver's settings"};
   }

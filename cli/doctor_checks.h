@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "common/net/tls.h"
+#include "common/status.h"
 
 namespace atl::cli {
 
@@ -22,8 +24,10 @@ struct Finding {
   std::string remedy;  // empty where level is kOk
 };
 
-Finding CheckCpu();        // vector instructions that the kernels use
-Finding CheckMemory();     // the machine's, or less where a control group limits it
+Finding CheckCpu();     // vector instructions that the kernels use
+Finding CheckMemory();  // the machine's, or less where a control group limits it
+// `group_limit`: the line of the control group's memory.max; "max" or empty: it sets none.
+Finding MemoryFinding(int64_t machine_bytes, absl::string_view group_limit);
 Finding CheckFileLimit();  // open files
 
 // Free space, and how long a write takes to be durable; makes and removes a file there.
@@ -38,6 +42,13 @@ Finding CheckTls(const std::string& check, const TlsOptions& tls, const std::str
 
 // Those that daemons keep in a folder of state: a member's identity, a coordinator's authority.
 std::vector<Finding> CheckIdentities(const std::string& state_dir, int64_t now_unix_s);
+
+struct HostPort {
+  std::string host;  // without brackets
+  uint16_t port = 0;
+};
+// "HOST:PORT" or "[HOST]:PORT". The error says what the port must be.
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
 
 // Resolves the host and connects by TCP five times: the shortest time, and the path's MTU.
 Finding CheckRoute(const std::string& what, const std::string& address);

@@ -51,6 +51,23 @@ TEST_CASE("a_port_in_use_is_a_problem_for_a_daemon_that_is_to_listen_there") {
   CHECK(CheckListen("192.0.2.1:7000").level == Level::kProblem);  // an address of no interface
 }
 
+TEST_CASE("memory_is_the_machines_or_the_control_groups_whichever_is_less") {
+  constexpr int64_t kMachine = int64_t{8} << 30;
+  const std::string whole = MemoryFinding(kMachine, "").found;
+  CHECK(MemoryFinding(kMachine, "536870912").level == Level::kWarning);
+  for (const char* no_limit : {"max", "18446744073709551615", "-1", "9223372036854775807"}) {
+    CAPTURE(no_limit);
+    CHECK(MemoryFinding(kMachine, no_limit).found == whole);
+    CHECK(MemoryFinding(kMachine, no_limit).level == Level::kOk);
+  }
+}
+
+TEST_CASE("hosts_of_addresses_lose_their_brackets") {
+  CHECK(ParseHostPort("[::1]:7000")->host == "::1");
+  CHECK(ParseHostPort("[::1]:7000")->port == 7000);
+  CHECK(ParseHostPort("host:65535")->host == "host");
+}
+
 TEST_CASE("an_address_without_a_port_that_can_be_is_a_problem") {
   for (const char* address : {"127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1:http", "localhost"}) {
     CAPTURE(address);

@@ -1,6 +1,9 @@
 #include "cli/doctor_links.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+
+#include "cli/doctor.h"
 
 namespace atl::cli {
 namespace {
@@ -17,6 +20,16 @@ TEST_CASE("clock_that_is_wrong_is_a_warning_and_then_a_problem") {
     CHECK_FALSE(seconds.remedy.empty());
     CHECK(CheckClock(sign * 3'600'000.0, 10).level == Level::kProblem);
   }
+}
+
+TEST_CASE("version_of_a_coordinator_stays_on_its_line") {
+  v1::ClusterStatus status;
+  status.set_software_version("9\nok       clock\x1b[2J");
+  const std::vector<Finding> findings = StatusFindings(status, 0, 0);
+  REQUIRE(findings.size() == 1);
+  const std::string text = FindingsText(findings);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 2);  // with its remedy
+  CHECK(text.find('\x1b') == std::string::npos);
 }
 
 TEST_CASE("slow_link_to_a_site_is_a_warning_and_one_that_carries_nothing_a_problem") {

@@ -123,5 +123,11 @@ TEST_CASE("names of classes go into config.json and come back, one for each of t
   CHECK(absl::IsInvalidArgument(ReadClassNames(place, 4).status()));
 }
 
+TEST_CASE("a_class_that_is_named_twice_while_another_has_no_name_is_refused") {
+  Folder folder;
+  std::ofstream(folder.at("config.json")) << R"({"id2label": {"0": "", "00": "cat"}})";
+  CHECK(absl::IsInvalidArgument(ReadClassNames(folder.at(""), 2).status()));
+}
+
 }  // namespace
 }  // namespace atl::cli

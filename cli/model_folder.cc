@@ -84,12 +84,15 @@ absl::StatusOr<std::vector<std::string>> ReadClassNames(const std::string& folde
   const auto labels = json.find("id2label");
   if (labels == json.end() || labels->is_null()) return std::vector<std::string>();
   std::vector<std::string> names(static_cast<size_t>(classes));
+  std::vector<bool> named(names.size());
   bool fits = labels->is_object() && static_cast<int64_t>(labels->size()) == classes;
   for (auto it = labels->begin(); fits && it != labels->end(); ++it) {
     int64_t number = -1;
     fits = it->is_string() && absl::SimpleAtoi(it.key(), &number) && number >= 0 &&
-           number < classes && names[static_cast<size_t>(number)].empty();
-    if (fits) names[static_cast<size_t>(number)] = it->get<std::string>();
+           number < classes && !named[static_cast<size_t>(number)];
+    if (!fits) break;
+    named[static_cast<size_t>(number)] = true;
+    names[static_cast<size_t>(number)] = it->get<std::string>();
   }
   if (fits) return names;
   return absl::InvalidArgumentError(

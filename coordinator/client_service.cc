@@ -686,12 +686,12 @@ class ClientService::Impl {
     auto access = std::make_shared<AccessWatch>(access_, *context);
     auto stream = WatchStream<M>::Begin(context);
     WatchStream<M>* const reactor = stream.get();
-    const bool posted = loop_->Post([this, stream, interval, send, access](Instant now) {
+    const bool posted = loop_->Post([this, stream, interval, send, access](Instant) {
       if (watchers_.size() >= kMaxWatchers) {
         return stream->End(
             grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls that watch"));
       }
-      watchers_.Add(now, interval, [stream, send, access, reads = ReadWatch()](Instant at) mutable {
+      watchers_.Add(interval, [stream, send, access, reads = ReadWatch()](Instant at) mutable {
         const Verdict verdict = access->Check();
         if (!verdict.ok()) stream->End(ToGrpc(ToStatus(verdict)));
         const bool idle = stream->idle();

@@ -7,6 +7,7 @@
 #include <grpcpp/server_context.h>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -69,7 +70,8 @@ class ReadWatch {
 
 // Polls streams by turns, within a bound: a view of thousands of members takes milliseconds to make
 // or to send, and the loop's other tasks wait meanwhile. Where the bound is reached, each stream is
-// polled less often. Loop's thread only.
+// polled less often. A stream's first poll is outside of the bound: it costs what a unary call
+// does, and a caller waits for it. Loop's thread only.
 class Watchers {
  public:
   // Sends what is new; false when the stream has ended.
@@ -79,27 +81,29 @@ class Watchers {
   explicit Watchers(std::function<Instant()> clock = SteadyNow) : clock_(std::move(clock)) {}
 
   // `interval`: how often poll is called at most. It is due at once.
-  void Add(Instant now, Duration interval, Poll poll) {
-    all_.emplace(now, Watcher{interval, std::move(poll)});
-  }
-  size_t size() const { return all_.size(); }
+  void Add(Duration interval, Poll poll) { new_.push_back({interval, std::move(poll)}); }
+  size_t size() const { return new_.size() + all_.size(); }
 
-  // Polls streams that are due, those first that have been due for longest. Returns when it is to
-  // be called again.
+  // Polls streams that are due: new ones, then those that have been due for longest. Returns when
+  // it is to be called again.
   Instant Turn(Instant now) {
+    const Instant begin = clock_();
+    Instant end = begin;
+    while (!new_.empty() && end - begin < kAtOnce) {
+      Watcher watcher = std::move(new_.front());
+      new_.pop_front();
+      PollOnce(now, std::move(watcher));
+      end = clock_();
+    }
     if (now >= rest_until_) {
-      const Instant begin = clock_();
-      Instant end = begin;
-      while (!all_.empty() && all_.begin()->first <= now && end - begin < kAtOnce) {
-        auto due = all_.extract(all_.begin());
-        if (due.mapped().poll(now)) {
-          due.key() = now + due.mapped().interval;
-          all_.insert(std::move(due));
-        }
+      const Instant bounded_begin = end;
+      while (!all_.empty() && all_.begin()->first <= now && end - bounded_begin < kAtOnce) {
+        PollOnce(now, std::move(all_.extract(all_.begin()).mapped()));
         end = clock_();
       }
-      rest_until_ = end + kRest * (end - begin);
+      rest_until_ = end + kRest * (end - bounded_begin);
     }
+    if (!new_.empty()) return end;
     return all_.empty() ? kNever : std::max(all_.begin()->first, rest_until_);
   }
 
@@ -112,7 +116,14 @@ class Watchers {
     Duration interval;
     Poll poll;
   };
+
+  void PollOnce(Instant now, Watcher watcher) {
+    if (!watcher.poll(now)) return;
+    all_.emplace(now + watcher.interval, std::move(watcher));
+  }
+
   const std::function<Instant()> clock_;
+  std::deque<Watcher> new_;              // not polled yet
   std::multimap<Instant, Watcher> all_;  // by when each is due
   Instant rest_until_{};
 };

@@ -20,7 +20,7 @@ struct Harness {
     for (size_t i = 0; i < count; ++i) {
       const size_t own = polls.size();
       polls.push_back(0);
-      watchers.Add(now, interval, [this, own](Instant) {
+      watchers.Add(interval, [this, own](Instant) {
         now += cost;
         ++polls[own];
         return !ended;
@@ -60,11 +60,31 @@ TEST_CASE("costly_watchers_take_a_twentieth_of_the_time_and_are_all_polled") {
   Harness h;
   h.cost = 2 * kMs;  // 250 at intervals of 100 ms would take 5 s a second
   h.Add(250, 100 * kMs);
+  h.Run(600 * kMs);  // first polls
+  h.longest = {};
   const Duration polled = h.Run(20'000 * kMs);
   CHECK(polled <= 1010 * kMs);
   CHECK(polled >= 950 * kMs);
   CHECK(h.longest <= 6 * kMs);
   for (const int polls : h.polls) CHECK(polls >= 1);
+}
+
+TEST_CASE("new_streams_are_polled_at_once_though_others_have_had_their_share") {
+  Harness h;
+  h.cost = 20 * kMs;
+  h.Add(1, 100 * kMs);
+  h.Run(100 * kMs);
+  REQUIRE(h.polls == std::vector<int>{1});
+  h.Run(30 * kMs);  // the second poll, and 380 ms of rest begin
+  REQUIRE(h.polls == std::vector<int>{2});
+  h.Add(2, 100 * kMs);
+  h.Run(40 * kMs);
+  CHECK(h.polls == std::vector<int>{2, 1, 1});
+  CHECK(h.longest == 20 * kMs);  // tasks of the loop run between the two
+  h.Run(320 * kMs);
+  CHECK(h.polls == std::vector<int>{2, 1, 1});  // first polls did not shorten the rest
+  h.Run(50 * kMs);
+  CHECK(h.polls == std::vector<int>{3, 1, 1});
 }
 
 TEST_CASE("streams_that_have_ended_are_polled_no_more") {

@@ -8,7 +8,8 @@ mkdirSync(out, { recursive: true });
 const common = { bundle: true, minify: true, charset: 'utf8', legalComments: 'eof', logLevel: 'warning' };
 await build({
   ...common, entryPoints: ['src/app.jsx'], outfile: `${out}/app.js`, format: 'iife', target: 'es2020',
-  jsxFactory: 'h', jsxFragment: 'Fragment',
+  jsxFactory: 'h', jsxFragment: 'Fragment', loader: { '.svg': 'text' },
+  inject: ['src/lazy_intl.js'], define: { Intl: 'lazyIntl' },
 });
 await build({ ...common, entryPoints: ['src/app.css'], outfile: `${out}/app.css` });
 for (const name of ['index.html', 'favicon.svg']) copyFileSync(`src/${name}`, `${out}/${name}`);

@@ -6,6 +6,7 @@ import { Overview, Jobs } from './overview.jsx';
 import { Job } from './job.jsx';
 import { Island } from './island.jsx';
 import { Logs } from './logs.jsx';
+import icon from './favicon.svg';
 
 const PAGES = [['#/', 'Overview'], ['#/jobs', 'Jobs'], ['#/logs', 'Log']];
 const media = matchMedia('(prefers-color-scheme: dark)');
@@ -64,7 +65,7 @@ function App() {
     <>
       <a class="skip" href="#main" onClick={(e) => { e.preventDefault(); document.getElementById('main').focus(); }}>Skip to content</a>
       <header class="top">
-        <a class="brand" href="#/"><img src="/favicon.svg" width="22" height="22" alt="" />Atoll</a>
+        <a class="brand" href="#/"><span class="icon" aria-hidden="true" dangerouslySetInnerHTML={{ __html: icon }} />Atoll</a>
         <nav aria-label="pages">{PAGES.map(([target, name]) => <a href={target} aria-current={here(target) ? 'page' : undefined}>{name}</a>)}</nav>
         <div class="right"><span role="status"><span class={`dot ${live}`} />{{ live: 'live', off: 'no connection' }[live] || 'connecting'}</span>
           <button class="act" onClick={toggle} aria-label="change the colours">{theme === 'dark' ? 'Light' : 'Dark'}</button></div>

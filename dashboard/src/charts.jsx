@@ -30,9 +30,20 @@ export function useWidth(least) {
 // Several series with their own x: uPlot's joined columns.
 const join = (series) => uPlot.join(series.map((s) => [s.x, s.y]));
 
-// series: [{label, x, y, colour, width, dash, points}]; every colour has its entry in the legend.
+// A line through the known points of a series. uPlot's own walks the joined columns, most of which are
+// other series' points.
+function lineThrough(plot, { x, y }) {
+  const stroke = new Path2D();
+  x.forEach((at, i) => {
+    if (y[i] !== null && y[i] !== undefined) stroke.lineTo(plot.valToPos(at, 'x', true), plot.valToPos(y[i], 'y', true));
+  });
+  return { stroke, fill: null, clip: null, band: null, gaps: null, flags: 0 };
+}
+
+// series: [{label, x, y, colour, width, dash, points}]; every colour has its entry in the legend. The same
+// array is not drawn again.
 export function Chart({ title, series, xLabel, yLabel, time, height = 240, theme, format }) {
-  const holder = useRef(null), plot = useRef(null);
+  const holder = useRef(null), plot = useRef(null), drawn = useRef(null);
   const key = `${series.map((s) => s.label).join('|')}|${time}|${theme}|${height}`;
   useEffect(() => {
     const axis = (label) => ({
@@ -43,16 +54,24 @@ export function Chart({ title, series, xLabel, yLabel, time, height = 240, theme
       width: holder.current.clientWidth, height, scales: { x: { time: !!time } },
       axes: [{ ...axis(time ? '' : xLabel), size: 30, space: 70, ...(time ? { values: clockTicks } : {}) }, { ...axis(yLabel), values: (_, ticks) => ticks.map((t) => (t === null ? '' : format(t))) }],
       series: [{ label: xLabel, value: time ? undefined : (_, v) => (v === null ? '–' : format(v)) }].concat(series.map((s, i) => ({
-        label: s.label, stroke: colour(s.colour ?? i), width: s.width ?? 1.5, dash: s.dash, spanGaps: true,
+        label: s.label, stroke: colour(s.colour ?? i), width: s.width ?? 1.5, dash: s.dash, spanGaps: true, paths: (u, index) => lineThrough(u, drawn.current[index - 1]),
         points: { show: s.points ?? false, size: 5 }, value: (_, v) => (v === null || v === undefined ? '–' : format(v)),
       }))),
       legend: { live: true }, cursor: { drag: { x: true, y: false } },
     };
+    drawn.current = series;
     plot.current = new uPlot(options, join(series), holder.current);
-    const resize = new ResizeObserver(() => plot.current?.setSize({ width: holder.current.clientWidth, height }));
+    const resize = new ResizeObserver(() => {  // is called once for the size that there is
+      const width = holder.current.clientWidth;
+      if (width !== plot.current.width) plot.current.setSize({ width, height });
+    });
     resize.observe(holder.current);
     return () => { resize.disconnect(); plot.current.destroy(); plot.current = null; };
   }, [key]);
-  useEffect(() => { plot.current?.setData(join(series)); });
+  useEffect(() => {
+    if (drawn.current === series) return;
+    drawn.current = series;
+    plot.current.setData(join(series));
+  }, [key, series]);
   return <figure class="chart"><figcaption>{title}</figcaption><div ref={holder} role="img" aria-label={title} /></figure>;
 }

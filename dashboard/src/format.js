@@ -36,8 +36,12 @@ export const version = (value) => (num(value) < 0 ? '–' : String(num(value)));
 export const percent = (ratio) => `${(100 * ratio).toFixed(1)}%`;
 export const rate = (bytesPerS) => (bytesPerS > 0 ? `${+((bytesPerS * 8) / 1e6).toPrecision(3)} Mbit/s` : '–');
 export const milliseconds = (ns) => `${+(num(ns) / 1e6).toPrecision(3)} ms`;
-export const clock = (unixMs) => new Date(num(unixMs)).toLocaleTimeString([], { hour12: false });
-export const moment = (unixMs) => new Date(num(unixMs)).toLocaleString([], { hour12: false });
+const two = (n) => String(n).padStart(2, '0');
+// In the browser's time zone. Not by Intl, whose first use takes 30 ms.
+export function moment(unixMs) {
+  const at = new Date(num(unixMs));
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
 export const age = (unixMs) => (num(unixMs) ? `${seconds(Math.max(0, (Date.now() - num(unixMs)) / 1000))} ago` : '–');
 
 export const stateName = (state) => (state || '').replace('JOB_STATE_', '').toLowerCase() || 'unknown';

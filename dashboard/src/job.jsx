@@ -1,5 +1,5 @@
 import { h, Fragment } from 'preact';
-import { useState } from 'preact/hooks';
+import { useMemo, useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
 import { age, bytes, count, done, ended, islandState, loss, moment, percent, ranSeconds, seconds, speed, stateName, timeLeft, version } from './format.js';
 import { Chart } from './charts.jsx';
@@ -36,10 +36,11 @@ const AXES = {
 };
 const known = (values) => values.map((v) => (v === 0 ? null : v));
 
-function Curves({ history, axis, theme }) {
+// The series of each chart.
+function curvesFrom(history, axis) {
   const x = AXES[axis].of, all = history.rounds;
+  if (!all || all.unix_s.length === 0) return null;
   const islands = history.islands.slice(0, ISLAND_CURVES);
-  if (!all || all.unix_s.length === 0) return <p class="empty">Curves begin with the first round.</p>;
   const losses = [{ label: 'all islands', x: x(all), y: known(all.loss), width: 2.2, colour: 0 }]
     .concat(islands.length > 1 ? islands.map((i, k) => ({ label: `island ${i.island}`, x: x(i.curve), y: known(i.curve.loss), width: 1, colour: k + 1 })) : []);
   if (history.validation.length) {
@@ -48,13 +49,19 @@ function Curves({ history, axis, theme }) {
   }
   const speeds = [{ label: 'committed tokens/s', x: x(all), y: all.tokens.map((t, i) => (all.seconds[i] > 0 ? t / all.seconds[i] : null)), colour: 0 }];
   const rounds = [{ label: 'seconds a round', x: x(all), y: all.seconds.map((s, i) => (s > 0 ? s / all.rounds[i] : null)), colour: 2 }];
+  return { losses, speeds, rounds };
+}
+
+function Curves({ history, axis, theme }) {
+  const curves = useMemo(() => curvesFrom(history, axis), [history, axis]);
+  if (!curves) return <p class="empty">Curves begin with the first round.</p>;
   const base = { xLabel: AXES[axis].label, time: AXES[axis].time, theme };
   return (
     <div class="charts">
-      <Chart {...base} title="Loss, nats a token" series={losses} format={(v) => String(+v.toPrecision(4))} height={280} />
+      <Chart {...base} title="Loss, nats a token" series={curves.losses} format={(v) => String(+v.toPrecision(4))} height={280} />
       <div>
-        <Chart {...base} title="Committed tokens/s" series={speeds} format={count} height={120} />
-        <Chart {...base} title="Seconds a round" series={rounds} format={(v) => String(+v.toPrecision(3))} height={120} />
+        <Chart {...base} title="Committed tokens/s" series={curves.speeds} format={count} height={120} />
+        <Chart {...base} title="Seconds a round" series={curves.rounds} format={(v) => String(+v.toPrecision(3))} height={120} />
       </div>
     </div>
   );
@@ -63,13 +70,17 @@ function Curves({ history, axis, theme }) {
 const setNames = (history) => [...new Set(history.validation.flatMap((v) => (v.sets || []).map((set) => set.name)))].sort();
 
 // The validation loss of each named set, and of the held-out data.
-function SetCurves({ history, axis, theme }) {
+function setCurvesFrom(history, axis) {
   const names = setNames(history).slice(0, SET_CURVES);
-  if (names.length === 0) return null;
   const x = history.validation.map((v) => (axis === 'time' ? v.unix_s : num(v.version)));
-  const series = [{ label: 'held-out data', x, y: history.validation.map((v) => v.loss), width: 2.2, colour: 0, points: true }]
+  return [{ label: 'held-out data', x, y: history.validation.map((v) => v.loss), width: 2.2, colour: 0, points: true }]
     .concat(names.map((name, k) => ({
       label: name, x, y: history.validation.map((v) => v.sets?.find((set) => set.name === name)?.loss ?? null), colour: k + 1, points: true })));
+}
+
+function SetCurves({ history, axis, theme }) {
+  const series = useMemo(() => setCurvesFrom(history, axis), [history, axis]);
+  if (series.length === 1) return null;
   return <Chart title="Validation loss by set, nats a token" series={series} xLabel={AXES[axis].label} time={AXES[axis].time} theme={theme}
     format={(v) => String(+v.toPrecision(4))} height={220} />;
 }

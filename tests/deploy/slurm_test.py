@@ -23,9 +23,9 @@ CONFIG = """ClusterName=lab
 SlurmctldHost=node1(10.77.0.1)
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={munge}/socket,cred_expire=5
+AuthInfo=socket={short}/munge,cred_expire=5
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={short}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/pgid
@@ -66,23 +66,24 @@ class Slurm:
 
     def __init__(self, folder):
         os.makedirs(os.path.join(folder, "state"))
-        # A socket's path has 108 bytes at most, and Bazel's folders are deep.
-        self.munge = tempfile.mkdtemp(prefix="munge-", dir="/tmp")
-        os.chmod(self.munge, 0o755)
+        # Of munge's socket and those of job steps, which are in a node's spool: a socket's path has 108 bytes at
+        # most, and Bazel's folders are deep.
+        self.short = tempfile.mkdtemp(prefix="slurm-", dir="/tmp")
+        os.chmod(self.short, 0o755)
         self.folder = folder
         self.daemons = []
         self.make_network()
-        self.write("slurm.conf", CONFIG.format(folder=folder, munge=self.munge))
+        self.write("slurm.conf", CONFIG.format(folder=folder, short=self.short))
         with open(os.path.join(folder, "munge.key"), "wb") as key:
             key.write(os.urandom(64))
         os.chmod(os.path.join(folder, "munge.key"), 0o400)
         os.environ["SLURM_CONF"] = os.path.join(folder, "slurm.conf")
         self.start("munged", "--force", "--foreground", f"--key-file={folder}/munge.key",
-                   f"--socket={self.munge}/socket", f"--pid-file={folder}/munge.pid",
+                   f"--socket={self.short}/munge", f"--pid-file={folder}/munge.pid",
                    f"--log-file={folder}/munged.log", f"--seed-file={folder}/munge.seed")
         self.start("slurmctld", "-D")
         for node in NODES:
-            os.makedirs(os.path.join(folder, f"spool-{node}"))
+            os.makedirs(os.path.join(self.short, node))
             self.start("slurmd", "-D", "-N", node)
 
     def write(self, name, text):
@@ -117,7 +118,7 @@ class Slurm:
     def stop(self):
         for daemon in reversed(self.daemons):
             daemon.kill()
-        shutil.rmtree(self.munge)
+        shutil.rmtree(self.short)
 
 
 @case

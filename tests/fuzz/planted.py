@@ -226,4 +226,24 @@ PLANTED = {
         "worker/model/weights.cc",
         "if (!file.is_string() || absl::StrContains(file.get<std::string>(), '/')) {",
         "if (absl::StrContains(file.get<std::string>(), '/')) {"),
+    "class_names": (
+        "cli/model_folder.cc",
+        "number < classes && !named[static_cast<size_t>(number)];",
+        "!named[static_cast<size_t>(number)];"),
+    "client_config": (
+        "cli/contexts.cc",
+        "if (code < 0x20 || code == 0x7f) {",
+        "if (code == 0x7f) {"),
+    "doctor": (
+        "cli/doctor_checks.cc",
+        "if (!absl::SimpleAtoi(port, &number) || number < 1 || number > 65535) {",
+        "if (!absl::SimpleAtoi(port, &number) || number < 0 || number > 65535) {"),
+    "link_handshake": (
+        "common/net/frame.cc",
+        "                       {&hello.once(), kLinkKeyBytes},\n",
+        ""),
+    "link_session": (
+        "common/net/session.cc",
+        "hello.once(), hello.has_aes() ? \"a\" : \"-\");",
+        "hello.once(), \"a\");"),
 }

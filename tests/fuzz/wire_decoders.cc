@@ -2,8 +2,10 @@
 
 #include <google/protobuf/text_format.h>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/net/frame.h"
+#include "common/net/session.h"
 #include "tests/fuzz/decoder.h"
 #include "worker/island/outer_wire.h"
 #include "worker/island/save_wire.h"
@@ -242,13 +244,142 @@ bool AcceptsSave(std::string_view bytes) {
 }
 
 std::vector<std::string> SaveSeeds() {
-  const std::string unit = std::string(" { ") + kShard + " begin: 0 end: 4 }";
+  const std::string unit = absl::StrCat(" { ", kShard, " begin: 0 end: 4 }");
   return {'\0' + Wire<v1::SaveCall>("save: 3 keep: 2 tier: 1 own" + unit +
                                     " fetch { from: 'b' unit" + unit + " }"),
           '\1' + Wire<v1::HeldSave>("save: 3 units { tier: 0 elements: 8 unit" + unit + " }")};
 }
 
 const Registration kSave({"save_wire", SaveSeeds, AcceptsSave});
+
+// ------------------------------------------------------------------------------- sealed links
+
+KeyPair PairFrom(const std::string& secret_key) {
+  const auto public_key = PublicKeyOf(secret_key);
+  ATOLL_CHECK(public_key.ok(), secret_key);
+  return {*public_key, secret_key};
+}
+
+// Fixed, so that a hello of another process proves its key, too.
+const KeyPair& ClientKeys() {
+  static const KeyPair& keys = *new KeyPair(PairFrom("D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs"));
+  return keys;
+}
+const KeyPair& ServerKeys() {
+  static const KeyPair& keys = *new KeyPair(PairFrom("JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"));
+  return keys;
+}
+
+// What an end of a link does with a frame that comes before there is a session. A welcome or a
+// refusal is of another handshake than ours, and proves nothing.
+bool AcceptsHandshake(std::string_view bytes) {
+  v1::Frame frame;
+  if (!ParseFrame({bytes.data(), bytes.size()}, /*has_payload=*/false, &frame).ok()) return false;
+  if (frame.has_link_hello()) {
+    (void)KeyOfHello(frame.link_hello());
+    (void)RefuseHello(ServerKeys(), frame.link_hello());
+    v1::LinkWelcome welcome;
+    return AcceptHello(ServerKeys(), frame.link_hello(), &welcome).ok();
+  }
+  static const Handshake& ours = *new Handshake(ClientKeys(), ServerKeys().public_key);
+  ATOLL_CHECK(!frame.has_link_welcome() || !ours.OnWelcome(frame.link_welcome()).ok());
+  ATOLL_CHECK(!frame.has_link_refusal() || !ours.IsRefusal(frame.link_refusal()));
+  return frame.has_link_welcome() || frame.has_link_refusal();
+}
+
+std::vector<std::string> HandshakeSeeds() {
+  const Handshake handshake(ClientKeys(), ServerKeys().public_key);
+  v1::LinkWelcome welcome;
+  const auto refusal = RefuseHello(ServerKeys(), handshake.hello());
+  ATOLL_CHECK(refusal.ok() && AcceptHello(ServerKeys(), handshake.hello(), &welcome).ok());
+  std::vector<v1::Frame> frames(3);
+  *frames[0].mutable_link_hello() = handshake.hello();
+  *frames[1].mutable_link_welcome() = welcome;
+  *frames[2].mutable_link_refusal() = *refusal;
+  std::vector<std::string> seeds;
+  for (v1::Frame& frame : frames) {
+    frame.set_protocol_version(kProtocolVersion);
+    frame.set_transfer(7);
+    seeds.push_back(frame.SerializeAsString());
+  }
+  return seeds;
+}
+
+const Registration kHandshake({"link_handshake", HandshakeSeeds, AcceptsHandshake});
+
+// Changes the message on its way: an optional field, or a byte of its encoding. Whether it still is
+// one that ParseFrame takes.
+template <class Message>
+bool Intercept(Input& input, Message* message) {
+  const auto kind = input.Take<uint8_t>();
+  if (kind % 4 == 1) message->set_has_aes(!message->has_aes());
+  if (kind % 4 != 2) return true;
+  std::string bytes = message->SerializeAsString();
+  bytes[input.Take<uint8_t>() % bytes.size()] ^= static_cast<char>(input.Take<uint8_t>());
+  return message->ParseFromString(bytes) && message->tag().size() == kLinkTagBytes &&
+         message->once().size() == kLinkKeyBytes;
+}
+
+// Sealed headers from one end to the other: what is opened has been sealed, once, in order.
+bool AcceptsHeaders(Input& input, Session from, Session to) {
+  bool whole = true;
+  while (!input.Rest().empty()) {
+    const auto kind = input.Take<uint8_t>();
+    const std::string header = input.TakeText(input.Take<uint8_t>());
+    std::string sealed = from.SealHeader({header.data(), header.size()});
+    from.HeaderSent();
+    if (kind % 8 == 1) {  // lost
+      whole = false;
+      continue;
+    }
+    const std::string sent = sealed;
+    if (kind % 8 == 2) sealed[kind % sealed.size()] ^= 1;
+    if (kind % 8 == 3) sealed.resize(kind % sealed.size());
+    whole = whole && sealed == sent;
+    const auto opened = to.OpenHeader({sealed.data(), sealed.size()});
+    ATOLL_CHECK(opened.ok() == whole, kind);
+    ATOLL_CHECK(!opened.ok() || *opened == header, kind);
+    if (kind % 8 != 4) continue;  // repeated
+    whole = false;
+    ATOLL_CHECK(!to.OpenHeader({sealed.data(), sealed.size()}).ok(), kind);
+  }
+  return whole;
+}
+
+// A handshake whose messages are changed as the input says: an end accepts what the other has sent.
+bool AcceptsSession(std::string_view bytes) {
+  Input input(bytes);
+  const Handshake client(ClientKeys(), ServerKeys().public_key, (input.Take<uint8_t>() & 1) != 0);
+  v1::LinkHello hello = client.hello();
+  if (!Intercept(input, &hello) || hello.key().size() != kLinkKeyBytes) return false;
+  const bool hello_is_whole = hello.SerializeAsString() == client.hello().SerializeAsString();
+  if (const auto refusal = RefuseHello(ServerKeys(), hello); refusal.ok()) {
+    v1::LinkHello said = hello;  // but for its proof, which a refusal does not need
+    said.set_tag(client.hello().tag());
+    ATOLL_CHECK(client.IsRefusal(*refusal) ==
+                (said.SerializeAsString() == client.hello().SerializeAsString()));
+  }
+  v1::LinkWelcome welcome;
+  auto server = AcceptHello(ServerKeys(), hello, &welcome);
+  ATOLL_CHECK(server.ok() == hello_is_whole);
+  if (!server.ok()) return false;
+  const std::string answered = welcome.SerializeAsString();
+  if (!Intercept(input, &welcome)) return false;
+  const bool welcome_is_whole = welcome.SerializeAsString() == answered;
+  auto session = client.OnWelcome(welcome);
+  ATOLL_CHECK(session.ok() == welcome_is_whole);
+  if (!session.ok()) return false;
+  const bool to_server = (input.Take<uint8_t>() & 1) != 0;
+  return to_server ? AcceptsHeaders(input, *std::move(session), *std::move(server))
+                   : AcceptsHeaders(input, *std::move(server), *std::move(session));
+}
+
+std::vector<std::string> SessionSeeds() {
+  // Who has AES, the hello and the welcome as they are, to whom; then headers of 3 and 0 bytes.
+  return {std::string("\1\0\0\1\0\3abc\0\0", 10), std::string("\0\0\0\0\0\3abc\0\0", 10)};
+}
+
+const Registration kSession({"link_session", SessionSeeds, AcceptsSession});
 
 }  // namespace
 }  // namespace atl::fuzz
