@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/model/job_model.h"
 #include "common/model/layout.h"
+#include "common/model/targets.h"
 #include "common/plural.h"
 #include "common/status.h"
 #include "common/tokenizer/tokenizer.h"
@@ -51,18 +52,33 @@ absl::StatusOr<std::string> InspectWeights(const std::string& folder, const Mode
   return absl::StrCat(CountText(tensors, "tensor"), " of ", CountText(numbers, "number"));
 }
 
-// That the token which masks a target is the tokenizer's.
-absl::Status CheckMask(const JobSpec& spec, const ModelConfig& config) {
+// That the tokens which mask a target and frame a document are the tokenizer's.
+absl::Status CheckSpecialTokens(const JobSpec& spec, const ModelConfig& config) {
   const bool masks = config.architecture().objective == Objective::kMaskedToken;
   if (!masks || spec.data.tokenizer_path.empty()) return absl::OkStatus();
   const auto tokenizer = OpenTokenizer(spec.data.tokenizer_path);
   if (!tokenizer.ok()) return absl::OkStatus();  // InspectData's to report
-  const std::optional<int32_t> mask = (*tokenizer)->TokenId("[MASK]");
-  if (!mask.has_value() || *mask == config.mask_token) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "data.tokenizer_path ", spec.data.tokenizer_path, ": its [MASK] is token ", *mask,
-      ", and mask_token_id of the model is ", config.mask_token, ": set mask_token_id to ", *mask,
-      " in a config.json (model.config_path), or name the model's own tokenizer"));
+  struct Token {
+    const char* text;
+    const char* field;
+    int64_t id;
+  };
+  std::vector<Token> tokens = {{"[MASK]", "mask_token_id", config.mask_token}};
+  if (spec.data.pad_documents) {
+    const DocumentFrame frame = FrameOfDocuments(config);
+    tokens.push_back({"[CLS]", "cls_token_id", frame.cls});
+    tokens.push_back({"[SEP]", "sep_token_id", frame.sep});
+    tokens.push_back({"[PAD]", "pad_token_id", frame.pad});
+  }
+  for (const Token& token : tokens) {
+    const std::optional<int32_t> id = (*tokenizer)->TokenId(token.text);
+    if (!id.has_value() || *id == token.id) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.tokenizer_path ", spec.data.tokenizer_path, ": its ", token.text, " is token ", *id,
+        ", and ", token.field, " of the model is ", token.id, ": set ", token.field, " to ", *id,
+        " in a config.json (model.config_path), or name the model's own tokenizer"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -73,9 +89,11 @@ absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec) {
   const std::string& weights = spec.model.initial_weights_path;
   int64_t vocabulary = spec.model.vocabulary;
   std::optional<ImageShape> images;
+  std::optional<DocumentFrame> frame;
   if (config.ok()) {
     vocabulary = config->vocab;
     images = ImageShape{config->image.height, config->image.width, config->image.channels};
+    if (spec.data.pad_documents) frame = FrameOfDocuments(*config);
     if (!weights.empty()) {
       ATOLL_RETURN_IF_ERROR(AddLine("weights", weights, InspectWeights(weights, *config), &job));
     }
@@ -84,12 +102,13 @@ absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec) {
     ATOLL_RETURN_IF_ERROR(AddLine("model", path, config.status(), &job));
     vocabulary = int64_t{1} << 31;  // unknown here
   }
-  ATOLL_ASSIGN_OR_RETURN(const DataInspection data, InspectData(spec.data, vocabulary, images));
+  ATOLL_ASSIGN_OR_RETURN(const DataInspection data,
+                         InspectData(spec.data, vocabulary, images, frame));
   absl::StrAppend(&job.text, "data: ", data.text, "\n");
   for (const std::string& warning : data.warnings) {
     absl::StrAppend(&job.text, "warning: ", warning, "\n");
   }
-  if (config.ok()) ATOLL_RETURN_IF_ERROR(CheckMask(spec, *config));
+  if (config.ok()) ATOLL_RETURN_IF_ERROR(CheckSpecialTokens(spec, *config));
   job.unread.insert(job.unread.end(), data.unread.begin(), data.unread.end());
   return job;
 }

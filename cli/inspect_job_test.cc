@@ -128,31 +128,38 @@ TEST_CASE("images_of_another_size_than_the_models_are_refused_as_a_worker_does")
       Contains("data.path: its images are 32 x 32 with 3 channels; the model's are 28 x 28"));
 }
 
-TEST_CASE("mask_of_the_tokenizer_that_is_not_the_models_is_refused") {
+TEST_CASE("special_tokens_of_the_tokenizer_that_are_not_the_models_are_refused") {
   Fixture fixture;
   fixture.Write("tokenizer.json", R"({"version": "1.0", "normalizer": null, "pre_tokenizer": null,
       "post_processor": null, "decoder": null,
       "added_tokens": [{"id": 1, "content": "[MASK]", "single_word": false, "lstrip": false,
-                        "rstrip": false, "normalized": false, "special": true}],
+                        "rstrip": false, "normalized": false, "special": true},
+                       {"id": 4, "content": "[SEP]", "special": true}],
       "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
                 "max_input_chars_per_word": 1000,
-                "vocab": {"[UNK]": 0, "[MASK]": 1, "a": 2, "##a": 3}}})");
+                "vocab": {"[UNK]": 0, "[MASK]": 1, "a": 2, "##a": 3, "[SEP]": 4}}})");
   JobSpec& spec = fixture.spec;
   spec.data.tokenizer_path = fixture.at("tokenizer.json");
-  const auto use_mask = [&](int mask) {
+  const auto use = [&](int mask, int sep) {
     spec.model = {};
     spec.model.config_json = absl::StrCat(
         R"({"model_type": "bert", "vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 1,
             "num_attention_heads": 2, "intermediate_size": 8, "max_position_embeddings": 16,
-            "mask_token_id": )",
-        mask, "}");
+            "cls_token_id": 9, "pad_token_id": 8, "mask_token_id": )",
+        mask, R"(, "sep_token_id": )", sep, "}");
   };
-  use_mask(5);
+  use(5, 6);
   CHECK_THAT(fixture.Refusal(),
              StartsWith("data.tokenizer_path ") &&
                  Contains("its [MASK] is token 1, and mask_token_id of the model is 5"));
-  use_mask(1);
+  use(1, 6);
   CHECK_THAT(fixture.Found(), Contains("data: "));
+  spec.data.pad_documents = true;
+  spec.data.validation_path = spec.data.path;
+  CHECK_THAT(fixture.Refusal(),
+             Contains("its [SEP] is token 4, and sep_token_id of the model is 6"));
+  use(1, 4);
+  CHECK_THAT(fixture.Found(), Contains("1 document, 1 of them cut at 6 tokens"));
 }
 
 TEST_CASE("warning_of_a_chat_template_is_a_line_of_its_own") {

@@ -14,6 +14,16 @@ namespace atl {
 
 inline constexpr int32_t kIgnoredTarget = -100;  // CrossEntropy::ignore_index of kernels/ops.h
 
+// What a document that has a sequence to itself is framed with: [CLS] document [SEP] [PAD]... In
+// its row the [PAD]s are masked, so that the last token is: in other rows of encoders none is.
+struct DocumentFrame {
+  int32_t cls = 0, sep = 0, pad = 0;
+};
+inline constexpr int64_t kFrameTokens = 2;  // beside the document
+
+// How many of so many tokens of a sequence are targets where masked ones are predicted.
+inline int64_t CountPredicted(int64_t tokens) { return std::max<int64_t>(1, tokens * 15 / 100); }
+
 inline int32_t MaskToken(int32_t token) { return ~token; }
 inline int32_t UnmaskToken(int32_t token) { return token < 0 ? ~token : token; }
 

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/model/hugging_face.h"
+#include "common/model/job_model.h"
 #include "common/model/json.h"
 #include "common/model/layout.h"
 #include "common/model/same_model.h"
@@ -246,6 +247,34 @@ TEST_CASE("berts_special_tokens_are_googles_unless_the_config_has_a_mask") {
   CHECK(own.mask_token == 0);
   CHECK(own.special_tokens == SpecialTokens{.sep = {9}});
   CHECK(Parsed(FormatModelConfig(own)) == own);
+}
+
+TEST_CASE("documents_are_padded_for_encoders_with_tokens_for_it_alone") {
+  const auto refusal = [](const std::string& json, DataFormat format = DataFormat::kText) {
+    JobSpec spec;
+    spec.model.config_json = json;
+    spec.data.format = format;
+    spec.data.sequence_length = 8;
+    spec.data.pad_documents = format == DataFormat::kText;
+    const absl::Status status = ModelConfigOfJob(spec).status();
+    CHECK((status.ok() || absl::IsInvalidArgument(status)));
+    return std::string(status.message());
+  };
+  const auto bert = [](const std::string& rest) {
+    return Decoder("bert", 4, R"(, "max_position_embeddings": 8, "mask_token_id": 3)" + rest);
+  };
+  const std::string framed = R"(, "cls_token_id": 4, "sep_token_id": 5, "pad_token_id": 0)";
+  CHECK(refusal(bert(framed)) == "");
+  CHECK_THAT(refusal(bert(R"(, "sep_token_id": 5, "pad_token_id": 0)")),
+             Contains("data.pad_documents = true: cls_token_id of the model is missing"));
+  CHECK_THAT(refusal(bert(R"(, "cls_token_id": 4, "sep_token_id": 5)")), Contains("pad_token_id"));
+  CHECK_THAT(refusal(bert(R"(, "cls_token_id": 4, "sep_token_id": 5, "pad_token_id": 5)")),
+             Contains("pad_token_id of the model is 5"));
+  CHECK_THAT(refusal(bert(R"(, "cls_token_id": 4, "sep_token_id": 500, "pad_token_id": 0)")),
+             Contains("sep_token_id of the model is 500"));
+  CHECK_THAT(refusal(Decoder("llama", 4, "")),
+             Contains("data.pad_documents = true: the model is of family llama"));
+  CHECK_THAT(refusal(bert(framed), DataFormat::kChat), Contains("data.format = \"chat\""));
 }
 
 TEST_CASE("newer files keep rope_theta in rope_parameters") {

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "common/files.h"
+#include "common/model/family.h"
 #include "common/model/hugging_face.h"
 
 namespace atl {
@@ -20,6 +21,37 @@ absl::StatusOr<ModelConfig> Config(const JobSpec& spec) {
     return ReadConfigFile(path.string(), "model.initial_weights_path");
   }
   return ModelConfigFromSpec(spec.model, spec.data.sequence_length);
+}
+
+// What becomes rows of a model of masked tokens, and of no other.
+absl::Status CheckDocuments(const DataSpec& data, const ModelConfig& config) {
+  const bool encoder = config.architecture().objective == Objective::kMaskedToken;
+  const std::string name = FamilyOf(config.family).model_type;
+  if (encoder && data.format == DataFormat::kChat) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.format = \"chat\": the model is of family ", name,
+        ", which learns masked tokens and not answers; use text, jsonl or a format of tokens"));
+  }
+  if (!data.pad_documents) return absl::OkStatus();
+  if (!encoder) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.pad_documents = true: the model is of family ", name,
+                     ", and only bert learns padded documents; leave it out"));
+  }
+  const SpecialTokens& special = config.special_tokens;
+  for (const auto& [field, ids] :
+       {std::pair("cls_token_id", &special.cls), std::pair("sep_token_id", &special.sep),
+        std::pair("pad_token_id", &special.pad)}) {
+    if (!ids->empty() && (*ids)[0] >= 0 && (*ids)[0] < config.vocab) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.pad_documents = true: ", field, " of the model is ",
+        ids->empty() ? "missing" : absl::StrCat((*ids)[0]), "; give it in a config.json ",
+        "(model.config_path), from 0 to ", config.vocab - 1));
+  }
+  if (special.pad[0] != special.cls[0] && special.pad[0] != special.sep[0]) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("data.pad_documents = true: pad_token_id of the model is ", special.pad[0],
+                   ", as is cls_token_id or sep_token_id; give it a token of its own"));
 }
 
 }  // namespace
@@ -61,6 +93,7 @@ absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec) {
         absl::StrCat("layout.tensor_parallel = ", spec.layout.tensor_parallel,
                      ": convolutions are not cut; use 1"));
   }
+  ATOLL_RETURN_IF_ERROR(CheckDocuments(spec.data, config));
   if (spec.data.sequence_length > config.max_positions) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.sequence_length = ", spec.data.sequence_length,

@@ -8,8 +8,8 @@
 namespace atl {
 
 // model.config_path or config_json, else the numbers, else (model.hidden is 0) the config.json of
-// model.initial_weights_path. Refuses data.sequence_length beyond the model's positions. NOT_FOUND
-// where a file is not there: it may be on the workers alone.
+// model.initial_weights_path. Refuses data.sequence_length beyond the model's positions, and data
+// that do not suit the family. NOT_FOUND where a file is not there: it may be on the workers alone.
 absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec);
 
 // The config.json at `path`; `field` names it in messages.

@@ -11,7 +11,6 @@
 namespace atl {
 namespace {
 
-constexpr int64_t kMaskedOfHundred = 15;
 constexpr int32_t kTokenBits = (1 << kTokenTypeShift) - 1;
 
 uint64_t SeedOfRow(std::span<const int32_t> row, int64_t step) {  // FNV-1a
@@ -28,10 +27,6 @@ int32_t MaskedInput(const ModelConfig& config, int32_t token, Rng& rng) {
   return type | static_cast<int32_t>(rng.Below(static_cast<uint64_t>(config.vocab)));
 }
 
-int64_t MaskedPerRow(int64_t seq_len) {
-  return std::max<int64_t>(1, seq_len * kMaskedOfHundred / 100);
-}
-
 bool IsSpecial(const SpecialTokens& special, int64_t token) {
   for (const auto* ids : {&special.cls, &special.sep, &special.pad}) {
     if (std::find(ids->begin(), ids->end(), token) != ids->end()) return true;
@@ -43,18 +38,20 @@ void MaskRow(const ModelConfig& config, std::span<const int32_t> row, int64_t st
              std::span<int32_t> inputs, std::span<int32_t> targets) {
   std::transform(row.begin(), row.end() - 1, inputs.begin(), UnmaskToken);
   std::fill(targets.begin(), targets.end(), kIgnoredTarget);
-  Rng rng(SeedOfRow(row, step));
+  const auto before_padding = static_cast<size_t>(UnpaddedInputs(config, row));
+  const bool alone = row.back() < 0;  // a document, which is masked as it is without padding
+  Rng rng(SeedOfRow(alone ? row.first(before_padding) : row, step));
   std::vector<size_t> positions(inputs.size());
   std::iota(positions.begin(), positions.end(), size_t{0});
-  const auto before_padding = static_cast<size_t>(UnpaddedInputs(config, row));
   const auto special = std::stable_partition(
       positions.begin(), positions.begin() + static_cast<std::ptrdiff_t>(before_padding),
       [&](size_t i) { return !IsSpecial(config.special_tokens, inputs[i] & kTokenBits); });
   const auto usual = static_cast<size_t>(special - positions.begin());
-  const auto count = static_cast<size_t>(MaskedPerRow(std::ssize(inputs)));
+  const int64_t counted = alone ? static_cast<int64_t>(before_padding) : std::ssize(inputs);
+  const auto count = static_cast<size_t>(CountPredicted(counted));
   for (size_t i = 0; i < count; ++i) {
-    // The number of targets is fixed: special tokens make up for usual ones that a row lacks, and
-    // padding for both.
+    // The number of targets follows from the length: special tokens make up for usual ones that a
+    // row lacks, and padding for both.
     const size_t end = i < usual ? usual : i < before_padding ? before_padding : positions.size();
     std::swap(positions[i], positions[i + rng.Below(end - i)]);
     int32_t& input = inputs[positions[i]];
@@ -67,6 +64,15 @@ void MaskRow(const ModelConfig& config, std::span<const int32_t> row, int64_t st
 
 bool HasPadding(const ModelConfig& config) {
   return !config.special_tokens.pad.empty() && !config.architecture().causal;
+}
+
+DocumentFrame FrameOfDocuments(const ModelConfig& config) {
+  const SpecialTokens& special = config.special_tokens;
+  const auto first = [](const std::vector<int64_t>& ids) {
+    ATOLL_CHECK(!ids.empty());
+    return static_cast<int32_t>(ids[0]);
+  };
+  return {first(special.cls), first(special.sep), first(special.pad)};
 }
 
 int32_t UnpaddedInputs(const ModelConfig& config, std::span<const int32_t> row) {
@@ -102,7 +108,7 @@ int64_t CountTargets(const ModelConfig& config, int64_t rows, int64_t seq_len,
     case Objective::kNextToken:
       return rows * seq_len - masked_tokens;
     case Objective::kMaskedToken:
-      return rows * MaskedPerRow(seq_len);
+      return masked_tokens > 0 ? rows * seq_len - masked_tokens : rows * CountPredicted(seq_len);
     case Objective::kImageClass:
       return rows * seq_len;
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "common/masked_tokens.h"
 #include "common/model/config.h"
 
 namespace atl {
@@ -17,7 +18,9 @@ namespace atl {
 // end where it has enough tokens before that; the input of such a
 // position is the mask in 80% of cases, any token in 10% and itself in 10%. Which ones they are
 // depends on the row's tokens and `step` alone, the optimizer's step that is being made (0:
-// validation): a row is masked anew whenever it comes again, and alike in every layout. Of images,
+// validation): a row is masked anew whenever it comes again, and alike in every layout. A row of a
+// document alone (DocumentFrame) has 15% of its tokens before the padding as targets, whatever the
+// length of its padding. Of images,
 // the inputs are the pixels' bytes, row by row and channel by channel, and the target is the class
 // behind them: a row has ModelConfig::RowNumbers, an image one target.
 void PlaceRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
@@ -27,12 +30,16 @@ void PlaceRow(const ModelConfig& config, std::span<const int32_t> row, int64_t s
 // a [PAD].
 bool HasPadding(const ModelConfig& config);
 
+// Of documents alone. REQUIRES: the model has a [CLS], a [SEP] and a [PAD].
+DocumentFrame FrameOfDocuments(const ModelConfig& config);
+
 // How many of the inputs of a row (see PlaceRow) come before the [PAD]s at its end: at least 1, and
 // all where the model has no padding.
 int32_t UnpaddedInputs(const ModelConfig& config, std::span<const int32_t> row);
 
 // How many targets PlaceRow makes of so many rows, of whose positions the data masks
-// `masked_tokens`.
+// `masked_tokens`. Of masked tokens, these are all positions of documents alone that are no
+// targets, and 0 of other rows.
 int64_t CountTargets(const ModelConfig& config, int64_t rows, int64_t seq_len,
                      int64_t masked_tokens);
 

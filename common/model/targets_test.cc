@@ -123,6 +123,36 @@ TEST_CASE("padding_at_a_rows_end_is_no_target_while_other_tokens_are_left") {
   }
 }
 
+TEST_CASE("a_padded_document_is_masked_as_it_is_alone_and_its_padding_never") {
+  ModelConfig config = Bert();
+  config.special_tokens = {.pad = {0}, .cls = {101}, .sep = {102}};
+  int64_t masked = 0, rows = 0, targets_of_all = 0;
+  for (const int32_t length : {int32_t{3}, int32_t{7}, int32_t{25}, int32_t{kLength}}) {
+    CAPTURE(length);
+    std::vector<int32_t> row = Row(500);
+    row[0] = 101;
+    row[length - 1] = 102;
+    std::fill(row.begin() + length, row.end(), MaskToken(0));
+    for (int64_t step = 0; step < 20; ++step) {
+      std::vector<int32_t> inputs(kLength), targets(kLength);
+      PlaceRow(config, row, step, inputs, targets);
+      std::vector<int32_t> alone_inputs(length), alone_targets(length);
+      PlaceRow(config, std::span(row).first(length + 1), step, alone_inputs, alone_targets);
+      REQUIRE(std::equal(alone_inputs.begin(), alone_inputs.end(), inputs.begin()));
+      REQUIRE(std::equal(alone_targets.begin(), alone_targets.end(), targets.begin()));
+      REQUIRE(std::count(inputs.begin() + length, inputs.end(), 0) == kLength - length);
+      const int64_t count = kLength - std::count(targets.begin(), targets.end(), kIgnoredTarget);
+      REQUIRE(count == std::max(1, length * 15 / 100));
+      REQUIRE(std::count(targets.begin() + length, targets.end(), kIgnoredTarget) ==
+              kLength - length);
+      targets_of_all += count;
+      masked += kLength - CountPredicted(length);
+      ++rows;
+    }
+  }
+  CHECK(CountTargets(config, rows, kLength, masked) == targets_of_all);
+}
+
 TEST_CASE("rows_without_tokens_are_one_token_long_and_decoders_have_no_padding") {
   ModelConfig config = Bert();
   const std::vector<int32_t> row(kLength + 1, 0);

@@ -111,6 +111,19 @@ absl::Status ValidateImages(const DataSpec& d) {
              "1 where data.format is one of images: each is a sequence of one");
 }
 
+absl::Status ValidateDocuments(const DataSpec& d) {
+  if (!d.pad_documents) return absl::OkStatus();
+  if (d.format != DataFormat::kText && d.format != DataFormat::kJsonl &&
+      d.format != DataFormat::kShards) {
+    return absl::InvalidArgumentError(
+        "data.pad_documents = true: documents end where data.format is \"text\", \"jsonl\" or "
+        "\"shards\" alone; use one of these, or leave it out");
+  }
+  if (d.sequence_length >= 3) return absl::OkStatus();
+  return Bad("data.sequence_length", d.sequence_length,
+             "at least 3 with data.pad_documents: [CLS], a token and [SEP]");
+}
+
 absl::Status ValidateSources(const DataSpec& d) {
   if (d.sources.empty()) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(
@@ -184,6 +197,7 @@ absl::Status ValidateData(const DataSpec& d) {
   }
   if (d.format == DataFormat::kJsonl) ATOLL_RETURN_IF_ERROR(Required("data.field", d.field));
   ATOLL_RETURN_IF_ERROR(ValidateImages(d));
+  ATOLL_RETURN_IF_ERROR(ValidateDocuments(d));
   return IntInRange("data.sequence_length", d.sequence_length, 1, 1 << 20);
 }
 

@@ -45,6 +45,25 @@ TEST_CASE("a refusal names the field, the value and the rule") {
           0);
 }
 
+TEST_CASE("documents_are_padded_where_they_end_and_fit_into_a_sequence") {
+  const auto padded = [](DataFormat format, int64_t sequence_length) {
+    return MessageAfter([&](JobSpec& s) {
+      s.data.format = format;
+      s.data.sequence_length = sequence_length;
+      s.data.pad_documents = true;
+    });
+  };
+  for (const DataFormat format : {DataFormat::kText, DataFormat::kJsonl, DataFormat::kShards}) {
+    CHECK(padded(format, 3) == "");
+  }
+  CHECK(padded(DataFormat::kText, 2).find("data.sequence_length = 2: must be at least 3") == 0);
+  for (const DataFormat format : {DataFormat::kTokens16, DataFormat::kTokens32,
+                                  DataFormat::kMegatron, DataFormat::kChat, DataFormat::kIdx}) {
+    CHECK(padded(format, format == DataFormat::kIdx ? 1 : 16).find("data.pad_documents = true: ") ==
+          0);
+  }
+}
+
 TEST_CASE("what does not go together in outer rounds is refused by name") {
   const auto fragments = [](JobSpec& s) { s.outer.fragments = 2; };
   REQUIRE(MessageAfter(fragments) == "");

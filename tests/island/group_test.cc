@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstdlib>
+#include <fstream>
 #include <sstream>
 #include <thread>
 
@@ -101,6 +103,44 @@ TEST_CASE("an_island_trains_an_encoder_on_the_masks_that_one_worker_alone_draws"
   REQUIRE(validation.status().ToString() == "OK");
   REQUIRE(validation->loss == Approx(alone.trainer->Validate(8, 0)->loss).epsilon(1e-5));
   REQUIRE(leader.Validate(8, 0)->loss == validation->loss);  // masked the same way each time
+}
+
+TEST_CASE("an_island_trains_on_padded_documents_as_one_worker_alone_and_its_loss_falls") {
+  World world;
+  setenv("ATOLL_DATA_CACHE", (world.folder + "/cache").c_str(), 1);
+  std::ofstream lines(world.folder + "/lines");
+  constexpr absl::string_view kText = "the waves of the sea";
+  for (size_t i = 0; i < 200; ++i) lines << kText.substr(0, 1 + i * 7 % kText.size()) << "\n";
+  lines.close();
+  world.spec.model = {.family = ModelFamily::kBert, .config_json = R"({"model_type": "bert",
+      "vocab_size": 260, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 4,
+      "intermediate_size": 32, "max_position_embeddings": 16, "pad_token_id": 256,
+      "cls_token_id": 257, "sep_token_id": 258, "mask_token_id": 259})"};
+  world.spec.data.path = world.folder + "/lines";
+  world.spec.data.pad_documents = true;
+  constexpr int64_t kSteps = 30;
+  for (const IslandLayout& layout :
+       {Pipeline("two stages", {3, 3}, 2), Replicas("unequal replicas", {5, 3}, 2)}) {
+    INFO(layout.name);
+    Alone alone(world);
+    TestGroup group(world, 2, 2);
+    group.Take(layout, {"w1", "w2"});
+    Trainer& leader = *group["w1"].trainer;
+    REQUIRE(leader.InitialWeights().ok());
+    const double untrained = leader.Validate(40, 0)->loss;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const auto loss = leader.Step(Batch(step), RateOf(step));
+      REQUIRE(loss.status().ToString() == "OK");
+      REQUIRE(loss->loss == Approx(alone.Step(step)).epsilon(1e-5));
+      // Of 16 positions one or two are targets, by the document's length.
+      REQUIRE(leader.CountMasked(Batch(step)).value() == kBatch * 16 - loss->tokens);
+      REQUIRE((loss->tokens > kBatch && loss->tokens < 2 * kBatch));
+    }
+    const auto trained = leader.Validate(40, 0);
+    REQUIRE(trained.status().ToString() == "OK");
+    REQUIRE(trained->loss == Approx(alone.trainer->Validate(40, 0)->loss).epsilon(1e-5));
+    CHECK(trained->loss < 0.8 * untrained);
+  }
 }
 
 TEST_CASE("an_island_trains_on_a_mixture_and_validates_named_sets_as_one_worker_alone_does") {

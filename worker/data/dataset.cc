@@ -21,20 +21,21 @@ constexpr int64_t kRowsAtOnce = 16;
 constexpr uint64_t kChangeSeed = 0x696d616765;        // of crops and flips, apart from the order
 constexpr uint64_t kSourceSeed = 0x9e3779b97f4a7c15;  // between the orders of a mixture's sources
 
-absl::Status TooSmall(const std::string& path, absl::string_view part, int64_t units, bool images,
-                      int64_t sequence_length) {
-  if (images) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data path ", path, ": its ", part, " part has ", units,
-                     " images: use more images or another data.validation_fraction"));
+}  // namespace
+
+absl::Status Dataset::TooSmall(const Part& part, int64_t units, absl::string_view name) const {
+  const std::string& path = PathOf(part.file);
+  if (frame_.has_value() || !images_.empty()) {
+    const absl::string_view noun = frame_.has_value() ? "documents" : "images";
+    return absl::InvalidArgumentError(absl::StrCat("data path ", path, ": its ", name, " part has ",
+                                                   units, " ", noun, ": use more ", noun,
+                                                   " or another data.validation_fraction"));
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "data file ", path, ": its ", part, " part has ", units, " tokens; one sequence needs ",
-      sequence_length + 1,
+      "data file ", path, ": its ", name, " part has ", units, " tokens; one sequence needs ",
+      sequence_length_ + 1,
       ". Use a larger file, a smaller data.sequence_length or another data.validation_fraction"));
 }
-
-}  // namespace
 
 absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary,
                                       const DataOptions& options) {
@@ -43,9 +44,10 @@ absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary,
         absl::StrCat("data.format is text, whose tokens are bytes, but the model's vocabulary is ",
                      vocabulary, "; it must be at least 256"));
   }
-  if (spec.sequence_length < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data.sequence_length is ", spec.sequence_length, "; expected at least 1"));
+  if (const int64_t least = spec.pad_documents ? kFrameTokens + 1 : 1;
+      spec.sequence_length < least) {
+    return absl::InvalidArgumentError(absl::StrCat("data.sequence_length is ", spec.sequence_length,
+                                                   "; expected at least ", least));
   }
   if (!(spec.validation_fraction >= 0 && spec.validation_fraction < 1)) {
     return absl::InvalidArgumentError(absl::StrCat("data.validation_fraction is ",
@@ -61,6 +63,8 @@ absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary,
   dataset.vocabulary_ = vocabulary;
   dataset.shuffle_seed_ = spec.shuffle_seed;
   dataset.change_ = {spec.crop_padding, spec.flip};
+  ATOLL_CHECK(!spec.pad_documents || options.frame.has_value());
+  if (spec.pad_documents) dataset.frame_ = options.frame;
   ATOLL_RETURN_IF_ERROR(dataset.AddSources(spec, options));
   ATOLL_RETURN_IF_ERROR(dataset.AddSets(spec, options));
   ATOLL_RETURN_IF_ERROR(dataset.CheckShapes());
@@ -78,6 +82,10 @@ absl::Status Dataset::AddFile(const DataSpec& spec, const std::string& path,
   }
   ATOLL_ASSIGN_OR_RETURN(TokenStream file, TokenStream::Open(spec, path, vocabulary_, options));
   masks_ = masks_ || file.masked();
+  if (frame_.has_value()) {
+    ATOLL_ASSIGN_OR_RETURN(DocumentIndex index, DocumentIndex::Open(file, vocabulary_, options));
+    documents_.push_back(std::move(index));
+  }
   files_.push_back(std::move(file));
   return absl::OkStatus();
 }
@@ -87,11 +95,12 @@ const std::string& Dataset::PathOf(size_t file) const {
 }
 
 int64_t Dataset::UnitsOf(size_t file) const {
-  return images_.empty() ? files_[file].tokens() : images_[file].images();
+  if (!images_.empty()) return images_[file].images();
+  return frame_.has_value() ? documents_[file].documents() : files_[file].tokens();
 }
 
 int64_t Dataset::SequencesOf(int64_t units) const {
-  return images_.empty() ? SequencesIn(units, sequence_length_) : units;
+  return images_.empty() && !frame_.has_value() ? SequencesIn(units, sequence_length_) : units;
 }
 
 absl::Status Dataset::AddSources(const DataSpec& spec, const DataOptions& options) {
@@ -111,8 +120,7 @@ absl::Status Dataset::AddSources(const DataSpec& spec, const DataOptions& option
       return absl::OkStatus();
     }
     const Part& part = sets_[0].parts[0];
-    return TooSmall(PathOf(part.file), "validation", UnitsOf(part.file) - part.begin,
-                    !images_.empty(), sequence_length_);
+    return TooSmall(part, UnitsOf(part.file) - part.begin, "validation");
   }
   return absl::OkStatus();
 }
@@ -123,8 +131,7 @@ absl::Status Dataset::SplitSource(const DataSpec& spec, size_t file, Set* held_o
       spec.validation_path.empty() ? HeldOut(total, spec.validation_fraction) : 0;
   train_.push_back({file, 0, SequencesOf(total - kept_back)});
   if (train_.back().sequences < 1) {
-    return TooSmall(PathOf(file), "training", total - kept_back, !images_.empty(),
-                    sequence_length_);
+    return TooSmall(train_.back(), total - kept_back, "training");
   }
   held_out->parts.push_back({file, total - kept_back, SequencesOf(kept_back)});
   return absl::OkStatus();
@@ -138,11 +145,9 @@ absl::Status Dataset::AddSets(const DataSpec& spec, const DataOptions& options) 
     const size_t file = files_.size() + images_.size();
     ATOLL_RETURN_IF_ERROR(AddFile(spec, path, options));
     const int64_t sequences = SequencesOf(UnitsOf(file));
-    if (sequences < 1) {
-      return TooSmall(PathOf(file), "validation", UnitsOf(file), !images_.empty(),
-                      sequence_length_);
-    }
-    AddSet({0, 0, {{file, 0, sequences}}});
+    const Part part = {file, 0, sequences};
+    if (sequences < 1) return TooSmall(part, UnitsOf(file), "validation");
+    AddSet({0, 0, {part}});
   }
   return absl::OkStatus();
 }
@@ -178,6 +183,11 @@ absl::Status Dataset::TakeDigest(const DataOptions& options) {
     facts.push_back(digest);
   }
   for (const ImageSet& images : images_) facts.push_back(images.Digest());
+  if (frame_.has_value()) {
+    for (const int32_t token : {frame_->cls, frame_->sep, frame_->pad}) {
+      facts.push_back(static_cast<uint64_t>(token));
+    }
+  }
   const auto add = [&](const Part& part) {
     facts.insert(facts.end(), {part.file, static_cast<uint64_t>(part.begin),
                                static_cast<uint64_t>(part.sequences)});
@@ -321,6 +331,11 @@ absl::StatusOr<int64_t> Dataset::CountMasked(std::span<const PositionRange> rang
                                              const Cancelled& cancelled) const {
   int64_t masked = 0;
   for (const PositionRange& range : ranges) {
+    for (int64_t p = range.begin; frame_.has_value() && p < range.end; ++p) {
+      ATOLL_ASSIGN_OR_RETURN(const int64_t here, CountUnpredicted(TrainPlace(p), cancelled));
+      masked += here;
+    }
+    if (frame_.has_value()) continue;
     ATOLL_ASSIGN_OR_RETURN(
         const int64_t here,
         CountMaskedRows(range.begin, range.end, [&](int64_t first, std::span<int32_t> rows) {
@@ -333,13 +348,62 @@ absl::StatusOr<int64_t> Dataset::CountMasked(std::span<const PositionRange> rang
 
 absl::StatusOr<int64_t> Dataset::CountMaskedValidation(int64_t first, int64_t count,
                                                        const Cancelled& cancelled) const {
+  if (frame_.has_value()) {
+    int64_t masked = 0;
+    for (int64_t p = first; p < first + count; ++p) {
+      ATOLL_ASSIGN_OR_RETURN(const int64_t here, CountUnpredicted(ValidationPlace(p), cancelled));
+      masked += here;
+    }
+    return masked;
+  }
   return CountMaskedRows(first, first + count, [&](int64_t begin, std::span<int32_t> rows) {
     return ReadValidation(begin, rows, cancelled);
   });
 }
 
+absl::StatusOr<Document> Dataset::FindDocument(const Place& place,
+                                               const Cancelled& cancelled) const {
+  ATOLL_CHECK(place.sequence >= 0 && place.sequence < place.part->sequences);
+  ATOLL_ASSIGN_OR_RETURN(Document document, documents_[place.part->file].Read(
+                                                place.part->begin + place.sequence, cancelled));
+  document.tokens = std::min(document.tokens, sequence_length_ - kFrameTokens);
+  return document;
+}
+
+absl::StatusOr<int64_t> Dataset::CountUnpredicted(const Place& place,
+                                                  const Cancelled& cancelled) const {
+  ATOLL_ASSIGN_OR_RETURN(const Document document, FindDocument(place, cancelled));
+  return sequence_length_ - CountPredicted(document.tokens + kFrameTokens);
+}
+
+absl::Status Dataset::ReadDocuments(std::span<const Place> places, std::span<int32_t> out,
+                                    const Cancelled& cancelled) const {
+  const auto length = static_cast<size_t>(this->row());
+  std::vector<Document> documents;
+  std::map<size_t, std::vector<int64_t>> begins;  // of each file that is read
+  for (const Place& place : places) {
+    ATOLL_ASSIGN_OR_RETURN(const Document document, FindDocument(place, cancelled));
+    documents.push_back(document);
+    begins[place.part->file].push_back(document.begin);
+  }
+  for (const auto& [file, at] : begins) {
+    ATOLL_RETURN_IF_ERROR(files_[file].Prefetch(at, sequence_length_ - kFrameTokens, cancelled));
+  }
+  for (size_t r = 0; r < places.size(); ++r) {
+    const std::span<int32_t> row = out.subspan(r * length, length);
+    const auto tokens = static_cast<size_t>(documents[r].tokens);
+    row[0] = frame_->cls;
+    ATOLL_RETURN_IF_ERROR(files_[places[r].part->file].Read(documents[r].begin, vocabulary_,
+                                                            row.subspan(1, tokens), cancelled));
+    row[tokens + 1] = frame_->sep;
+    std::fill(row.begin() + documents[r].tokens + kFrameTokens, row.end(), MaskToken(frame_->pad));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Dataset::ReadTokens(std::span<const Place> places, std::span<int32_t> out,
                                  const Cancelled& cancelled) const {
+  if (frame_.has_value()) return ReadDocuments(places, out, cancelled);
   const auto length = static_cast<size_t>(this->row());
   ATOLL_CHECK(out.size() == places.size() * length);
   std::map<size_t, std::vector<int64_t>> begins;  // of each file that is read

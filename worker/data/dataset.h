@@ -11,6 +11,9 @@
 // own shuffled order, which follows from the job's shuffle_seed alone: all workers agree on it
 // without talking.
 //
+// With data.pad_documents a sequence is a document, of the first tokens of a longer one, in the
+// model's frame: [CLS] document [SEP] [PAD]... (common/masked_tokens.h). Empty ones are left out.
+//
 // Of images, a sequence is a sample: T is 1, and its row holds the pixels and behind them the
 // class. Those that are trained on are cropped and mirrored by the seed and the position.
 //
@@ -22,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +34,7 @@
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "worker/data/digest_cache.h"
+#include "worker/data/document_index.h"
 #include "worker/data/images.h"
 #include "worker/data/mixture.h"
 #include "worker/data/token_stream.h"
@@ -40,7 +45,8 @@ class Dataset {
  public:
   // Opens and checks the files of `spec`: that each part has at least one sequence (validation:
   // unless validation_fraction is 0 and there is no validation_path), and that every token is one
-  // of the model's `vocabulary`. Reads every byte of files that `digests` does not know.
+  // of the model's `vocabulary`. Reads every byte of files that `digests` does not know. REQUIRES:
+  // with data.pad_documents, options.frame.
   static absl::StatusOr<Dataset> Open(const DataSpec& spec, int64_t vocabulary,
                                       const DataOptions& options = {});
 
@@ -67,7 +73,8 @@ class Dataset {
                          const Cancelled& cancelled = {}) const;
 
   // How many targets of the training sequences at these positions, or of validation sequences
-  // [first, first + count), are masked (common/masked_tokens.h). Reads them if there are masks.
+  // [first, first + count), are masked (common/masked_tokens.h), or are none of a padded document
+  // (CountPredicted). Reads sequences that may have masks.
   absl::StatusOr<int64_t> CountMasked(std::span<const PositionRange> ranges,
                                       const Cancelled& cancelled = {}) const;
   absl::StatusOr<int64_t> CountMaskedValidation(int64_t first, int64_t count,
@@ -83,7 +90,8 @@ class Dataset {
                               const Cancelled& cancelled = {}) const;
 
  private:
-  // Tokens [begin, begin + sequences * T + 1) of a file, or images [begin, begin + sequences).
+  // Tokens [begin, begin + sequences * T + 1) of a file, or images or padded documents
+  // [begin, begin + sequences).
   struct Part {
     size_t file = 0;
     int64_t begin = 0;
@@ -115,7 +123,8 @@ class Dataset {
   absl::Status TakeDigest(const DataOptions& options);
 
   const std::string& PathOf(size_t file) const;
-  int64_t UnitsOf(size_t file) const;        // tokens or images
+  absl::Status TooSmall(const Part& part, int64_t units, absl::string_view name) const;
+  int64_t UnitsOf(size_t file) const;        // tokens, images or padded documents
   int64_t SequencesOf(int64_t units) const;  // whole ones
   Place TrainPlace(int64_t position) const;  // REQUIRES: position >= 0
   // Images at `places`, and what is expected to be read after them.
@@ -125,12 +134,20 @@ class Dataset {
   Place ValidationPlace(int64_t place) const;  // REQUIRES: there is this place
   absl::Status ReadTokens(std::span<const Place> places, std::span<int32_t> out,
                           const Cancelled& cancelled) const;
+  absl::Status ReadDocuments(std::span<const Place> places, std::span<int32_t> out,
+                             const Cancelled& cancelled) const;
+  // As a sequence has it.
+  absl::StatusOr<Document> FindDocument(const Place& place, const Cancelled& cancelled) const;
+  // What CountMasked counts of one.
+  absl::StatusOr<int64_t> CountUnpredicted(const Place& place, const Cancelled& cancelled) const;
   template <typename ReadRows>
   absl::StatusOr<int64_t> CountMaskedRows(int64_t first, int64_t end, const ReadRows& read) const;
 
   // Either of tokens or of images: the sources, and behind them those for validation alone.
   std::vector<TokenStream> files_;
   std::vector<ImageSet> images_;
+  std::vector<DocumentIndex> documents_;  // of each file, where they are padded
+  std::optional<DocumentFrame> frame_;    // then
   ImageChange change_;
   std::shared_ptr<SharedPattern> pattern_;  // of reading images
   Mixture mixture_;

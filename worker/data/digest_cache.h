@@ -12,6 +12,7 @@
 #include <string>
 
 #include "common/files.h"
+#include "common/masked_tokens.h"
 #include "worker/data/token_file.h"
 
 namespace atl {
@@ -42,6 +43,7 @@ class DigestCache {
 struct DataOptions {
   DigestCache* digests = nullptr;  // null: every file is read whole each time
   ReadWatch watch;
+  std::optional<DocumentFrame> frame;  // the model's, where data.pad_documents is true
 };
 
 // What the file's tokens are: from the cache, else by reading it whole.

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kWhole[] = "tokens-", kUnfinished[] = "making-", kIndex[] = "index.json";
+constexpr char kWhole[] = "tokens-", kUnfinished[] = "making-";
 // What its maker has not finished by then it never will.
 constexpr auto kAbandoned = std::chrono::hours(48);
 
@@ -42,8 +42,8 @@ absl::StatusOr<std::string> TokenCache::GetOrMake(
     uint64_t key, const std::function<absl::Status(const std::string&)>& make) {
   const fs::path whole = fs::path(folder_) / absl::StrFormat("%s%016x", kWhole, key);
   std::error_code error;
-  if (fs::exists(whole / kIndex, error)) {
-    fs::last_write_time(whole / kIndex, fs::file_time_type::clock::now(), error);
+  if (fs::exists(whole / kCacheIndexName, error)) {
+    fs::last_write_time(whole / kCacheIndexName, fs::file_time_type::clock::now(), error);
     return whole.string();
   }
   // Made beside and renamed: several workers of this machine may come here at once.
@@ -79,7 +79,7 @@ void TokenCache::MakeRoom(const std::string& used) const {
       if (!error && now - written > kAbandoned) fs::remove_all(entry.path(), error);
     }
     if (!absl::StartsWith(name, kWhole) || entry.path() == used) continue;
-    const auto at = fs::last_write_time(entry.path() / kIndex, error);
+    const auto at = fs::last_write_time(entry.path() / kCacheIndexName, error);
     kept.push_back({error ? fs::file_time_type::min() : at, BytesIn(entry.path()), entry.path()});
     bytes += kept.back().bytes;
   }

@@ -1,4 +1,5 @@
-// Shards that text was made into, kept on this machine's disk for the next job on the same text.
+// Shards that text was made into, and indexes of documents, kept on this machine's disk for the
+// next job on the same text.
 //
 // Folders that were not used for the longest time go first; streams that have one open read on.
 // Several processes may share the cache: what one removes another makes again. Losing it costs time
@@ -15,13 +16,16 @@
 
 namespace atl {
 
+// The file of a folder that says what it holds.
+inline constexpr char kCacheIndexName[] = "index.json";
+
 class TokenCache {
  public:
   // Keeps at most `bytes_max` in `folder` beside the shards that are used now, whatever these take.
   TokenCache(std::string folder, int64_t bytes_max);
 
-  // The folder of shards for `key`: the one that is there, else what `make` writes into the empty
-  // folder that it is given.
+  // The folder for `key`: the one that is there, else what `make` writes into the empty folder that
+  // it is given, with a kCacheIndexName.
   absl::StatusOr<std::string> GetOrMake(
       uint64_t key, const std::function<absl::Status(const std::string&)>& make);
 

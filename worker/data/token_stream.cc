@@ -4,10 +4,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
 #include "common/bytes_text.h"
 #include "common/check.h"
@@ -27,6 +29,8 @@ constexpr uint64_t kTokenizeVersion = 3;
 constexpr int64_t kHeadBytes = 1 << 20;
 constexpr size_t kHeadFiles = 16;
 constexpr size_t kHeadImages = 64;
+constexpr int64_t kSplitTokens = 1 << 20;  // of documents, read at once
+constexpr auto kSayEvery = std::chrono::seconds(5);
 
 struct TextInput {
   std::vector<std::string> files;
@@ -44,7 +48,12 @@ absl::Status CheckVocabulary(int64_t model, int64_t tokens, const std::string& p
                                                  path, " need at least ", tokens));
 }
 
-absl::StatusOr<TextInput> OpenText(const DataSpec& spec, const std::string& path,
+// 0: they are not padded.
+int64_t DocumentTokensMax(const DataSpec& spec) {
+  return spec.pad_documents ? spec.sequence_length - kFrameTokens : 0;
+}
+
+absl::StatusOr<TextInput> FindText(const DataSpec& spec, const std::string& path,
                                    int64_t vocabulary, const Cancelled& cancelled) {
   TextInput input;
   ATOLL_ASSIGN_OR_RETURN(input.files, ExpandGlob(path, cancelled));
@@ -77,7 +86,10 @@ absl::StatusOr<uint64_t> CacheKey(const DataSpec& spec, const TextInput& input,
   const int64_t facts[] = {
       static_cast<int64_t>(spec.format),
       input.tokenizer == nullptr ? 0 : static_cast<int64_t>(input.tokenizer->digest()),
-      input.end_of_text.value_or(-1), spec.format == DataFormat::kChat ? spec.sequence_length : 0};
+      input.end_of_text.value_or(-1),
+      spec.format == DataFormat::kChat ? spec.sequence_length
+      : spec.pad_documents             ? -1
+                                       : 0};
   key = XXH3_64bits_withSeed(facts, sizeof facts, key);
   for (const std::string& path : input.files) {
     ATOLL_ASSIGN_OR_RETURN(const TokenFile file,
@@ -93,6 +105,7 @@ TokenizeOptions OptionsFor(const DataSpec& spec, const TextInput& input) {
   options.files = input.files;
   options.jsonl = spec.format != DataFormat::kText;
   if (spec.format == DataFormat::kChat) options.chat_sequence_length = spec.sequence_length;
+  options.document_tokens_max = DocumentTokensMax(spec);
   options.field = spec.field;
   options.tokenizer = input.tokenizer.get();
   options.end_of_text = input.end_of_text;
@@ -143,6 +156,35 @@ absl::StatusOr<std::string> SequencesText(const DataSpec& spec, const DataPart& 
                       held_out > 0 ? absl::StrCat(" and ", held_out_sequences, " held out") : "");
 }
 
+// The same of documents that are padded, some of which are cut.
+absl::StatusOr<std::string> DocumentsText(const DataSpec& spec, const DataPart& part,
+                                          int64_t documents, int64_t cut) {
+  const int64_t held_out = HeldOut(documents, part.held_out);
+  const bool lacks_held_out = part.held_out > 0 && !part.is_source && held_out == 0;
+  if (documents - held_out == 0 || lacks_held_out) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data path ", part.path, ": ", CountText(documents, "document"), " with data.",
+        "validation_fraction = ", part.held_out, " leave none to ",
+        lacks_held_out ? "validate with" : "train on", ": use more data or another fraction"));
+  }
+  return absl::StrCat(CountText(documents - held_out, "document"),
+                      held_out > 0 ? absl::StrCat(" and ", held_out, " held out") : "", ", ", cut,
+                      " of them cut at ", CountText(DocumentTokensMax(spec), "token"));
+}
+
+// What is known of the documents of a part that was read to its end, or not.
+absl::Status AddDocumentsText(const DataSpec& spec, const DataPart& part, bool whole,
+                              int64_t documents, int64_t cut, DataInspection* found) {
+  if (!whole) {
+    absl::StrAppend(&found->text, cut, " of the first ", CountText(documents, "document"),
+                    " cut at ", CountText(DocumentTokensMax(spec), "token"));
+    return absl::OkStatus();
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, DocumentsText(spec, part, documents, cut));
+  found->text += text;
+  return absl::OkStatus();
+}
+
 // Where the job names it: that the shards are of this tokenizer, which exports get.
 absl::Status CheckTokenizer(const DataSpec& spec, const std::string& folder,
                             const Cancelled& cancelled) {
@@ -169,7 +211,7 @@ void WarnOfChatTemplate(const DataSpec& spec, ChatTemplate chat, DataInspection*
 
 absl::Status InspectText(const DataSpec& spec, const DataPart& part, int64_t vocabulary,
                          DataInspection* found) {
-  ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, part.path, vocabulary, {}));
+  ATOLL_ASSIGN_OR_RETURN(const TextInput input, FindText(spec, part.path, vocabulary, {}));
   ATOLL_ASSIGN_OR_RETURN(const TextHeads heads,
                          TokenizeHeads(OptionsFor(spec, input), kHeadBytes, kHeadFiles));
   if (heads.text_bytes == 0) {
@@ -179,7 +221,13 @@ absl::Status InspectText(const DataSpec& spec, const DataPart& part, int64_t voc
   ATOLL_ASSIGN_OR_RETURN(const bool direct, ReadsDirectly(spec, input.files, {}));
   absl::StrAppend(&found->text, CountText(std::ssize(input.files), "file"), " of ",
                   BytesText(heads.file_bytes));
-  if (direct || heads.unread.empty()) {
+  const bool whole = heads.unread.empty();
+  if (spec.pad_documents) {
+    found->text += ", ";
+    ATOLL_RETURN_IF_ERROR(
+        AddDocumentsText(spec, part, whole, heads.documents, heads.documents_cut, found));
+    found->unread.insert(found->unread.end(), heads.unread.begin(), heads.unread.end());
+  } else if (direct || whole) {
     const int64_t tokens = direct ? heads.file_bytes : heads.tokens + heads.filler;
     ATOLL_ASSIGN_OR_RETURN(const std::string sequences, SequencesText(spec, part, tokens));
     absl::StrAppend(&found->text, ", ", sequences);
@@ -221,7 +269,8 @@ absl::Status InspectFolder(const DataSpec& spec, const std::string& path, int64_
 }
 
 absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t vocabulary,
-                         const std::optional<ImageShape>& model, DataInspection* found) {
+                         const std::optional<ImageShape>& model, const DataOptions& options,
+                         DataInspection* found) {
   if (IsText(spec.format)) return InspectText(spec, part, vocabulary, found);
   if (spec.format == DataFormat::kImageFolder) {
     return InspectFolder(spec, part.path, vocabulary, found);
@@ -234,12 +283,23 @@ absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t voc
                     shape.width, " with ", CountText(shape.channels, "channel"));
     return absl::OkStatus();
   }
-  ATOLL_ASSIGN_OR_RETURN(const TokenStream stream, TokenStream::Open(spec, part.path, vocabulary));
-  ATOLL_ASSIGN_OR_RETURN(const std::string sequences, SequencesText(spec, part, stream.tokens()));
+  ATOLL_ASSIGN_OR_RETURN(const TokenStream stream,
+                         TokenStream::Open(spec, part.path, vocabulary, options));
   std::vector<int32_t> head(static_cast<size_t>(std::min(stream.tokens(), kHeadBytes)));
   ATOLL_RETURN_IF_ERROR(stream.Read(0, vocabulary, head));
-  absl::StrAppend(&found->text, sequences);
-  if (std::ssize(head) < stream.tokens()) {
+  const bool whole = std::ssize(head) == stream.tokens();
+  if (spec.pad_documents) {
+    DocumentSplitter splitter(stream.marks());
+    std::vector<Document> documents;
+    splitter.Add(head, &documents);
+    if (whole) splitter.End(&documents);
+    ATOLL_RETURN_IF_ERROR(AddDocumentsText(spec, part, whole, std::ssize(documents),
+                                           CountLonger(documents, DocumentTokensMax(spec)), found));
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(const std::string sequences, SequencesText(spec, part, stream.tokens()));
+    found->text += sequences;
+  }
+  if (!whole) {
     found->unread.push_back(
         absl::StrCat(part.path, " after its first ", CountText(std::ssize(head), "token")));
   }
@@ -292,6 +352,7 @@ absl::StatusOr<TokenStream> TokenStream::OpenShards(const std::string& folder, i
   TokenStream stream;
   stream.path_ = folder;
   stream.masked_ = index.masked;
+  stream.end_of_text_ = index.end_of_text;
   const DataFormat format = index.masked             ? DataFormat::kChat
                             : index.token_bits == 16 ? DataFormat::kTokens16
                                                      : DataFormat::kTokens32;
@@ -311,19 +372,23 @@ absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::s
   const Cancelled& cancelled = options.watch.cancelled;
   if (spec.format == DataFormat::kShards) {
     ATOLL_RETURN_IF_ERROR(CheckTokenizer(spec, path, cancelled));
-    return OpenShards(path, vocabulary, cancelled);
-  }
-  if (IsText(spec.format)) {
-    ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(path, cancelled));
-    ATOLL_ASSIGN_OR_RETURN(const bool direct, ReadsDirectly(spec, files, cancelled));
-    if (!direct) {
-      ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary, cancelled));
-      ATOLL_ASSIGN_OR_RETURN(const std::string folder, TokenizeOnce(spec, input, options));
-      ATOLL_ASSIGN_OR_RETURN(TokenStream stream, OpenShards(folder, vocabulary, cancelled));
-      stream.path_ = path;
-      return stream;
+    ATOLL_ASSIGN_OR_RETURN(TokenStream stream, OpenShards(path, vocabulary, cancelled));
+    if (!spec.pad_documents) return stream;
+    if (stream.masked_ || !stream.end_of_text_.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "token shards ", path, ": data.pad_documents = true needs to know where documents end, ",
+          stream.masked_ ? "and these are of conversations; use other data"
+                         : "and the index names no end_of_text; make them with a tokenizer that "
+                           "has such a token, or take the text itself"));
     }
+    stream.marks_ = {.end = *stream.end_of_text_};
+    if (options.frame.has_value()) {
+      stream.marks_->before = options.frame->cls;
+      stream.marks_->behind = options.frame->sep;
+    }
+    return stream;
   }
+  if (IsText(spec.format)) return OpenText(spec, path, vocabulary, options);
   TokenStream stream;
   stream.path_ = path;
   std::vector<std::string> files = {path};
@@ -334,6 +399,60 @@ absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::s
     ATOLL_RETURN_IF_ERROR(stream.Add(spec.format, file, cancelled));
   }
   return stream;
+}
+
+absl::StatusOr<TokenStream> TokenStream::OpenText(const DataSpec& spec, const std::string& path,
+                                                  int64_t vocabulary, const DataOptions& options) {
+  const Cancelled& cancelled = options.watch.cancelled;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(path, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const bool direct, ReadsDirectly(spec, files, cancelled));
+  TokenStream stream;
+  if (direct) {
+    for (const std::string& file : files) {
+      ATOLL_RETURN_IF_ERROR(stream.Add(spec.format, file, cancelled));
+    }
+    if (spec.pad_documents) stream.marks_ = {.end = '\n', .behind = '\r', .files = true};
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(const TextInput input, FindText(spec, path, vocabulary, cancelled));
+    ATOLL_ASSIGN_OR_RETURN(const std::string folder, TokenizeOnce(spec, input, options));
+    ATOLL_ASSIGN_OR_RETURN(stream, OpenShards(folder, vocabulary, cancelled));
+    if (spec.pad_documents) stream.marks_ = MarksOf(OptionsFor(spec, input));
+  }
+  stream.path_ = path;
+  return stream;
+}
+
+absl::Status TokenStream::ReadDocuments(
+    int64_t vocabulary, const ReadWatch& watch,
+    const std::function<absl::Status(std::span<const Document>)>& take) const {
+  std::vector<int32_t> part;
+  std::vector<Document> documents;
+  DocumentSplitter splitter(marks());
+  auto said_at = std::chrono::steady_clock::now();
+  const auto done_saying = absl::MakeCleanup([&, said = said_at] {
+    if (watch.progress && said_at != said) watch.progress("");
+  });
+  for (int64_t begin = 0; begin < tokens();) {
+    if (watch.cancelled && watch.cancelled()) {
+      return absl::AbortedError(absl::StrCat("data path ", path_, ": reading is interrupted"));
+    }
+    const int64_t file_end = begins_[FileOf(begin) + 1];
+    const int64_t count = std::min(kSplitTokens, file_end - begin);
+    part.resize(static_cast<size_t>(count));
+    ATOLL_RETURN_IF_ERROR(Prefetch({&begin, 1}, count, watch.cancelled));
+    ATOLL_RETURN_IF_ERROR(Read(begin, vocabulary, part, watch.cancelled));
+    begin += count;
+    splitter.Add(part, &documents);
+    if (begin == tokens() || (begin == file_end && marks().files)) splitter.End(&documents);
+    ATOLL_RETURN_IF_ERROR(take(documents));
+    documents.clear();
+    if (watch.progress && std::chrono::steady_clock::now() - said_at >= kSayEvery) {
+      said_at = std::chrono::steady_clock::now();
+      watch.progress(absl::StrCat("finds the documents of ", path_, ": ", 100 * begin / tokens(),
+                                  "% of ", CountText(tokens(), "token")));
+    }
+  }
+  return absl::OkStatus();
 }
 
 size_t TokenStream::FileOf(int64_t token) const {
@@ -387,12 +506,15 @@ absl::StatusOr<uint64_t> TokenStream::Digest(int64_t vocabulary, const DataOptio
 }
 
 absl::StatusOr<DataInspection> InspectData(const DataSpec& spec, int64_t vocabulary,
-                                           const std::optional<ImageShape>& model) {
+                                           const std::optional<ImageShape>& images,
+                                           const std::optional<DocumentFrame>& frame) {
   DataInspection found;
+  DataOptions options;
+  options.frame = frame;
   for (const DataPart& part : PartsOf(spec)) {
     absl::StrAppend(&found.text, found.text.empty() ? "" : "; ", part.name,
                     part.name.empty() ? "" : ": ");
-    const absl::Status status = InspectPart(spec, part, vocabulary, model, &found);
+    const absl::Status status = InspectPart(spec, part, vocabulary, images, options, &found);
     if (status.ok()) continue;
     if (!IsElsewhere(status, part.path)) return status;
     absl::StrAppend(&found.text, "not looked at: ", status.message());

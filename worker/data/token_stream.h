@@ -4,6 +4,7 @@
 #define ATOLL_WORKER_DATA_TOKEN_STREAM_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "worker/data/digest_cache.h"
+#include "worker/data/documents.h"
 #include "worker/data/images.h"
 #include "worker/data/token_file.h"
 
@@ -21,7 +23,9 @@ class TokenStream {
  public:
   // `path`: a file, a glob, or for kShards a folder. Text that has to become tokens first (JSONL, a
   // tokenizer, compressed files) is tokenized into the cache folder, once on this machine.
-  // INVALID_ARGUMENT: the tokenizer or the shards have ids that are not below `vocabulary`.
+  // INVALID_ARGUMENT: the tokenizer or the shards have ids that are not below `vocabulary`, or
+  // documents are to be padded whose ends the shards do not mark. What frames documents in shards
+  // is part of them without options.frame.
   static absl::StatusOr<TokenStream> Open(const DataSpec& spec, const std::string& path,
                                           int64_t vocabulary, const DataOptions& options = {});
 
@@ -33,6 +37,15 @@ class TokenStream {
   // not in [0, vocabulary). REQUIRES: the range lies in the stream.
   absl::Status Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out,
                     const Cancelled& cancelled = {}) const;
+
+  // How documents end. REQUIRES: data.pad_documents.
+  const DocumentMarks& marks() const { return *marks_; }
+
+  // Hands all documents over, some at a time and in order, and reads every token for that. ABORTED
+  // once the watch says so; else the error of `take`. REQUIRES: data.pad_documents.
+  absl::Status ReadDocuments(
+      int64_t vocabulary, const ReadWatch& watch,
+      const std::function<absl::Status(std::span<const Document>)>& take) const;
 
   // Fetches what reads of `count` tokens from each of `begins` on would wait for.
   absl::Status Prefetch(std::span<const int64_t> begins, int64_t count,
@@ -46,10 +59,14 @@ class TokenStream {
   absl::Status Add(DataFormat format, const std::string& path, const Cancelled& cancelled);
   static absl::StatusOr<TokenStream> OpenShards(const std::string& folder, int64_t vocabulary,
                                                 const Cancelled& cancelled);
+  static absl::StatusOr<TokenStream> OpenText(const DataSpec& spec, const std::string& path,
+                                              int64_t vocabulary, const DataOptions& options);
   size_t FileOf(int64_t token) const;
 
   std::string path_;
   bool masked_ = false;
+  std::optional<int32_t> end_of_text_;  // of shards
+  std::optional<DocumentMarks> marks_;
   std::vector<TokenFile> files_;
   std::vector<int64_t> begins_ = {0};  // of each file, and the end of the last
 };
@@ -62,9 +79,11 @@ struct DataInspection {
 
 // What a worker would say of the data, from the tokenizer and the heads of the files alone. Data
 // that are not on this machine, or that it may not read from a store, are not looked at; what a
-// worker would refuse is the error. `model`: the size of its images, if known.
+// worker would refuse is the error. Of the model, if known: `images`, their size, and `frame`, that
+// of documents.
 absl::StatusOr<DataInspection> InspectData(const DataSpec& spec, int64_t vocabulary,
-                                           const std::optional<ImageShape>& model = std::nullopt);
+                                           const std::optional<ImageShape>& images = std::nullopt,
+                                           const std::optional<DocumentFrame>& frame = {});
 
 }  // namespace atl
 

@@ -225,7 +225,8 @@ class BatchEncoder {
     if (!options_.jsonl) {
       if (batch.begins_document) BeginDocument(&result);
       ATOLL_RETURN_IF_ERROR(Add(batch.text, !batch.begins_document, &result));
-      if (batch.ends_document && options_.tokenizer != nullptr) EndDocument(&result);
+      const bool whole = options_.tokenizer != nullptr || options_.document_tokens_max > 0;
+      if (batch.ends_document && whole) EndDocument(&result);
       return result;
     }
     int64_t line = batch.first_line;
@@ -262,18 +263,25 @@ class BatchEncoder {
   absl::Status Add(std::string_view text, bool continues, Encoded* out) {
     out->text_bytes += std::ssize(text);
     if (encoder_.has_value()) return encoder_->Encode(text, &out->tokens, continues);
-    for (const char c : text) out->tokens.push_back(static_cast<unsigned char>(c));
+    const bool by_lines = options_.document_tokens_max > 0 && !options_.jsonl;
+    for (const char c : text) {
+      out->tokens.push_back(by_lines && c == '\n' ? kDocumentEnd : static_cast<unsigned char>(c));
+    }
     return absl::OkStatus();
   }
   // A document is framed as texts are when the model is used (`generate`, `predict`): one that
   // never saw the token that its tokenizer puts before a text would begin with an untrained one.
   void BeginDocument(Encoded* out) const {
-    if (options_.tokenizer == nullptr) return;
+    if (options_.tokenizer == nullptr || options_.document_tokens_max > 0) return;
     const std::span<const int32_t> before = options_.tokenizer->before();
     out->tokens.insert(out->tokens.end(), before.begin(), before.end());
   }
   void EndDocument(Encoded* out) const {
-    if (options_.end_of_text.has_value()) out->tokens.push_back(*options_.end_of_text);
+    if (options_.document_tokens_max > 0) {
+      out->tokens.push_back(kDocumentEnd);
+    } else if (options_.end_of_text.has_value()) {
+      out->tokens.push_back(*options_.end_of_text);
+    }
     ++out->documents;
   }
 
@@ -306,6 +314,16 @@ absl::Status AppendConversations(const TokenizeOptions& options, const Encoded& 
   return absl::OkStatus();
 }
 
+void AddDocuments(const TokenizeOptions& options, std::span<const int32_t> tokens,
+                  TextHeads* heads) {
+  DocumentSplitter splitter(MarksOf(options));
+  std::vector<Document> documents;
+  splitter.Add(tokens, &documents);
+  splitter.End(&documents);
+  heads->documents += std::ssize(documents);
+  heads->documents_cut += CountLonger(documents, options.document_tokens_max);
+}
+
 void AddHead(const TokenizeOptions& options, const Encoded& encoded, TextHeads* heads) {
   size_t begin = 0;
   int64_t position = heads->tokens + heads->filler;
@@ -315,6 +333,7 @@ void AddHead(const TokenizeOptions& options, const Encoded& encoded, TextHeads* 
     position += before + static_cast<int64_t>(end - begin);
     begin = end;
   }
+  if (options.document_tokens_max > 0) AddDocuments(options, encoded.tokens, heads);
   heads->text_bytes += encoded.text_bytes;
   heads->tokens += std::ssize(encoded.tokens);
   heads->counted += std::count_if(encoded.tokens.begin(), encoded.tokens.end(),
@@ -389,12 +408,17 @@ absl::StatusOr<std::optional<std::string>> JsonlText(std::string_view json,
   return std::move(found->get_ref<std::string&>());
 }
 
+DocumentMarks MarksOf(const TokenizeOptions& options) {
+  const bool lines = options.tokenizer == nullptr && !options.jsonl;
+  return {.end = kDocumentEnd, .behind = lines ? std::optional<int32_t>('\r') : std::nullopt};
+}
+
 absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::string& folder) {
   ShardIndex index;
   index.vocabulary = options.tokenizer == nullptr ? 256 : options.tokenizer->vocabulary();
   index.tokenizer_digest = options.tokenizer == nullptr ? 0 : options.tokenizer->digest();
   index.end_of_text = options.end_of_text;
-  index.masked = options.chat_sequence_length > 0;
+  index.masked = options.chat_sequence_length > 0 || options.document_tokens_max > 0;
   ATOLL_ASSIGN_OR_RETURN(const auto writer,
                          ShardWriter::Create(folder, index, options.shard_tokens_max));
   const auto threads = static_cast<size_t>(std::max(1, options.threads));

@@ -18,9 +18,12 @@
 
 #include "absl/status/statusor.h"
 #include "common/tokenizer/tokenizer.h"
+#include "worker/data/documents.h"
 #include "worker/data/shards.h"
 
 namespace atl {
+
+inline constexpr int32_t kDocumentEnd = -1;  // a masked token, which no document has
 
 struct TokenizeProgress {
   int64_t bytes_read = 0;  // of the files as they lie on the disk
@@ -36,6 +39,9 @@ struct TokenizeOptions {
   // not fit into what is left of a sequence of this length begins a new one, behind masked ends of
   // text.
   int64_t chat_sequence_length = 0;
+  // Above 0: of a job that pads documents, of which so many tokens fit into a sequence. They have
+  // no frame, kDocumentEnd ends each, and without a tokenizer each line of text is one.
+  int64_t document_tokens_max = 0;
   const Tokenizer* tokenizer = nullptr;  // null: bytes are tokens
   std::optional<int32_t> end_of_text;    // after each document
   int threads = 1;
@@ -43,6 +49,9 @@ struct TokenizeOptions {
   std::function<void(const TokenizeProgress&)> progress;  // from one thread, now and then
   Cancelled cancelled;
 };
+
+// How documents end in shards that are made so. REQUIRES: document_tokens_max is above 0.
+DocumentMarks MarksOf(const TokenizeOptions& options);
 
 // Writes the shards to `folder`, which must be new or empty. After an error nothing of them is
 // left. ABORTED: cancelled.
@@ -54,7 +63,9 @@ struct TextHeads {
   int64_t text_bytes = 0, tokens = 0;  // of the heads
   int64_t counted = 0;                 // of these tokens, those that the loss counts
   int64_t filler = 0;                  // tokens besides: between conversations
-  std::vector<std::string> unread;     // what is left of files and their number; human-readable
+  // With document_tokens_max: those that are not empty, and of these the longer ones.
+  int64_t documents = 0, documents_cut = 0;
+  std::vector<std::string> unread;  // what is left of files and their number; human-readable
 };
 
 // Reads so many bytes of text of so many files, and whole lines of JSONL.

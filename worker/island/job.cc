@@ -4,6 +4,7 @@
 
 #include "common/model/job_model.h"
 #include "common/model/optimizer_state.h"
+#include "common/model/targets.h"
 #include "common/protocol/device_profile.h"
 #include "worker/model/weights.h"
 
@@ -12,7 +13,9 @@ namespace atl::worker {
 absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
                                         const DataOptions& data_options) {
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
-  ATOLL_ASSIGN_OR_RETURN(Dataset data, Dataset::Open(spec.data, config.vocab, data_options));
+  DataOptions options = data_options;
+  if (spec.data.pad_documents) options.frame = FrameOfDocuments(config);
+  ATOLL_ASSIGN_OR_RETURN(Dataset data, Dataset::Open(spec.data, config.vocab, options));
   ATOLL_RETURN_IF_ERROR(CheckImageShape(
       data.images(), {config.image.height, config.image.width, config.image.channels}));
   GroupJob job{.spec = spec, .data = std::move(data)};

@@ -95,6 +95,17 @@ class Fixture {
     return Expected(reader, name);
   }
 
+  // Of batch 0, one sequence as a batch of its own, with or without its padding.
+  ModelRunner::Batch BatchOfRow(int64_t row, bool padded) const {
+    const ModelRunner::Batch& batch = batches_[0];
+    const int32_t unpadded = batch.lengths.at(static_cast<size_t>(row));
+    const int64_t begin = row * kSeqLen, end = begin + (padded ? kSeqLen : unpadded);
+    return {{batch.inputs.begin() + begin, batch.inputs.begin() + end},
+            {batch.targets.begin() + begin, batch.targets.begin() + end},
+            1,
+            {unpadded}};
+  }
+
   const ModelRunner::Batch& Batch(int64_t index) const {
     return batches_[static_cast<size_t>(index) % batches_.size()];
   }

@@ -11,6 +11,8 @@ model, and expected.safetensors with
     tokens        [batches, rows, T + 1]; of an encoder instead inputs, targets and types,
                   [batches, rows, T] each
     lengths       [rows], in all batches, where sequences have padding
+    alone         [rows], with them: summed losses of the first batch's sequences, each of them
+                  computed alone without its padding
     logits        [rows, T, vocab] of the first batch
     grad.<name>   gradient of the first batch's mean loss, for every parameter
     losses        [steps] mean losses of AdamW steps over the batches in turn, before each step
@@ -131,6 +133,12 @@ def make(folder, config, shapes, forward):
             padding = (torch.arange(T) >= torch.tensor(lengths)[:, None]).expand_as(inputs)
             inputs[padding], targets[padding] = config["pad_token_id"], -100
             extra["lengths"] = torch.tensor(lengths)
+            with torch.no_grad():
+                extra["alone"] = torch.stack([
+                    F.cross_entropy(forward(config, params, inputs[0, r:r + 1, :n],
+                                            types[0, r:r + 1, :n])[0],
+                                    targets[0, r, :n], reduction="sum")
+                    for r, n in enumerate(lengths)])
         decoder, forward = forward, lambda c, p, ids: decoder(c, p, ids, types[0], lengths)
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")

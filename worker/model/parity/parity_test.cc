@@ -4,7 +4,9 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 
+#include "common/masked_tokens.h"
 #include "kernels/bfloat16.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
@@ -116,6 +118,47 @@ TEST_CASE("every gradient tensor is PyTorch's, however the batch is cut") {
       REQUIRE(fixture.GradDifference(static_cast<int>(i), param) < kTolerance);
     }
   }
+}
+
+TEST_CASE("padded_documents_have_pytorchs_losses_of_each_document_alone") {
+  const std::string backend = GENERATE("reference", "cpu");
+  CAPTURE(backend);
+  Fixture fixture("bert_padded", NewBackend(backend), 2);
+  ModelRunner& runner = fixture.runner();
+  const std::vector<float> alone = fixture.Expected("alone");
+  REQUIRE(alone.size() == kRows);
+  for (int64_t row = 0; row < kRows; ++row) {
+    CAPTURE(row);
+    const LossSum padded = Must(runner.Evaluate(fixture.BatchOfRow(row, true)));
+    CHECK(padded.nats == Approx(alone[static_cast<size_t>(row)]).epsilon(kTolerance));
+    const LossSum unpadded = Must(runner.Evaluate(fixture.BatchOfRow(row, false)));
+    CHECK(unpadded.nats == Approx(padded.nats).epsilon(1e-6));
+    CHECK(unpadded.tokens == padded.tokens);
+  }
+  const LossSum batch = Must(runner.Evaluate(fixture.Batch(0)));
+  CHECK(batch.nats == Approx(std::accumulate(alone.begin(), alone.end(), 0.0)).epsilon(kTolerance));
+}
+
+TEST_CASE("rows_of_padded_documents_have_the_losses_of_each_document_alone") {
+  Fixture fixture("bert_padded", NewBackend("cpu"), 3);
+  ModelRunner& runner = fixture.runner();
+  constexpr size_t kRow = kSeqLen + 1;
+  const std::vector<size_t> lengths = {16, 3, 11, 8};
+  std::vector<int32_t> rows(lengths.size() * kRow, MaskToken(0));  // [PAD]
+  LossSum sum;
+  for (size_t r = 0; r < lengths.size(); ++r) {
+    for (size_t i = 0; i < lengths[r]; ++i) {
+      rows[r * kRow + i] = static_cast<int32_t>(4 + (7 * r + 5 * i) % 28);
+    }
+    const std::span<const int32_t> row = std::span(rows).subspan(r * kRow, lengths[r] + 1);
+    const LossSum alone = Must(runner.Evaluate(runner.MakeBatch(row, 1, 1)));
+    REQUIRE(alone.tokens == CountPredicted(static_cast<int64_t>(lengths[r])));
+    sum.nats += alone.nats;
+    sum.tokens += alone.tokens;
+  }
+  const LossSum padded = Must(runner.Evaluate(runner.MakeBatch(rows, std::ssize(lengths), 1)));
+  CHECK(padded.tokens == sum.tokens);
+  CHECK(padded.nats == Approx(sum.nats).epsilon(1e-5));
 }
 
 TEST_CASE("twenty AdamW steps with clipping have PyTorch's losses") {

@@ -102,7 +102,9 @@ absl::StatusOr<JobFacts> RunnerTrainer::Prepare(const JobSpec& spec) {
   auto job = std::make_unique<Job>();
   job->spec = spec;
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
-  ATOLL_ASSIGN_OR_RETURN(job->data, Dataset::Open(spec.data, config.vocab));
+  DataOptions data;
+  if (spec.data.pad_documents) data.frame = FrameOfDocuments(config);
+  ATOLL_ASSIGN_OR_RETURN(job->data, Dataset::Open(spec.data, config.vocab, data));
   ATOLL_ASSIGN_OR_RETURN(job->model, Model::Create(config, DType::kFloat32));
   RunnerOptions options;
   options.micro_batch_rows = spec.inner.micro_batch_sequences > 0 ? spec.inner.micro_batch_sequences
