@@ -284,7 +284,9 @@ std::string GpusText(const v1::ClusterStatus& status) {
 std::string SitesText(const v1::ClusterStatus& status) {
   Table sites({"member", "site", "how"});
   for (const v1::Member& m : status.members()) {
-    if (!m.site().empty()) sites.Add({m.name(), m.site(), m.site_source()});
+    if (m.site().empty()) continue;
+    sites.Add({m.name(), m.site(),
+               absl::StrCat(m.site_source(), m.site_only() ? ", serves its site alone" : "")});
   }
   return sites.empty() ? "" : absl::StrCat("\n", sites.Text());
 }
