@@ -32,7 +32,7 @@ ClusterIndex::ClusterIndex(const Cluster& cluster) : cluster_(cluster) {
 
 Wire ClusterIndex::WireBetween(int from, int to) const {
   const Place &a = places_[from], &b = places_[to];
-  // Wires of devices and nodes are looked up by what the cluster's maps have.
+  // Links of devices and of nodes are looked up by what the cluster's maps have.
   const bool by_site = cluster_.measured.empty() && cluster_.node_to_node.empty();
   if (!by_site || a.node == b.node) return cluster_.WireBetween(from, to);
   return WireBetweenSites(a.site, b.site);

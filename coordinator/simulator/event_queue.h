@@ -35,11 +35,11 @@ class EventQueue {
  public:
   void Push(Nanos time_ns, EventKind kind, uint64_t token) {
     heap_.push_back({time_ns, next_++, kind, token});
-    std::push_heap(heap_.begin(), heap_.end(), Later);
+    std::push_heap(heap_.begin(), heap_.end(), Later());
   }
 
   Event Pop() {
-    std::pop_heap(heap_.begin(), heap_.end(), Later);
+    std::pop_heap(heap_.begin(), heap_.end(), Later());
     const Event event = heap_.back();
     heap_.pop_back();
     return event;
@@ -49,9 +49,11 @@ class EventQueue {
   Nanos NextTime() const { return heap_.front().time_ns; }
 
  private:
-  static bool Later(const Event& a, const Event& b) {
-    return a.time_ns != b.time_ns ? a.time_ns > b.time_ns : a.sequence > b.sequence;
-  }
+  struct Later {  // a type of its own, so that the heap's functions have it inline
+    bool operator()(const Event& a, const Event& b) const {
+      return a.time_ns != b.time_ns ? a.time_ns > b.time_ns : a.sequence > b.sequence;
+    }
+  };
 
   std::vector<Event> heap_;
   uint32_t next_ = 0;

@@ -385,6 +385,25 @@ Problem CopiesOnALane(uint64_t seed, int replicas) {
   return problem;
 }
 
+TEST_CASE("search_in_parts_finds_what_one_search_finds") {
+  const uint64_t seed = GENERATE(range(0, 40));
+  INFO("seed " << seed);
+  const Problem problem = seed % 2 == 0 ? RandomV(seed) : Alone(RandomProblem(seed), 0);
+  const SearchOptions options{.restarts = 8, .improve = 10, .seed = seed};
+  ScheduleSearch search(problem, options);
+  for (const int restarts : {8, 8, 30, 70}) {
+    const auto part = search.Find(restarts, 0);
+    const auto whole = Search(problem, {.restarts = restarts, .seed = seed});
+    REQUIRE((part.ok() && whole.ok()));
+    CHECK(part->result.makespan_ns == whole->result.makespan_ns);
+    CHECK(part->schedule.device_ops == whole->schedule.device_ops);
+    CHECK(part->how == whole->how);
+  }
+  const auto improved = search.Find(70, 20);
+  const auto whole = Search(problem, {.restarts = 70, .improve = 20, .seed = seed});
+  CHECK(improved->result.makespan_ns == whole->result.makespan_ns);
+}
+
 TEST_CASE("Equal replicas are found out, and one order serves them all") {
   const uint64_t seed = GENERATE(range(0, 60));
   INFO("seed " << seed);

@@ -87,10 +87,10 @@ struct SearchOptions {
 // says what does not fit.
 absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options);
 
-// Search() in parts: a call goes on from where the one before ended.
+// Search() in parts: a call goes on from where the one before ended. Of several replicas that are
+// equal, one's order is searched for once, with the restarts of `options`.
 class ScheduleSearch {
  public:
-  // Takes no restart beyond those of `options`, and does not improve, before Find says so.
   // REQUIRES: Validate(problem) is OK.
   ScheduleSearch(const Problem& problem, const SearchOptions& options);
   ScheduleSearch(ScheduleSearch&&);

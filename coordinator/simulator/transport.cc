@@ -79,7 +79,7 @@ void Transport::Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_
       LaneState& turnstile = lanes_[lane];
       if (network_.lanes[lane].order == LaneOrder::kFirstCome) message.turn = 0;
       turnstile.heap.push_back(message);
-      std::push_heap(turnstile.heap.begin(), turnstile.heap.end(), Later);
+      std::push_heap(turnstile.heap.begin(), turnstile.heap.end(), Later());
       if (!turnstile.dirty) dirty_lanes_.push_back(lane);
       turnstile.dirty = true;
       break;
@@ -143,7 +143,7 @@ void Transport::StartLane(Nanos now, int lane) {
   std::vector<Waiting> down;
   Nanos wake_ns = kForever;
   while (!turnstile.busy && !turnstile.heap.empty()) {
-    std::pop_heap(turnstile.heap.begin(), turnstile.heap.end(), Later);
+    std::pop_heap(turnstile.heap.begin(), turnstile.heap.end(), Later());
     const Waiting message = turnstile.heap.back();
     turnstile.heap.pop_back();
     const Nanos up_ns = Start(now, message);
@@ -154,7 +154,7 @@ void Transport::StartLane(Nanos now, int lane) {
   }
   for (const Waiting& message : down) {
     turnstile.heap.push_back(message);
-    std::push_heap(turnstile.heap.begin(), turnstile.heap.end(), Later);
+    std::push_heap(turnstile.heap.begin(), turnstile.heap.end(), Later());
   }
   if (!turnstile.busy && wake_ns < kForever) events_.Push(wake_ns, EventKind::kWake, lane);
 }

@@ -80,9 +80,11 @@ class Transport {
   Transfer Plan(Nanos now, const Waiting& message) const;
   Transfer PlanSplit(Nanos now, const Waiting& message) const;
   void Commit(const Transfer& transfer, const Waiting& message);
-  static bool Later(const Waiting& a, const Waiting& b) {
-    return std::pair(a.turn, a.sequence) > std::pair(b.turn, b.sequence);
-  }
+  struct Later {
+    bool operator()(const Waiting& a, const Waiting& b) const {
+      return std::pair(a.turn, a.sequence) > std::pair(b.turn, b.sequence);
+    }
+  };
   void Sent(Nanos sent_ns, Nanos arrive_ns, const Waiting& message);
   void Release(Nanos sent_ns, int link);
   void StartNext(Nanos now, int link);
