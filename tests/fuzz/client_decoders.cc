@@ -4,6 +4,7 @@
 #include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
 #include "cli/contexts.h"
@@ -29,8 +30,11 @@ bool AcceptsClassNames(std::string_view bytes) {
   const int64_t classes = config.ok() ? config->vocab : kClasses;
   const auto names = cli::ReadClassNames(Folder().folder(), classes);
   if (!names.ok()) return false;
-  ATOLL_CHECK(names->empty() || std::ssize(*names) == classes, classes);
-  if (names->empty() || !config.ok()) return true;
+  if (names->empty()) return true;
+  ATOLL_CHECK(std::ssize(*names) == classes, classes);
+  const auto json = nlohmann::json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+  ATOLL_CHECK(json["id2label"].size() == names->size(), classes);
+  if (!config.ok()) return true;
   // What is written is read again, and is the same.
   ATOLL_CHECK(cli::WriteClassNames(Folder().folder(), *names).ok());
   const auto again = cli::ReadClassNames(Folder().folder(), classes);

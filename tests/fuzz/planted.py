@@ -228,8 +228,8 @@ PLANTED = {
         "if (absl::StrContains(file.get<std::string>(), '/')) {"),
     "class_names": (
         "cli/model_folder.cc",
-        "number < classes && !named[static_cast<size_t>(number)];",
-        "!named[static_cast<size_t>(number)];"),
+        "labels->is_object() && static_cast<int64_t>(labels->size()) == classes;",
+        "labels->is_object();"),
     "client_config": (
         "cli/contexts.cc",
         "if (code < 0x20 || code == 0x7f) {",
