@@ -44,6 +44,7 @@ void Checker::Persisted(const StoreRecord& record) {
 // Who holds which shard; what is filled has no momentum from then on.
 void Checker::Placed(const JobRecord& record) {
   if (record.removed || record.shards.empty() || record.placement < placement_) return;
+  if (record.site) NameContribution(*record.site);
   const auto missing = [](const std::vector<ShardPlacement>& copies) {
     return std::count_if(copies.begin(), copies.end(),
                          [](const ShardPlacement& copy) { return copy.server.empty(); });
@@ -92,11 +93,16 @@ bool Checker::HasTwoOfEach() const {
 }
 
 void Checker::Deleted(const NodeId& member) {
-  if (removal_asked_ || (placement_ > 0 && !Holds(member))) return;
+  if (removal_asked_ || end_persisted_) return;
+  if (!IsOfSite() && placement_ > 0 && !Holds(member)) return;
   Fail(absl::StrCat("N10: ", member, " deletes the job, without a request"));
 }
 
 void Checker::Ended(const NodeId& server) {
+  if (IsOfSite()) {
+    if (!end_persisted_) Fail(absl::StrCat("N10: ", server, " ends the job of a site"));
+    return;
+  }
   const int64_t budget = spec_.schedule.train_tokens / spec_.data.sequence_length;
   if (static_cast<int64_t>(committed_positions_.size()) == budget) return;
   Fail(absl::StrCat("N10: ", server, " ends the job after ", committed_positions_.size(), " of ",
@@ -114,6 +120,7 @@ void Checker::TakeBack(int64_t round) {
     for (const int64_t position : made.positions) committed_positions_.erase(position);
     tokens_ -= made.tokens;
     if (made.version == kNoVersion) continue;
+    contributions_.erase(made.version);
     decided_.erase(made.version);
     terms_.erase(made.version);
     rounds_.erase(made.version);
@@ -131,13 +138,15 @@ void Checker::Decided(const DecisionRecord& decision) {
   if (decision.round <= newest_round_) {
     const auto before = made_.find(decision.round);
     const bool same = before != made_.end() && before->second.version == decision.version &&
-                      before->second.terms == terms;
+                      before->second.terms == terms &&
+                      before->second.step.adopts == decision.step.adopts &&
+                      before->second.step.contributes == decision.step.contributes;
     if (same || !replaced_) return;  // the same record written again
     TakeBack(decision.round);
   }
   newest_round_ = decision.round;
   Made& made = made_[decision.round];
-  made = {decision.version, terms, {}, 0};
+  made = {decision.version, terms, {}, 0, decision.step};
   for (const RoundTerm& term : terms) {
     const int64_t fragments = spec_.outer.fragments;
     if ((decision.version - 1 - term.contribution.base_version) % fragments == 0) continue;
@@ -150,6 +159,7 @@ void Checker::Decided(const DecisionRecord& decision) {
     if (p.reason.empty()) Fail(absl::StrCat("no reason for ", Describe(p.contribution)));
     if (!p.accepted) {
       ++rejected_;
+      all_.NotTaken(p.contribution);
       continue;
     }
     if (!used_.insert(p.contribution).second) {
@@ -184,12 +194,14 @@ void Checker::Decided(const DecisionRecord& decision) {
     Fail(absl::StrCat("round decided for version ", decision.version, " after ", newest_decided_));
   }
   newest_decided_ = decision.version;
-  if (decision.tokens_committed_after != tokens_) {
+  // That of a site's job is an estimate of what all have trained.
+  if (!IsOfSite() && decision.tokens_committed_after != tokens_) {
     Fail(absl::StrCat("N5: ", decision.tokens_committed_after, " tokens recorded, ", tokens_,
                       " committed"));
   }
   rounds_[decision.version] = {decision.job, decision.version, std::move(terms), decision.dropped,
                                {},           decision.step};
+  if (IsOfSite()) NoteContribution(decision);
   if (decision.participants.empty()) ExpectAll();
 }
 
@@ -270,6 +282,12 @@ void Checker::CommitSent(const CommitRound& commit, const std::vector<ShardPlace
   if (!fresh && it->second != commit.terms) {
     Fail(absl::StrCat("N1: version ", commit.version, " was decided differently before"));
   }
+  if (const auto round = rounds_.find(commit.version);
+      round != rounds_.end() && (round->second.step.adopts != commit.step.adopts ||
+                                 round->second.step.contributes != commit.step.contributes)) {
+    Fail(
+        absl::StrCat("N1: version ", commit.version, " exchanges otherwise than it was persisted"));
+  }
   if (fresh) Expect(commit);
 }
 
@@ -297,12 +315,13 @@ void Checker::Expect(const CommitRound& commit) {
   const size_t layers = ToyLayers().size();
   model.theta.resize(layers);
   model.slots.resize(OuterOptimizerOf(spec_.outer).slots.size(), LayerValues(layers));
+  const bool begins_from_above = IsOfSite() && commit.version == 0;
   const auto optimizer = ps::MakeOuterOptimizer(spec_.outer);
   const int64_t fragments = spec_.outer.fragments;
   for (size_t l = 0; l < layers; ++l) {
     // N3: a round makes one fragment, of all its contributions, and leaves the others as they are.
     if (!IsInTurn(commit.version, static_cast<int32_t>(l), fragments)) continue;
-    if (commit.version > 0 && commit.terms.empty()) continue;
+    if ((commit.version > 0 || begins_from_above) && commit.terms.empty()) continue;
     std::vector<std::vector<float>> deltas;
     std::vector<WeightedDelta> weighted;
     deltas.reserve(commit.terms.size());
@@ -343,6 +362,8 @@ void Checker::Expect(const CommitRound& commit) {
                      TurnOfVersion(commit.version, fragments)},
                     pool_);
   }
+  if (commit.step.adopts != kNoVersion) ExpectAdopted(commit.step.adopts, model);
+  if (commit.step.contributes) ExpectContributed(commit.version, model);
   Serve(commit.version, model);
   expected_[commit.version] = std::move(model);
 }

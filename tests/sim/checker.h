@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -23,9 +24,13 @@
 
 namespace atl::sim {
 
+class Checkers;
+
+// Of one job.
 class Checker {
  public:
-  Checker(JobSpec spec, ThreadPool* pool) : spec_(std::move(spec)), pool_(*pool) {}
+  Checker(JobSpec spec, ThreadPool* pool, Checkers* all)
+      : spec_(std::move(spec)), pool_(*pool), all_(*all) {}
 
   // A worker fixed the pseudo-gradient of a contribution.
   void DeltaCaptured(const ContributionId& id, const LayerValues& delta,
@@ -43,6 +48,10 @@ class Checker {
   // A person has requested the job's removal; before that nothing of it may be deleted.
   void RemovalAsked() { removal_asked_ = true; }
   void Deleted(const NodeId& member);
+  // Of a site's job: its end is persisted.
+  void EndPersisted() { end_persisted_ = true; }
+  // Of a site's job: the job above does not take the contribution. Its data is free again.
+  void NotTaken(const ContributionId& contribution);
   // By the newest placement that was ever stored.
   bool Holds(const NodeId& server) const;
   // Shards that were lost and filled.
@@ -73,20 +82,22 @@ class Checker {
   // At the end of a finished job.
   void Finished(const ProgressRecord& progress, int64_t budget_positions);
 
-  void Fail(std::string what) {
-    if (failure_.empty()) failure_ = std::move(what);
-  }
-  const std::string& failure() const { return failure_; }
+  void Fail(std::string what);
 
   int64_t rounds() const { return static_cast<int64_t>(expected_.size()); }
   int64_t rejected() const { return rejected_; }
   bool Committed(const ContributionId& id) const { return used_.contains(id); }
+  // Of a site's job: versions of the job above that it took later than its version 0.
+  int64_t adopted() const { return adopted_; }
+  // Of a site's job: contributions that the job above has taken.
+  int64_t contributed() const;
 
  private:
   struct Model {
     LayerValues theta;
     std::vector<LayerValues> slots;  // of the outer optimizer
     LayerValues served;              // as islands hold it
+    LayerValues base, contributed;   // of a site's job; contributed: empty after an adoption
   };
   // A decision, and what is to be taken back of it if it turns out to be lost.
   struct Made {
@@ -94,10 +105,17 @@ class Checker {
     std::vector<RoundTerm> terms;
     std::vector<int64_t> positions;
     int64_t tokens = 0;
+    RoundStep step = {};
   };
   struct Captured {
     LayerValues delta;
     std::vector<PositionRange> trained_on;
+  };
+  // By version of a site's job, which has made it.
+  struct Contribution {
+    std::optional<ContributionId> id;  // of the job above
+    std::vector<PositionRange> trained_on;
+    LayerValues delta;  // empty: the round is not sent yet
   };
 
   void Decided(const DecisionRecord& decision);
@@ -108,9 +126,17 @@ class Checker {
   void CheckWeights(const DecisionRecord& decision);
   void Expect(const CommitRound& commit);
   std::vector<float> Encoded(const std::vector<float>& values) const;
+  // ---- site_checker.cc: of a site's job ----
+  bool IsOfSite() const { return !spec_.outer.contributes_to.empty(); }
+  void ExpectAdopted(Version adopted, Model& model);
+  void ExpectContributed(Version version, Model& model);
+  void NoteContribution(const DecisionRecord& decision);
+  void NameContribution(const SiteJob& site);
+  void CaptureContribution(const Contribution& contribution);
 
   const JobSpec spec_;
   ThreadPool& pool_;
+  Checkers& all_;
   std::map<ContributionId, Captured> captured_;
   std::set<ContributionId> used_;
   std::map<int64_t, Made> made_;                       // by round
@@ -131,7 +157,43 @@ class Checker {
   bool removal_asked_ = false;
   Version newest_applied_ = kNoVersion;
   int64_t rejected_ = 0;
+  std::map<Version, Contribution> contributions_;
+  bool end_persisted_ = false;
+  int64_t adopted_ = 0;
+};
+
+// Of all jobs: a user's, and those of sites' servers below it.
+class Checkers {
+ public:
+  Checkers(JobSpec spec, ThreadPool* pool) : pool_(*pool), users_(std::move(spec), pool, this) {}
+
+  Checker& users() { return users_; }
+  const Checker& users() const { return users_; }
+  // The user's, if it is of no site.
+  Checker& Of(const JobId& job);
+  bool IsOfSite(const JobId& job) const { return sites_.contains(job); }
+  // Whether a job of a site that goes on has shards at the server.
+  bool HoldsForSite(const NodeId& server) const;
+  void Persisted(const StoreRecord& record);
+  void StoreReplaced();
+  void RemovalAsked();
+  // The job above does not take a site's contribution.
+  void NotTaken(const ContributionId& contribution);
+  int64_t adopted() const;
+  int64_t contributed() const;
+  int64_t site_jobs() const { return std::ssize(sites_); }
+
+  void Fail(std::string what) {
+    if (failure_.empty()) failure_ = std::move(what);
+  }
+  const std::string& failure() const { return failure_; }
+
+ private:
+  ThreadPool& pool_;
   std::string failure_;
+  Checker users_;
+  std::map<JobId, Checker> sites_;
+  bool removal_asked_ = false;
 };
 
 std::string Describe(const ContributionId& id);

@@ -172,6 +172,29 @@ ClusterOptions CopiesOptions(uint64_t seed) {
   return o;
 }
 
+ClusterOptions SitesOptions(uint64_t seed) {
+  ClusterOptions o = RandomOptions(seed);
+  Rng sites(seed, /*stream=*/480);
+  o.workers = std::max(o.workers, 2);
+  o.sites_declared = true;
+  o.site_servers["even"] = 1 + static_cast<int>(sites.Below(2));
+  if (sites.Chance(0.5)) o.site_servers["odd"] = 1 + static_cast<int>(sites.Below(2));
+  o.late_site_servers = sites.Chance(0.3);
+  o.site_disk_lost = sites.Chance(0.5) ? 0 : 0.4;
+  OuterSpec& outer = o.spec.outer;
+  outer.site.rounds = 1 + static_cast<int64_t>(sites.Below(4));
+  if (sites.Chance(0.5)) {
+    outer.site.optimizer = "nesterov";
+    outer.site.learning_rate = 0.3 + 0.7 * sites.Uniform();
+    outer.site.momentum = 0.9 * sites.Uniform();
+  }
+  outer.fragments = 1;
+  outer.eager = false;
+  if (OuterMergeOf(outer).single_pushes) outer.merge = "mean";
+  if (IsQuantized(outer.push_encoding)) outer.push_encoding = Encoding::kBfloat16;
+  return o;
+}
+
 std::string Describe(const ClusterOptions& o) {
   return absl::StrFormat(
       "%d workers, %d servers and %d late ones, a drain every %.0f s, disks lost %.1f, drop %.3f, "
@@ -204,6 +227,12 @@ Cluster::Cluster(const ClusterOptions& options) : world_(options) {
   world_.coordinator_node = std::make_unique<CoordinatorNode>(&world_);
   for (int i = 0; i < options.servers + options.late_servers; ++i) {
     world_.servers.push_back(std::make_unique<ServerNode>(&world_, absl::StrCat("server-", i)));
+  }
+  for (const auto& [site, count] : options.site_servers) {
+    for (int i = 0; i < count; ++i) {
+      world_.servers.push_back(
+          std::make_unique<ServerNode>(&world_, absl::StrCat(site, "-server-", i), site));
+    }
   }
   for (int i = 0; i < options.workers; ++i) {
     const double slowness = 1 + 1.5 * world_.rng.Uniform();
@@ -272,6 +301,7 @@ void Cluster::CrashServer(ServerNode& node) {
   }
   node.Crash();
   ++crashes_;
+  if (!node.site().empty() && world_.rng.Chance(world_.options.site_disk_lost)) node.LoseDisk();
   const auto restart = [&node] {
     if (!node.alive()) node.Start();
   };
@@ -280,7 +310,7 @@ void Cluster::CrashServer(ServerNode& node) {
     later = seconds(20) + world_.UpTo(seconds(40));
   }
   // Before the job is placed any folder is the right one.
-  const bool away = node.holds_jobs() && Placed() && world_.checker.Holds(node.name()) &&
+  const bool away = node.holds_jobs() && Placed() && world_.checker.users().Holds(node.name()) &&
                     !disk_lost_ && world_.rng.Chance(world_.options.folder_away);
   if (!away) return world_.timeline.After(later, restart);
   node.SwapFolder();
@@ -315,10 +345,10 @@ bool Cluster::MayLose(const ServerNode& node) const {
   CoordinatorNode& coordinator = *world_.coordinator_node;
   const ProgressRecord* progress = coordinator.Progress();
   if (disk_lost_ || !Placed() || coordinator.core() == nullptr || coordinator.mistaken() ||
-      !world_.checker.Holds(node.name()) || progress->state != JobState::kRunning) {
+      !world_.checker.users().Holds(node.name()) || progress->state != JobState::kRunning) {
     return false;
   }
-  if (world_.options.spec.outer.shard_copies == 2) return world_.checker.HasTwoOfEach();
+  if (world_.options.spec.outer.shard_copies == 2) return world_.checker.users().HasTwoOfEach();
   const std::optional<JobView> job = coordinator.core()->Job(world_.timeline.now(), progress->job);
   return job && std::any_of(job->islands.begin(), job->islands.end(), [](const IslandView& island) {
            return island.progress && island.progress->ready && island.progress->base_version >= 0;
@@ -335,17 +365,17 @@ void Cluster::LoseDisk(ServerNode& node) {
     if (!node.alive()) node.Start();
   });
   if (world_.options.spec.outer.shard_copies == 2) {
-    return AwaitCopies(node, world_.checker.dropped());
+    return AwaitCopies(node, world_.checker.users().dropped());
   }
-  Refill(node, 0, world_.checker.refilled());
+  Refill(node, 0, world_.checker.users().refilled());
 }
 
 // No action is needed: others have all that was there, and make new copies.
 void Cluster::AwaitCopies(ServerNode& node, int64_t dropped) {
   world_.timeline.After(seconds(1), [this, &node, dropped] {
-    if (world_.checker.refilled() > 0) world_.checker.Fail("N1: momentum is lost");
+    if (world_.checker.users().refilled() > 0) world_.checker.Fail("N1: momentum is lost");
     if (removing_) return;
-    if (world_.checker.dropped() == dropped || !world_.checker.HasTwoOfEach()) {
+    if (world_.checker.users().dropped() == dropped || !world_.checker.users().HasTwoOfEach()) {
       return AwaitCopies(node, dropped);
     }
     world_.Trace(absl::StrCat("there are copies of all that ", node.name(), " had"));
@@ -356,7 +386,7 @@ void Cluster::AwaitCopies(ServerNode& node, int64_t dropped) {
 // The disk that was lost may be found again, much too late.
 void Cluster::Found(ServerNode& node) {
   disk_lost_ = false;
-  const bool found = !world_.checker.Holds(node.name()) && world_.rng.Chance(0.5);
+  const bool found = !world_.checker.users().Holds(node.name()) && world_.rng.Chance(0.5);
   if (!found) return node.LoseFolder();
   if (node.alive()) node.Crash();
   node.SwapFolder();
@@ -376,7 +406,7 @@ void Cluster::Refill(ServerNode& node, int tries, size_t refilled) {
         world_.Trace(absl::StrCat("refill ", node.name(), ": ", reply.status.ToString()));
         answered = true;
         nothing_lost = absl::StrContains(reply.status.message(), "nothing is lost");
-        whole = !reply.status.ok() && world_.checker.refilled() > refilled &&
+        whole = !reply.status.ok() && world_.checker.users().refilled() > refilled &&
                 coordinator.HasWhole(node.name());
       }
     }
@@ -385,9 +415,10 @@ void Cluster::Refill(ServerNode& node, int tries, size_t refilled) {
       return Found(node);
     }
     if (removing_) return;
-    if (tries >= 40 && answered && world_.checker.refilled() == refilled) {
+    if (tries >= 40 && answered && world_.checker.users().refilled() == refilled) {
       // It had no shards when it lost its disk, and has some now: the other folder lacks them.
-      if (nothing_lost && world_.checker.Holds(node.name()) && coordinator.HasWhole(node.name())) {
+      if (nothing_lost && world_.checker.users().Holds(node.name()) &&
+          coordinator.HasWhole(node.name())) {
         return Found(node);
       }
       world_.Trace(absl::StrCat(node.name(), " finds its disk again"));
@@ -529,7 +560,9 @@ void Cluster::Operate() {
   });
   CoordinatorNode& node = world_.coordinator();
   if (!node.alive() || node.mistaken()) return;
-  const std::vector<OrphanView> orphans = node.core()->Orphans();
+  std::vector<OrphanView> orphans = node.core()->Orphans();
+  // What is of a site's servers goes with the job above, or begins anew.
+  std::erase_if(orphans, [&](const OrphanView& o) { return world_.checker.IsOfSite(o.job); });
   if (!orphans.empty()) {
     if (orphans[0].missing.empty()) {
       node.Deliver(ControlJob{4, orphans[0].job, JobCommand::kAdopt});
@@ -608,9 +641,13 @@ void Cluster::RunUntilRemoved() {
 Outcome Cluster::Run() {
   world_.coordinator().Start();
   const auto servers = static_cast<size_t>(world_.options.servers);
-  for (size_t i = 0; i < servers; ++i) world_.servers[i]->Start();
-  for (size_t i = servers; i < world_.servers.size(); ++i) {
+  for (size_t i = 0; i < world_.servers.size(); ++i) {
     ServerNode* node = world_.servers[i].get();
+    const bool late = node->site().empty() ? i >= servers : world_.options.late_site_servers;
+    if (!late) {
+      node->Start();
+      continue;
+    }
     world_.timeline.After(seconds(2) + world_.UpTo(seconds(20)), [node] {
       if (!node->alive()) node->Start();
     });
@@ -619,7 +656,7 @@ Outcome Cluster::Run() {
   Submit();
   ScheduleFaults();
   Operate();
-  Checker& checker = world_.checker;
+  Checkers& checker = world_.checker;
   const Instant limit = Instant{} + world_.options.limit;
   while (checker.failure().empty() && !Ended() && !world_.timeline.empty()) {
     if (world_.timeline.now() > limit) {
@@ -653,15 +690,18 @@ Outcome Cluster::Run() {
           absl::StrCat("the job ended as ", Name(progress->state), ": ", progress->reason));
     }
     const JobSpec& spec = world_.options.spec;
-    checker.Finished(*progress, spec.schedule.train_tokens / spec.data.sequence_length);
+    checker.users().Finished(*progress, spec.schedule.train_tokens / spec.data.sequence_length);
   }
   if (checker.failure().empty()) RunUntilRemoved();
   outcome.failure = checker.failure();
   outcome.trace_hash = world_.trace_hash;
   outcome.events = world_.timeline.events_run();
   outcome.crashes = crashes_;
-  outcome.rounds = checker.rounds();
-  outcome.rejected = checker.rejected();
+  outcome.rounds = checker.users().rounds();
+  outcome.rejected = checker.users().rejected();
+  outcome.adopted = checker.adopted();
+  outcome.contributed = checker.contributed();
+  outcome.site_jobs = checker.site_jobs();
   outcome.took = world_.timeline.now() - Instant{};
   return outcome;
 }

@@ -45,7 +45,11 @@ struct ClusterOptions {
   double mistaken_coordinator = 0.3;
   double lost_store = 0.4;  // of its other crashes: it comes back with another store
   Duration back_up_every = std::chrono::seconds(8);
-  bool moves = false;                 // shards move by themselves
+  bool moves = false;  // shards move by themselves
+  // Parameter servers that are for their site's jobs alone, by site ("even", "odd").
+  std::map<std::string, int> site_servers = {};
+  bool late_site_servers = false;     // they start while the job runs
+  double site_disk_lost = 0;          // of their crashes: what they held is lost for good
   int late_servers = 0;               // more servers, that start while the job runs
   Duration drain_every{0};            // mean: a member is drained for a while
   double unavailable_long = 0;        // of a server's crashes: others' copies are used meanwhile
@@ -72,6 +76,8 @@ struct ClusterOptions {
 ClusterOptions MovingOptions(uint64_t seed);
 // Those with two servers for each shard: lost disks then cost nothing.
 ClusterOptions CopiesOptions(uint64_t seed);
+// With parameter servers of sites alone, which have jobs of their own.
+ClusterOptions SitesOptions(uint64_t seed);
 // Everything about the options but the seed's own history, chosen by the seed.
 ClusterOptions RandomOptions(uint64_t seed);
 std::string Describe(const ClusterOptions& options);
@@ -101,7 +107,7 @@ struct World {
   Rng rng;
   Network network;
   ThreadPool pool;
-  Checker checker;
+  Checkers checker;
   // Attempts at steps of several members, the newest last; by the name that all of them know.
   std::shared_ptr<StepRoom> RoomOf(const std::string& key);
   void Commit(StepRoom& room, worker::StepSums sums, Duration late_max);
@@ -123,6 +129,8 @@ struct Outcome {
   int64_t crashes = 0;
   int64_t rounds = 0;
   int64_t rejected = 0;
+  // Jobs of sites, versions that they adopted after their version 0, what the job above has taken.
+  int64_t site_jobs = 0, adopted = 0, contributed = 0;
   Duration took{};           // virtual
   int64_t steps_redone = 0;  // of all islands, as they are shown
   int64_t steps_interrupted = 0;

@@ -145,7 +145,8 @@ LayerValues WorkerNode::OfOwners(worker::OuterKind kind) {
 
 // The pseudo-gradient is theta_base minus the parameters that were captured; the rounding error of
 // quantising is owed. `theta`: at the capture.
-void WorkerNode::CheckDelta(const worker::CaptureDelta& action, const LayerValues& theta) {
+void WorkerNode::CheckDelta(const worker::CaptureDelta& action, const JobId& job,
+                            const LayerValues& theta) {
   LayerValues delta = OfOwners(worker::OuterKind::kDelta);
   const bool initial = action.contribution.base_version == kNoVersion;
   const LayerValues base = OfOwners(worker::OuterKind::kBase);
@@ -162,7 +163,7 @@ void WorkerNode::CheckDelta(const worker::CaptureDelta& action, const LayerValue
     }
   }
   if (!IsQuantized(action.encoding)) {
-    return world_.checker.DeltaCaptured(action.contribution, delta, known_.captured_on);
+    return world_.checker.Of(job).DeltaCaptured(action.contribution, delta, known_.captured_on);
   }
   const LayerValues before = OfOwners(worker::OuterKind::kResidual);
   const LayerValues after = OfOwners(worker::OuterKind::kResidualAfter);
@@ -191,7 +192,7 @@ void WorkerNode::CheckDelta(const worker::CaptureDelta& action, const LayerValue
       return world_.checker.Fail(absl::StrCat("N2: ", name(), " owes ", owed, " and keeps ", kept));
     }
   }
-  world_.checker.DeltaCaptured(action.contribution, decoded, known_.captured_on);
+  world_.checker.Of(job).DeltaCaptured(action.contribution, decoded, known_.captured_on);
 }
 
 }  // namespace atl::sim

@@ -53,6 +53,7 @@ void WorkerNode::Do(const worker::Prepare& action) {
              control_->Release();
              known_ = kept_ = Known();
              island_ = {-1, 0};
+             job_ = action.job;
              if (action.spec.layout.island == IslandScope::kWorker) {
                Lead();
                if (const absl::Status alone = control_->ConfigureAlone(); !alone.ok()) {
@@ -71,7 +72,7 @@ void WorkerNode::Do(const worker::ReleaseJob& action) {
              member_->Close();
              control_->Release();
              if (action.removed) {
-               world_.checker.Deleted(name());
+               world_.checker.Of(action.job).Deleted(name());
                std::erase_if(disk_,
                              [&](const auto& save) { return save.second.job == action.job; });
              }
@@ -231,7 +232,8 @@ absl::StatusOr<double> WorkerNode::Steps(const worker::TrainStep& action) {
   }
   TakeOnto(*known_.state, action.ranges, rate);
   known_.since_base.insert(known_.since_base.end(), action.ranges.begin(), action.ranges.end());
-  world_.checker.AtRisk(name(), known_.since_base, known_.carried, known_.captured.has_value());
+  world_.checker.Of(job_).AtRisk(name(), known_.since_base, known_.carried,
+                                 known_.captured.has_value());
   return diverges ? std::numeric_limits<double>::quiet_NaN() : 1.0;
 }
 
@@ -274,7 +276,7 @@ void WorkerNode::Do(const worker::CaptureDelta& action) {
          const LayerValues theta = known_.state ? known_.state->theta : LayerValues();
          Post(worker::DeltaCaptured{action.contribution});
          capturing_ = true;
-         Fiber::Start([this, action, theta, make = *std::move(make), member = member_,
+         Fiber::Start([this, action, theta, job = job_, make = *std::move(make), member = member_,
                        control = control_, at = run(), cancelled = side_cancelled_] {
            member->Pause(milliseconds(2) + world_.UpTo(milliseconds(100)));
            const absl::Status made = make(*cancelled);
@@ -282,7 +284,7 @@ void WorkerNode::Do(const worker::CaptureDelta& action) {
            capturing_ = false;
            member->Wake();
            if (made.ok()) {
-             CheckDelta(action, theta);
+             CheckDelta(action, job, theta);
            } else {
              known_.captured.reset();
              known_.captured_on.insert(known_.captured_on.end(), known_.since_base.begin(),
@@ -370,7 +372,7 @@ absl::Status WorkerNode::Adopt(const worker::AdoptPulled& action) {
                             carries ? " and carries on" : "", pull_.steps > 0 ? ", by steps," : "",
                             " at step ", known_.state ? known_.state->optimizer_step : -1));
   CheckWhole("adopts a version");
-  world_.checker.Adopted(name(), action.version, base);
+  world_.checker.Of(job_).Adopted(name(), action.version, base);
   known_.adopted = action.version;
   if (action.mode == worker::AdoptMode::kReplace) known_.since_base.clear();
   known_.carried =
@@ -380,7 +382,7 @@ absl::Status WorkerNode::Adopt(const worker::AdoptPulled& action) {
   const auto captured = std::exchange(known_.captured, std::nullopt);
   // That of a saved state comes with it.
   const bool saved = action.mode == worker::AdoptMode::kKeep;
-  if (action.keep_residual && !saved && captured && !world_.checker.Committed(*captured)) {
+  if (action.keep_residual && !saved && captured && !world_.checker.Of(job_).Committed(*captured)) {
     world_.checker.Fail(absl::StrCat(
         name(), " keeps the residual of a push that was not taken: ", Describe(*captured)));
   }

@@ -17,12 +17,15 @@ int main(int argc, char** argv) {
   app.add_flag("--moves", moves, "shards move and disks are lost");
   bool copies = false;
   app.add_flag("--copies", copies, "the same, with two servers for each shard");
+  bool sites = false;
+  app.add_flag("--sites", sites, "sites have parameter servers, and jobs, of their own");
   CLI11_PARSE(app, argc, argv);
 
   for (uint64_t s = seed; s < seed + count; ++s) {
-    const atl::sim::ClusterOptions options = copies  ? atl::sim::CopiesOptions(s)
-                                             : moves ? atl::sim::MovingOptions(s)
-                                                     : atl::sim::RandomOptions(s);
+    const atl::sim::ClusterOptions options = sites    ? atl::sim::SitesOptions(s)
+                                             : copies ? atl::sim::CopiesOptions(s)
+                                             : moves  ? atl::sim::MovingOptions(s)
+                                                      : atl::sim::RandomOptions(s);
     atl::sim::Cluster cluster(options);
     if (trace) {
       cluster.world().print = [](const std::string& line) { std::cout << line << "\n"; };
@@ -30,8 +33,10 @@ int main(int argc, char** argv) {
     const atl::sim::Outcome outcome = cluster.Run();
     std::cout << "seed " << s << ": " << Describe(options) << "\n  "
               << (outcome.failure.empty() ? "ok" : "FAILED: " + outcome.failure) << "; "
-              << outcome.rounds << " rounds, " << outcome.crashes << " crashes, " << outcome.events
-              << " events, " << atl::Seconds(outcome.took) << " virtual seconds" << std::endl;
+              << outcome.rounds << " rounds, " << outcome.site_jobs << " jobs of sites, "
+              << outcome.adopted << " adoptions, " << outcome.contributed << " contributions, "
+              << outcome.crashes << " crashes, " << outcome.events << " events, "
+              << atl::Seconds(outcome.took) << " virtual seconds" << std::endl;
     if (!outcome.failure.empty()) return 1;
   }
   return 0;

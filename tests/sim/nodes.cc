@@ -151,7 +151,7 @@ void CoordinatorNode::Carry(const CoordinatorActions& actions) {
   }
   for (const ToServer& message : actions.to_servers) {
     if (const auto* commit = std::get_if<CommitRound>(&message.message)) {
-      if (!mistaken_) world_.checker.CommitSent(*commit, {});
+      if (!mistaken_) world_.checker.Of(commit->job).CommitSent(*commit, {});
     }
     const auto* collect = std::get_if<CollectStatistics>(&message.message);
     if (collect != nullptr && world_.options.spoiled_statistics > 0 && world_.faulty() &&
@@ -215,8 +215,11 @@ void CoordinatorNode::ServerLost(const NodeId& server, Incarnation incarnation,
 
 const ProgressRecord* CoordinatorNode::Progress() const {
   // By its key: this is called after every event, and stores are large.
-  const auto first = store_.lower_bound(KeyOf(ProgressRecord{}));
-  return first == store_.end() ? nullptr : std::get_if<ProgressRecord>(&first->second);
+  for (auto at = store_.lower_bound(KeyOf(ProgressRecord{})); at != store_.end(); ++at) {
+    const auto* progress = std::get_if<ProgressRecord>(&at->second);
+    if (progress == nullptr || !world_.checker.IsOfSite(progress->job)) return progress;
+  }
+  return nullptr;
 }
 
 bool CoordinatorNode::HasWhole(const NodeId& server) const {

@@ -127,12 +127,17 @@ class Member : public Node {
 
 class ServerNode : public Member {
  public:
-  using Member::Member;
+  // `site`: it holds shards of this site's jobs alone; "": of users' jobs.
+  ServerNode(World* world, std::string name, std::string site = "")
+      : Member(world, std::move(name)), site_(std::move(site)) {}
 
   void Start();
   void Crash();
   // Moves its folder aside: it starts with an empty one. Swaps back when called again.
   void SwapFolder();
+  // It is down, and starts with an empty folder.
+  void LoseDisk();
+  const std::string& site() const { return site_; }
   void Deliver(const ps::Event& event);
   // From a worker. `answer` runs on this node when the core answers; it sends the answer back.
   using PushAnswer = std::function<void(PushStatus, std::string)>;
@@ -167,12 +172,13 @@ class ServerNode : public Member {
   void Forward(const ps::ForwardPush& push);
   void Erase(const JobId& job);
 
+  const std::string site_;
   std::map<JobId, JobDisk> disk_, away_;
   ClusterMark mark_unavailable_;
   std::optional<ps::ServerCore> core_;
   std::set<JobId> syncing_;
-  int64_t epoch_seen_ = 0;                  // newest coordinator seen
-  std::map<IslandId, IslandFence> fences_;  // highest ones of this incarnation
+  int64_t epoch_seen_ = 0;                                   // newest coordinator seen
+  std::map<JobId, std::map<IslandId, IslandFence>> fences_;  // highest ones of this incarnation
   std::map<ps::Token, PushAnswer> push_answers_;
   std::map<ps::Token, PullAnswer> pull_answers_;
   ps::Token next_token_ = 1;
@@ -289,7 +295,7 @@ class WorkerNode : public Member {
   std::optional<IslandState> Gather();
   void CheckWhole(const char* when);
   void Remember(const IslandState& state);
-  void CheckDelta(const worker::CaptureDelta& action, const LayerValues& theta);
+  void CheckDelta(const worker::CaptureDelta& action, const JobId& job, const LayerValues& theta);
   LayerValues OfOwners(worker::OuterKind kind);
 
   const double slowness_;
@@ -305,6 +311,7 @@ class WorkerNode : public Member {
   std::shared_ptr<std::atomic<bool>> side_cancelled_;
   int64_t staging_ticket_ = 0;
   bool stepped_ = false;  // since the last adoption or capture
+  JobId job_;             // of spec_
   JobSpec spec_;
   std::pair<IslandId, Generation> island_{-1, 0};  // that it leads
   Known known_, kept_;

@@ -48,6 +48,8 @@ void ServerNode::Start() {
   options.memory_bytes = 1 << 20;
   options.mark = mark_;
   options.work_elements = 1;  // a shard at a time
+  options.site = site_;
+  options.site_only = !site_.empty();
   core_.emplace(options, Recover(), &world_.pool);
   KeepConnecting();
 }
@@ -91,6 +93,12 @@ void ServerNode::SwapFolder() {
   std::swap(mark_, mark_unavailable_);
 }
 
+void ServerNode::LoseDisk() {
+  world_.Trace(absl::StrCat(name(), " loses its disk for good"));
+  disk_.clear();
+  mark_ = ClusterMark();
+}
+
 void ServerNode::Crash() {
   world_.Trace(absl::StrCat(name(), " crashes"));
   EndRun();
@@ -114,8 +122,9 @@ void ServerNode::NoteFences(const ToServer& message) {
   if (message.incarnation != incarnation_ || message.epoch < epoch_seen_) return;
   epoch_seen_ = message.epoch;
   if (fences == nullptr || !disk_.contains(fences->job)) return;
+  std::map<IslandId, IslandFence>& of_job = fences_[fences->job];
   for (const IslandFence& fence : fences->islands) {
-    IslandFence& now = fences_.try_emplace(fence.island, fence).first->second;
+    IslandFence& now = of_job.try_emplace(fence.island, fence).first->second;
     if (std::pair(now.generation, now.incarnation) <
         std::pair(fence.generation, fence.incarnation)) {
       now = fence;
@@ -156,7 +165,7 @@ void ServerNode::CheckDurable(const ServerMessage& message) {
       world_.checker.Fail(
           absl::StrCat("N1: ", name(), " has not synced version ", applied->version));
     }
-    world_.checker.Applied(applied->version);
+    world_.checker.Of(applied->job).Applied(applied->version);
   }
 }
 
@@ -222,9 +231,12 @@ void ServerNode::Carry(ps::Actions actions) {
 
 void ServerNode::Append(ps::AppendLog append) {
   if (const auto* push = std::get_if<ps::PushedRecord>(&append.record)) {
-    world_.checker.Staged(name(), push->id, core_->version(append.job), fences_);
+    world_.checker.Of(append.job)
+        .Staged(name(), push->id, core_->version(append.job), fences_[append.job]);
   }
-  if (std::holds_alternative<ps::EndedRecord>(append.record)) world_.checker.Ended(name());
+  if (std::holds_alternative<ps::EndedRecord>(append.record)) {
+    world_.checker.Of(append.job).Ended(name());
+  }
   JobDisk& disk = disk_[append.job];
   disk.log.insert_or_assign(append.sequence, std::move(append.record));
   if (world_.faulty() && world_.rng.Chance(world_.options.disk_full)) {
@@ -284,7 +296,7 @@ void ServerNode::Forward(const ps::ForwardPush& push) {
 }
 
 void ServerNode::Erase(const JobId& job) {
-  world_.checker.Deleted(name());
+  world_.checker.Of(job).Deleted(name());
   After(world_.UpTo(milliseconds(200)), [this, job] {
     disk_.erase(job);
     Deliver(ps::JobErased{job});

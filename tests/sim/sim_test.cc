@@ -52,6 +52,7 @@ const char* const kWanted[] = {"goes on from the state saved at inner step",
 
 struct Totals {
   int64_t rounds = 0, crashes = 0, events = 0, rejected = 0;
+  int64_t site_jobs = 0, adopted = 0, contributed = 0;
   std::map<std::string, int64_t> seen;  // how many lines have these words
 };
 
@@ -73,6 +74,9 @@ Totals Play(uint64_t first, uint64_t seeds, ClusterOptions (*options_of)(uint64_
     totals.crashes += outcome.crashes;
     totals.events += outcome.events;
     totals.rejected += outcome.rejected;
+    totals.site_jobs += outcome.site_jobs;
+    totals.adopted += outcome.adopted;
+    totals.contributed += outcome.contributed;
     INFO("seed " << seed << ": " << Describe(options));
     INFO("repeat with: bazel run //tests/sim:run -- " << mode << "--seed=" << seed << " --trace");
     REQUIRE(outcome.failure == "");
@@ -107,7 +111,17 @@ void PlayCopies(uint64_t first, uint64_t seeds) {
   Play(first, seeds, CopiesOptions, "--copies ", wanted);
 }
 
-// 500 histories in all. The slow target more_seeds_test plays 2,500 others.
+void PlaySites(uint64_t first, uint64_t seeds) {
+  const char* const wanted[] = {"loses its disk for good", "trains as job", "the job of site"};
+  const Totals totals = Play(first, seeds, SitesOptions, "--sites ", wanted);
+  std::cout << totals.site_jobs << " jobs of sites, " << totals.adopted << " adoptions, "
+            << totals.contributed << " contributions\n";
+  REQUIRE(totals.site_jobs > static_cast<int64_t>(seeds));
+  REQUIRE(totals.adopted > 5 * static_cast<int64_t>(seeds));
+  REQUIRE(totals.contributed > 5 * static_cast<int64_t>(seeds));
+}
+
+// 600 histories in all. The slow target more_seeds_test plays 3,000 others.
 TEST_CASE("250_seeded_histories_keep_every_promise") { PlayRandom(1, 250); }
 
 TEST_CASE("shards_move_and_are_filled_in_125_seeded_histories") { PlayMoves(1, 125); }
@@ -115,6 +129,8 @@ TEST_CASE("shards_move_and_are_filled_in_125_seeded_histories") { PlayMoves(1, 1
 TEST_CASE("with_two_copies_of_each_shard_lost_disks_cost_nothing_in_125_seeded_histories") {
   PlayCopies(1, 125);
 }
+
+TEST_CASE("sites_have_servers_of_their_own_in_100_seeded_histories") { PlaySites(1, 100); }
 
 TEST_CASE("1,250_more_seeded_histories_keep_every_promise", "[.more]") { PlayRandom(251, 1250); }
 
@@ -124,6 +140,10 @@ TEST_CASE("shards_move_and_are_filled_in_625_more_seeded_histories", "[.more]") 
 
 TEST_CASE("lost_disks_cost_nothing_in_625_more_seeded_histories", "[.more]") {
   PlayCopies(126, 625);
+}
+
+TEST_CASE("sites_have_servers_of_their_own_in_500_more_seeded_histories", "[.more]") {
+  PlaySites(101, 500);
 }
 
 TEST_CASE("a seed repeats its history exactly") {

@@ -150,7 +150,7 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
                              : worker::PullFailure::kError;
     EndPull(transfer, worker::PullFailed{pull, failure, refusal.current, refusal.reason});
   };
-  const auto answer = [this, owner, part, arrived, refused, step, at = run()](
+  const auto answer = [this, owner, part, arrived, refused, step, job = action.job, at = run()](
                           const ps::ReplyPull* reply, const ps::RefusePull* refusal) {
     const auto alive_then = [this, at](Timeline::Action action) {
       return [this, at, action] {
@@ -158,7 +158,9 @@ void WorkerNode::PullPart(const worker::StartPull& action, const NodeId& owner,
       };
     };
     if (reply != nullptr) {
-      if (!step) world_.checker.Served(part.server, reply->version, part, reply->values);
+      if (!step) {
+        world_.checker.Of(job).Served(part.server, reply->version, part, reply->values);
+      }
       std::vector<float> values(reply->values.begin(), reply->values.end());
       world_.network.Send(part.server, owner, alive_then([arrived, values] { arrived(values); }));
     } else {
