@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Jobs on data that are not one local text: a folder of images, and texts in an object store."""
+"""Jobs on data that are not one local text: a folder of images, texts in an object store, padded documents."""
 import os
 import random
 import re
@@ -16,6 +16,10 @@ from fixture import case, check, main, same_losses, write_text  # noqa: E402
 SIDE, IMAGES = 8, 240
 IMAGE_MODEL = f"""{{"model_type": "resnet", "image_size": {SIDE}, "num_channels": 3, "num_labels": 2,
  "layer_type": "basic", "small_stem": true, "embedding_size": 8, "depths": [1, 1], "hidden_sizes": [8, 16]}}"""
+
+ENCODER = """{"model_type": "bert", "vocab_size": 260, "hidden_size": 32, "num_hidden_layers": 2,
+ "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 32, "pad_token_id": 256,
+ "cls_token_id": 257, "sep_token_id": 258, "mask_token_id": 259}"""
 
 
 class ObjectStore:
@@ -143,6 +147,40 @@ def trains_on_texts_in_an_object_store(fixture):
     done = {name: fixture.finishes(fixture.json("submit", path)["job"]) for name, path in jobs.items()}
     same_losses(done["here"], done["there"])
     check(store.ranges > 1, f"{store.ranges} ranges were read of the bucket")
+
+
+@case
+def trains_an_encoder_on_padded_documents(fixture):
+    """A job whose sequences are lines of unlike length, each with padding, lowers its loss; `validate` counts the
+    lines that are cut, and refuses such data for a decoder"""
+    rng = random.Random(1)
+    lines = [" ".join(["the waves of the sea"] * 4)[:rng.randrange(1, 60)] for _ in range(1_000)]
+    text, model = (os.path.join(fixture.folder, name) for name in ("lines.txt", "bert.json"))
+    with open(text, "w", encoding="ascii", newline="") as out:
+        out.write("\r\n".join(lines))
+    with open(model, "w", encoding="ascii") as out:
+        out.write(ENCODER)
+    fixture.coordinator()
+    fixture.server("ps1", memory="64MiB")
+    for name in ("w1", "w2"):
+        fixture.worker(name, wrapper=["env", "ATOLL_DATA_CACHE=" + os.path.join(fixture.folder, "cache")])
+    fixture.attached(3)
+    decoder = fixture.job_file("decoder", data__path=text, data__pad_documents=True)
+    code, _, errors = fixture.atoll("validate", decoder, check=False)
+    check(code != 0 and f"{decoder}:" in errors and "data.pad_documents = true" in errors, errors)
+    path = fixture.job_file("encoder", data__path=text, data__pad_documents=True, data__validation_fraction=0.2,
+                            model__config_path=model, model__hidden=None, model__layers=None, model__heads=None,
+                            schedule__train_tokens=120_000, schedule__validation_sequences=0)
+    errors = fixture.atoll("validate", path)[2]
+    cut = sum(len(line) > 30 for line in lines)
+    check(f"800 documents and 200 held out, {cut} of them cut at 30 tokens" in errors, errors)
+    done = fixture.finishes(fixture.json("submit", path)["job"])
+    first, last = (done["summary"][k] for k in ("first_validation_loss", "validation_loss"))
+    check(abs(first - 5.56) < 0.5, f"an untrained model has a loss near ln 260, not {first}")
+    check(last < 3, f"the validation loss went from {first} to {last} only")
+    index = [os.path.getsize(os.path.join(folder, file)) for folder, _, files in
+             os.walk(os.path.join(fixture.folder, "cache")) for file in files if file == "documents.bin"]
+    check(index == [8_000], f"the workers of a machine share an index of 8 bytes a document, not {index}")
 
 
 if __name__ == "__main__":
