@@ -9,6 +9,7 @@
 namespace atl::coord {
 
 bool Job::stale() const {
+  if (record.removed) return false;  // its servers delete it, however far it was
   return !progress.outdated.empty() || progress.restored ||
          std::any_of(rounds.links.begin(), rounds.links.end(),
                      [](const auto& entry) { return entry.second.ahead; });
@@ -73,8 +74,10 @@ bool IsIn(const IslandRecord& island, const NodeId& worker, size_t at) {
 
 State::Place State::PlaceOf(const NodeId& worker) {
   const auto at = [&](Job& job, IslandId id, size_t follower) {
-    const IslandRecord& island = job.islands.at(id);
-    return IsIn(island, worker, follower) ? Place{&job, id, island.worker == worker} : Place{};
+    const auto found =
+        job.islands.find(id);  // another job may have the number of one that is removed
+    if (found == job.islands.end() || !IsIn(found->second, worker, follower)) return Place{};
+    return Place{&job, id, found->second.worker == worker};
   };
   if (const auto noted = places.find(worker); noted != places.end()) {
     const auto job = jobs.find(noted->second.job);
