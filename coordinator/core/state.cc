@@ -9,6 +9,7 @@
 namespace atl::coord {
 
 bool Job::stale() const {
+  if (record.removed) return false;  // its servers delete it, however far it was
   return !progress.outdated.empty() || progress.restored ||
          std::any_of(rounds.links.begin(), rounds.links.end(),
                      [](const auto& entry) { return entry.second.ahead; });
