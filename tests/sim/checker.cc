@@ -130,6 +130,41 @@ void Checker::TakeBack(int64_t round) {
   newest_round_ = round - 1;
 }
 
+bool Checker::Take(const DecisionParticipant& p, Made& made) {
+  if (p.reason.empty()) Fail(absl::StrCat("no reason for ", Describe(p.contribution)));
+  if (!p.accepted) {
+    ++rejected_;
+    all_.NotTaken(p.contribution);
+    return true;
+  }
+  if (!used_.insert(p.contribution).second) {
+    Fail(absl::StrCat("N2: decided twice: ", Describe(p.contribution)));
+  }
+  const auto captured = captured_.find(p.contribution);
+  if (captured == captured_.end()) {
+    Fail(absl::StrCat("decided a contribution that was not made: ", Describe(p.contribution)));
+    return false;
+  }
+  int64_t positions = 0;
+  for (const PositionRange& range : captured->second.trained_on) {
+    positions += range.size();
+    for (int64_t position = range.begin; position < range.end; ++position) {
+      made.positions.push_back(position);
+      if (!committed_positions_.emplace(position, p.contribution.island).second) {
+        Fail(absl::StrCat("N5: position ", position, " is in the model twice, by ",
+                          Describe(p.contribution)));
+      }
+    }
+  }
+  if (p.tokens != positions * spec_.data.sequence_length) {
+    Fail(absl::StrCat("N5: ", Describe(p.contribution), " counts ", p.tokens, " tokens for ",
+                      positions, " sequences"));
+  }
+  tokens_ += p.tokens;
+  made.tokens += p.tokens;
+  return true;
+}
+
 void Checker::Decided(const DecisionRecord& decision) {
   std::vector<RoundTerm> terms;
   for (const DecisionParticipant& p : decision.participants) {
@@ -156,37 +191,7 @@ void Checker::Decided(const DecisionRecord& decision) {
     }
   }
   for (const DecisionParticipant& p : decision.participants) {
-    if (p.reason.empty()) Fail(absl::StrCat("no reason for ", Describe(p.contribution)));
-    if (!p.accepted) {
-      ++rejected_;
-      all_.NotTaken(p.contribution);
-      continue;
-    }
-    if (!used_.insert(p.contribution).second) {
-      Fail(absl::StrCat("N2: decided twice: ", Describe(p.contribution)));
-    }
-    const auto captured = captured_.find(p.contribution);
-    if (captured == captured_.end()) {
-      Fail(absl::StrCat("decided a contribution that was not made: ", Describe(p.contribution)));
-      return;
-    }
-    int64_t positions = 0;
-    for (const PositionRange& range : captured->second.trained_on) {
-      positions += range.size();
-      for (int64_t position = range.begin; position < range.end; ++position) {
-        made.positions.push_back(position);
-        if (!committed_positions_.emplace(position, p.contribution.island).second) {
-          Fail(absl::StrCat("N5: position ", position, " is in the model twice, by ",
-                            Describe(p.contribution)));
-        }
-      }
-    }
-    if (p.tokens != positions * spec_.data.sequence_length) {
-      Fail(absl::StrCat("N5: ", Describe(p.contribution), " counts ", p.tokens, " tokens for ",
-                        positions, " sequences"));
-    }
-    tokens_ += p.tokens;
-    made.tokens += p.tokens;
+    if (!Take(p, made)) return;
   }
   CheckWeights(decision);
   if (decision.version == kNoVersion) return;

@@ -119,6 +119,8 @@ class Checker {
   };
 
   void Decided(const DecisionRecord& decision);
+  // False: nothing more can be said of its round.
+  bool Take(const DecisionParticipant& participant, Made& made);
   void ExpectAll();
   void Placed(const JobRecord& record);
   void Serve(Version version, Model& model);

@@ -67,10 +67,13 @@ void WorkerNode::Do(const worker::Prepare& action) {
 
 void WorkerNode::Do(const worker::ReleaseJob& action) {
   Enqueue({[this, action]() -> std::optional<Event> {
-             AwaitSideWork();
-             (void)AwaitFree();
-             member_->Close();
-             control_->Release();
+             if (job_ == action.job) {  // another one may be open by now
+               AwaitSideWork();
+               (void)AwaitFree();
+               member_->Close();
+               control_->Release();
+               job_.clear();
+             }
              if (action.removed) {
                world_.checker.Of(action.job).Deleted(name());
                std::erase_if(disk_,
