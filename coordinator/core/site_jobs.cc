@@ -39,11 +39,15 @@ std::set<std::string> SitesWithServers(const State& s) {
   return sites;
 }
 
+// Those that take part in the job.
 std::vector<NodeId> WorkersAt(const State& s, const Job& above, const std::string& site) {
   std::vector<NodeId> workers;
   for (const auto& [key, member] : s.members) {
-    if (key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
-        SiteOf(member) == site && !member.refused.contains(above.id())) {
+    const bool there = key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
+                       SiteOf(member) == site && !member.refused.contains(above.id());
+    if (!there) continue;
+    const size_t devices = member.devices.size();
+    if (WhyNoPart(above.spec().layout, key.second, site, devices).empty()) {
       workers.push_back(key.second);
     }
   }

@@ -79,6 +79,17 @@ TEST_CASE("a_job_without_site_rounds_leaves_a_sites_servers_alone") {
   CHECK(s.w.Order("a").job == "lm-1");
 }
 
+TEST_CASE("a_site_that_takes_no_part_in_a_job_has_no_job_of_its_own") {
+  World w;
+  w.Tell({"server ps-0 attaches", "server se-0 attaches site=east site-only",
+          "worker a attaches site=east", "worker c attaches site=west",
+          "submit min=1 tokens=400 site-rounds=2 pinned=west", "worker c prepared",
+          "servers answer", "worker c pushes", "worker c stages", "servers answer"});
+  REQUIRE(w.Job().summary.state == JobState::kRunning);
+  CHECK(w.core().Jobs(w.now()).size() == 1);
+  CHECK(w.Order("a").job.empty());
+}
+
 TEST_CASE("after_its_rounds_a_site_contributes_what_they_have_changed") {
   Sites s;
   s.Round();
