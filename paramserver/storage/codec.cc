@@ -226,6 +226,12 @@ std::vector<std::byte> EncodeRecord(const LogRecord& record) {
   return writer.Take();
 }
 
+std::span<const std::byte> PayloadOf(const LogRecord& record) {
+  if (const auto* push = std::get_if<PushedRecord>(&record)) return push->payload.bytes;
+  if (const auto* received = std::get_if<ReceivedRecord>(&record)) return received->payload.bytes;
+  return {};
+}
+
 absl::StatusOr<LogRecord> DecodeRecord(uint32_t type, std::span<const std::byte> bytes,
                                        SharedBytes payload, uint32_t format) {
   ATOLL_ASSIGN_OR_RETURN(LogRecord record, ReadType(type, bytes, format));

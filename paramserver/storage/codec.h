@@ -22,9 +22,11 @@ inline constexpr uint32_t kOldestStorageFormat = 3;
 
 uint64_t Checksum(std::span<const std::byte> bytes);  // XXH3, 64 bits
 
-// The record's type is its index in LogRecord. A push's payload is not in its bytes; its length is
-// given to Decode to go with them.
+// The record's type is its index in LogRecord. Its payload is not in its bytes: it is given to
+// Decode to go with them.
 std::vector<std::byte> EncodeRecord(const LogRecord& record);
+// What a push or a part of a received shard has brought; empty of other records.
+std::span<const std::byte> PayloadOf(const LogRecord& record);
 absl::StatusOr<LogRecord> DecodeRecord(uint32_t type, std::span<const std::byte> bytes,
                                        SharedBytes payload, uint32_t format = kStorageFormat);
 

@@ -316,8 +316,7 @@ absl::Status LogWriter::Append(LogSequence sequence, const LogRecord& record) {
   ATOLL_CHECK(sequence == appended_ + 1, "record ", sequence, " after ", appended_);
   if (file_ == nullptr) ATOLL_RETURN_IF_ERROR(BeginSegment());
   const std::vector<std::byte> fields = EncodeRecord(record);
-  const auto* push = std::get_if<PushedRecord>(&record);
-  const ByteSpan payload = push == nullptr ? ByteSpan() : push->payload.bytes;
+  const ByteSpan payload = PayloadOf(record);
   RecordHead head{kRecordMagic,
                   static_cast<uint32_t>(record.index()),
                   sequence,

@@ -39,6 +39,8 @@ class LogFixture {
     for (const LogRecord& record : records) {
       REQUIRE(writer_->Append(end.next_sequence + written_.size() - base(end), record).ok());
       written_.push_back(EncodeRecord(record));
+      const auto payload = PayloadOf(record);
+      payloads_.emplace_back(payload.begin(), payload.end());
       if (++since % sync_every == 0) REQUIRE(writer_->Sync().ok());
     }
   }
@@ -49,6 +51,8 @@ class LogFixture {
                        [&](LogSequence at, const LogRecord& record) {
                          REQUIRE(at == from + count);
                          REQUIRE(EncodeRecord(record) == written_[at - 1]);
+                         const auto payload = PayloadOf(record);
+                         REQUIRE(std::vector(payload.begin(), payload.end()) == payloads_[at - 1]);
                          ++count;
                          return absl::OkStatus();
                        });
@@ -80,7 +84,7 @@ class LogFixture {
   size_t base(const LogEnd& end) const { return end.next_sequence - 1; }
   LogOptions options_;
   std::unique_ptr<LogWriter> writer_;
-  std::vector<std::vector<std::byte>> written_;
+  std::vector<std::vector<std::byte>> written_, payloads_;
 };
 
 TEST_CASE("records come back as they were, over segments and restarts") {
@@ -93,6 +97,14 @@ TEST_CASE("records come back as they were, over segments and restarts") {
     fixture.Write(fixture.last, SomeRecords());
     REQUIRE(*fixture.Read() == 14);
     REQUIRE(*fixture.Read(9) == 6);
+  }
+}
+
+TEST_CASE("parts_of_received_shards_come_back_with_their_bytes") {
+  for (const ReceivedPart part : {ReceivedPart::kParameters, ReceivedPart::kAdopted}) {
+    LogFixture fixture;
+    fixture.Write({}, {ReceivedRecord{{6, 1, 9}, 2, 5, part, 3, SomeBytes(16)}, EndedRecord{}});
+    REQUIRE(*fixture.Read() == 2);
   }
 }
 
