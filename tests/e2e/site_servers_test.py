@@ -75,7 +75,7 @@ def a_sites_server_is_killed_and_comes_back(fixture):
     """A site's server is killed while it trains and comes back with its folder: the site's job goes on, and
     nothing of the job is lost"""
     starts(fixture)
-    job = submits(fixture)
+    job = submits(fixture, schedule__snapshot_every_rounds=64)  # what it has is in its log alone
     jobs = both_train(fixture, job)
     before = fixture.reaches(job, 2)
     fixture.daemons["east-ps"].kill()
