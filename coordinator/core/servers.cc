@@ -38,6 +38,10 @@ void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message)
   for (const HeldJob& held : message.jobs) {
     Job* job = nullptr;
     ServerLink* link = LinkOf(s, server, held.job, job);
+    // An orphaned job whose removal was lost on its way.
+    if (job == nullptr && s.removed.contains(held.job)) {
+      s.SendToServer(server.record.name, RemoveJob{held.job});
+    }
     AskWhatIsHeld(s, server.record.name, held.job);
     if (link == nullptr || !link->known) continue;
     link->snapshot_version = std::max(link->snapshot_version, held.snapshot_version);
