@@ -185,6 +185,21 @@ TEST_CASE("sites_alone_train_and_evaluate_for_the_job_above") {
   CHECK(w.Job().summary.state == JobState::kDone);
 }
 
+TEST_CASE("an_evaluation_that_ends_after_the_next_adoption_counts_for_the_version_before_it") {
+  World w;
+  w.Tell({"server ps-0 attaches", "server se-0 attaches site=east site-only",
+          "worker a attaches site=east", "submit min=1 tokens=400 site-rounds=1",
+          "worker a prepared", "servers answer", "worker a pushes", "worker a stages",
+          "servers answer", "worker a prepared", "servers answer", "worker a ready"});
+  REQUIRE(w.Order("a").validate_version == 0);
+  w.Contribute("a", 4);
+  w.Do("servers answer");
+  REQUIRE(w.Job(w.Order("a").job).exchange->base == 1);
+  w.Do("worker a validates loss=5 version=0");
+  CHECK(w.Job().summary.first_validation_loss == 5);
+  CHECK(w.Job().summary.validated_version == 0);
+}
+
 TEST_CASE("a_sites_server_that_restarts_with_its_folder_goes_on") {
   Sites s;
   s.Round();

@@ -147,16 +147,30 @@ void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
   if (progress.validators.empty()) progress.validate_version = kNoVersion;
 }
 
-// What an island of a site has evaluated counts for the version that the site has adopted. A
+// The version of the job above that this version of a site's job has in it; kNoVersion: not known
+// any more.
+Version BaseOfVersion(const Job& job, Version version) {
+  if (version >= job.record.site->based_at) return job.record.site->base;
+  const auto& decisions = job.rounds.decisions;
+  for (auto it = decisions.rbegin(); it != decisions.rend(); ++it) {
+    const DecisionRecord& decision = it->second;
+    if (decision.version <= version && decision.step.adopts != kNoVersion) {
+      return decision.step.adopts;
+    }
+  }
+  return kNoVersion;
+}
+
+// What an island of a site has evaluated counts for the version that the site had adopted. A
 // version that came since is not evaluated for its own sake, but for the last one.
 void TakeResultAbove(State& s, const Job& job, int64_t axis, ValidationResult message) {
   const SiteJob& site = *job.record.site;
   Job* above = JobAbove(s, job);
-  if (above == nullptr || !above->active() || message.version < site.based_at) return;
-  message.version = site.base;
+  message.version = BaseOfVersion(job, message.version);
+  if (above == nullptr || !above->active() || message.version == kNoVersion) return;
   const Version wanted = above->progress.validate_version;
-  if (above->progress.state == JobState::kRunning && wanted > site.base) {
-    above->EditProgress().validate_version = site.base;
+  if (above->progress.state == JobState::kRunning && wanted > message.version) {
+    above->EditProgress().validate_version = message.version;
   }
   TakeResult(s, *above, site.island, axis, message);
   s.Touch(*above);
