@@ -351,7 +351,7 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
   }
   if (job.ended()) return;
   BalanceSteps(s, job);
-  if (job.record.site) FinishSiteRound(s, job, *decision);
+  if (job.record.site) FinishSiteRound(job, *decision);
   const int64_t every = job.spec().schedule.validate_every_rounds;
   const bool last = job.ledger->Count(LedgerUse::kCommitted) == job.ledger->budget();
   // Sites evaluate for the job above.

@@ -181,7 +181,7 @@ void NoteSiteRound(State& s, Job& job, DecisionRecord& decision) {
   decision.step.contributes = above != nullptr && Contribute(s, job, *above, decision.version);
 }
 
-void FinishSiteRound(State&, Job& job, const DecisionRecord& decision) {
+void FinishSiteRound(Job& job, const DecisionRecord& decision) {
   if (decision.step.adopts == kNoVersion) return;
   SiteJob& site = *job.EditRecord().site;
   site.base = decision.step.adopts;

@@ -17,7 +17,7 @@ void HandOverData(Job& job, const ContributionRecord& contribution);
 // The round's version is decided; the site may contribute it. REQUIRES: its data is handed over.
 void NoteSiteRound(State& s, Job& job, DecisionRecord& decision);
 // The round is applied everywhere.
-void FinishSiteRound(State& s, Job& job, const DecisionRecord& decision);
+void FinishSiteRound(Job& job, const DecisionRecord& decision);
 // Rounds of the site's own: a version to adopt, what is left when there is no more data. REQUIRES:
 // nothing is decided that is not applied, no statistics are collected.
 bool AdvanceExchange(State& s, Job& job);

@@ -179,15 +179,6 @@ void RemoveLostSiteJobs(State& s, const Job& above) {
   for (const JobId& id : lost) RemoveOrphan(s, id, "is of a site that begins anew");
 }
 
-// Also one that has failed and is not removed yet: its end vacates the site's island.
-bool HasSiteJob(const State& s, const Job& above, const std::string& site) {
-  return std::any_of(s.jobs.begin(), s.jobs.end(), [&](const auto& entry) {
-    const JobRecord& record = entry.second.record;
-    return record.site && record.site->site == site && !record.removed &&
-           record.spec.outer.contributes_to == above.id();
-  });
-}
-
 bool BeginSiteJobs(State& s, Job& above) {
   if (above.spec().outer.site.rounds == 0 || above.progress.state != JobState::kRunning ||
       above.rounds.progress.version == kNoVersion || above.stale()) {
@@ -197,7 +188,7 @@ bool BeginSiteJobs(State& s, Job& above) {
   for (const std::string& site : SitesWithServers(s)) {
     const auto retry = above.site_job_not_before.find(site);
     if (retry != above.site_job_not_before.end() && s.now < retry->second) continue;
-    if (HasSiteJob(s, above, site) || WorkersAt(s, above, site).empty()) continue;
+    if (FindSiteJob(s, above, site) != nullptr || WorkersAt(s, above, site).empty()) continue;
     if (BeginSiteJob(s, above, site)) return true;
   }
   return false;
@@ -333,7 +324,7 @@ Instant NextSiteJobDeadline(const State& s, const Job& job) {
 }
 
 bool IsSiteJobOf(const Job& job, const Job& above) {
-  return job.record.site && !job.ended() && job.spec().outer.contributes_to == above.id();
+  return job.record.site && !job.record.removed && job.spec().outer.contributes_to == above.id();
 }
 
 const Job* FindSiteJob(const State& s, const Job& above, const std::string& site) {

@@ -8,8 +8,7 @@
 //    round of the site has trained on is leased to its island of the job above until that is
 //    pushed.
 //  * A site's job is ended, and another one begun, where anything of it is lost, and where its
-//  island
-//    of the job above has begun a new generation. What it had not pushed is lost then (N4).
+//    island of the job above has begun a new generation. What it had not pushed is lost then (N4).
 //  * RoundsProgress::tokens_committed of a site's job is how far the job above is, with this site's
 //    rounds since the version that it has adopted, as if the other islands were as fast.
 //
@@ -33,7 +32,8 @@ const Job* JobAbove(const State& s, const Job& job);
 bool AdvanceSiteJobs(State& s, Job& job);
 Instant NextSiteJobDeadline(const State& s, const Job& job);
 
-// Whether it is of a site's servers, below this job, and neither ended nor removed.
+// Whether it is of a site's servers, below this job, and not removed: another one begins when it
+// is.
 bool IsSiteJobOf(const Job& job, const Job& above);
 // The job of this site's servers, which its workers belong to; null: none.
 const Job* FindSiteJob(const State& s, const Job& above, const std::string& site);
