@@ -126,12 +126,14 @@ void FreeWorkers(State& s, const std::vector<NodeId>& workers, const Job& above)
 bool BeginSiteJob(State& s, Job& above, const std::string& site) {
   const JobSpec spec = SpecOfSite(above, site);
   auto placement = PlaceAt(s, above, site, spec.outer);
-  above.site_job_not_before[site] = s.now + kSiteJobRetry;
-  if (!placement.ok()) {
+  SiteAttempt& attempt = above.site_attempts[site];
+  attempt.not_before = s.now + kSiteJobRetry;
+  const std::string trouble(placement.status().message());
+  if (std::exchange(attempt.trouble, trouble) != trouble && !trouble.empty()) {
     s.Log(above.id(), Severity::kWarning,
-          absl::StrCat("site ", site, " has no job of its own: ", placement.status().message()));
-    return false;
+          absl::StrCat("site ", site, " has no job of its own: ", trouble));
   }
+  if (!placement.ok()) return false;
   const JobId id = FreeSiteId(s, above, site);
   Job& job = s.jobs[s.jobs.rbegin()->first + 1];
   const IslandRecord& island = OccupyIsland(s, above, site);
@@ -186,8 +188,8 @@ bool BeginSiteJobs(State& s, Job& above) {
   }
   RemoveLostSiteJobs(s, above);
   for (const std::string& site : SitesWithServers(s)) {
-    const auto retry = above.site_job_not_before.find(site);
-    if (retry != above.site_job_not_before.end() && s.now < retry->second) continue;
+    const auto attempt = above.site_attempts.find(site);
+    if (attempt != above.site_attempts.end() && s.now < attempt->second.not_before) continue;
     if (FindSiteJob(s, above, site) != nullptr || WorkersAt(s, above, site).empty()) continue;
     if (BeginSiteJob(s, above, site)) return true;
   }
@@ -233,7 +235,7 @@ void EndSiteJob(State& s, Job& job, Job* above, const std::string& reason) {
   if (!job.ended()) StopJob(s, job, JobState::kCancelled, reason);
   RemoveTheJob(s, job, "is removed: it has ended at its site");
   if (above == nullptr || above->ended()) return;
-  above->site_job_not_before[site.site] = s.now + kSiteJobRetry;
+  above->site_attempts[site.site].not_before = s.now + kSiteJobRetry;
   IslandRecord& island = above->EditIsland(site.island);
   if (island.incarnation == 0) return;
   island.incarnation = 0;
@@ -310,8 +312,8 @@ bool AdvanceSiteJobs(State& s, Job& job) {
 
 Instant NextSiteJobDeadline(const State& s, const Job& job) {
   Instant next = kNever;
-  for (const auto& [site, at] : job.site_job_not_before) {
-    if (at > s.now) next = std::min(next, at);
+  for (const auto& [site, attempt] : job.site_attempts) {
+    if (attempt.not_before > s.now) next = std::min(next, attempt.not_before);
   }
   if (!job.record.site || job.record.removed) return next;
   for (const auto& [name, link] : job.rounds.links) {

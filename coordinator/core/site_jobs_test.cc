@@ -90,6 +90,17 @@ TEST_CASE("a_site_that_takes_no_part_in_a_job_has_no_job_of_its_own") {
   CHECK(w.Order("a").job.empty());
 }
 
+TEST_CASE("a_site_whose_servers_have_too_little_room_says_so_once_and_trains_in_the_job_above") {
+  World w;
+  w.Tell({"server ps-0 attaches", "server se-0 attaches site=east site-only memory=100",
+          "worker a attaches site=east", "submit min=1 tokens=400 site-rounds=2",
+          "worker a prepared", "servers answer", "worker a pushes", "worker a stages"});
+  const std::string text = "site east has no job of its own";
+  CHECK(w.Do("servers answer").find(text) != std::string::npos);
+  CHECK(w.Do("wait 30").find(text) == std::string::npos);
+  CHECK(w.Order("a").job == "lm-1");
+}
+
 TEST_CASE("after_its_rounds_a_site_contributes_what_they_have_changed") {
   Sites s;
   s.Round();

@@ -212,6 +212,12 @@ struct Moving {
   std::string trouble;  // why shards that should move do not
 };
 
+// Beginning the job of a site's servers.
+struct SiteAttempt {
+  Instant not_before{};
+  std::string trouble;  // why the newest one failed; empty: it did not
+};
+
 struct Job {
   JobRecord record;
   JobProgress progress;  // stored with `rounds.progress`; see ProgressRecord
@@ -242,7 +248,7 @@ struct Job {
   Instant deadline = kNever;  // NextJobDeadline, at the last fixed point
   JobState settled_state = JobState::kQueued;
   Moving moving;
-  std::map<std::string, Instant> site_job_not_before;  // by site
+  std::map<std::string, SiteAttempt> site_attempts;  // by site
 
   ProgressRecord StoredProgress() const { return {progress, rounds.progress}; }
   const JobId& id() const { return record.job; }
