@@ -40,7 +40,8 @@ struct Judgement {
 
 // `gram` is k-by-k, row by row: inner products of the candidates' whole pseudo-gradients. Judges in
 // the order of the candidates and updates `penalties` (an island without a state begins its
-// warm-up).
+// warm-up). If several islands contribute and every one is an outlier, all are clipped instead of
+// rejected: what has changed is the training.
 //   weight_i = counted_i / sum of accepted counted * clip_i
 // where counted = max(1, tokens - masked_tokens). REQUIRES: tokens >= masked_tokens >= 0; reach >
 // 0; gram.size() == k * k.

@@ -23,7 +23,8 @@ RoundCandidate Candidate(IslandId island, int64_t tokens) { return {{island, 1, 
 
 PenaltyState WarmedUp(double norm) {
   PenaltyState state;
-  for (int i = 0; i < kPenaltyWarmUpPushes; ++i) state = Judge(state, {norm}, true).after;
+  for (int i = 0; i < kPenaltyWarmUpPushes; ++i)
+    state = Judge(state, {norm}, Outliers::kRejected).after;
   return state;
 }
 
@@ -75,6 +76,25 @@ TEST_CASE("if all are rejected the round is void") {
   CHECK(d.is_void);
   CHECK(d.verdicts[0].weight == 0);
   CHECK(penalties[0].usual[0].rejections_in_row == 1);
+}
+
+TEST_CASE("if every island is an outlier all are clipped, and their statistics begin anew") {
+  std::map<IslandId, PenaltyState> penalties = {{0, WarmedUp(1)}, {1, WarmedUp(1)}};
+  const RoundDecision d =
+      Decide({Candidate(0, 100), Candidate(1, 100)}, GramOf({{80, 0}, {0, 90}}), {}, penalties);
+  CHECK_FALSE(d.is_void);
+  const double limit = 1 + d.verdicts[0].penalty.limit * WarmedUp(1).usual[0].deviation;
+  CHECK(d.verdicts[0].weight * 80 == Approx(limit / 2));
+  CHECK(d.verdicts[1].weight * 90 == Approx(limit / 2));
+  CHECK(penalties[0].usual.empty());
+  CHECK(penalties[1].usual.empty());
+}
+
+TEST_CASE("all contributions of one island are no agreement of islands") {
+  std::map<IslandId, PenaltyState> penalties = {{0, WarmedUp(1)}};
+  const RoundDecision d =
+      Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}}, GramOf({{80, 0}, {0, 90}}), {}, penalties);
+  CHECK(d.is_void);
 }
 
 TEST_CASE("two contributions of one island are judged one after the other") {

@@ -59,7 +59,7 @@ void Keep(double score, std::vector<double>& scores) {
 
 }  // namespace
 
-PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, bool reject_outliers) {
+PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outliers outliers) {
   const auto& [norm, reach, fragment] = push;
   ATOLL_CHECK(reach > 0 && fragment >= 0);
   const auto index = static_cast<size_t>(fragment);
@@ -81,8 +81,8 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, bool re
     verdict.reason +=
         absl::StrFormat(", warm-up push %d of %d", usual.warm_up_pushes + 1, kPenaltyWarmUpPushes);
   }
-  if (reject_outliers && verdict.score > verdict.limit) {
-    if (!warming_up) {
+  if (outliers != Outliers::kAccepted && verdict.score > verdict.limit) {
+    if (!warming_up && outliers == Outliers::kRejected) {
       return Reject(verdict, before, fragment,
                     absl::StrFormat("rejected: norm %.4g is %.2f deviations above its usual %.4g, "
                                     "the limit is %.2f",
@@ -91,6 +91,11 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, bool re
     counted = usual.mean + verdict.limit * usual.deviation;
     verdict.clip = counted / size;
     verdict.reason += absl::StrFormat(", clipped by %.3g", verdict.clip);
+    if (!warming_up) {  // `after` remains that of an island that has not pushed
+      verdict.accepted = true;
+      verdict.reason += "; every island of the round is an outlier: statistics begin anew";
+      return verdict;
+    }
   }
   verdict.accepted = true;
   verdict.after = before;

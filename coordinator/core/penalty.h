@@ -29,19 +29,25 @@ struct JudgedPush {
   int64_t fragment = 0;  // of the model
 };
 
+// What becomes of an outlier once its island has warmed up.
+enum class Outliers {
+  kAccepted,  // nothing finite is rejected or clipped; scores are kept for display
+  kRejected,
+  kClipped,  // to the limit, and the island's statistics begin anew: its scale has changed
+};
+
 struct PenaltyVerdict {
   bool accepted = false;
   bool warm_up_again = false;  // the island re-pulls and its state begins anew
   double score = 0;            // E, before the update; 0 where there is none
-  double limit = 0;            // E above this is rejected (after warm-up) or cut (in it)
+  double limit = 0;            // E above this is rejected (after warm-up) or clipped (in it)
   double clip = 1;             // factor on this contribution's pseudo-gradient, (0, 1]
   std::string reason;          // human-readable
   PenaltyState after;
 };
 
-// Judges one contribution (a norm that is not finite: always rejected). With `reject_outliers` off
-// nothing finite is rejected or clipped; scores are kept for display.
-PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, bool reject_outliers);
+// Judges one contribution (a norm that is not finite: always rejected).
+PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outliers outliers);
 
 }  // namespace atl
 

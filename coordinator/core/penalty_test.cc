@@ -10,10 +10,10 @@ namespace {
 // An island that has pushed these norms, one after the other.
 struct Island {
   PenaltyState state;
-  bool reject_outliers = true;
+  Outliers outliers = Outliers::kRejected;
 
   PenaltyVerdict Push(double norm, double reach = 1, int64_t fragment = 0) {
-    const PenaltyVerdict verdict = Judge(state, {norm, reach, fragment}, reject_outliers);
+    const PenaltyVerdict verdict = Judge(state, {norm, reach, fragment}, outliers);
     state = verdict.after;
     return verdict;
   }
@@ -148,7 +148,7 @@ TEST_CASE("only the last hundred scores are kept") {
 
 TEST_CASE("with rejection switched off only what is not finite is rejected, nothing is clipped") {
   Island island;
-  island.reject_outliers = false;
+  island.outliers = Outliers::kAccepted;
   island.WarmUp();
   const PenaltyVerdict verdict = island.Push(1000);
   CHECK(verdict.accepted);
