@@ -128,6 +128,11 @@ int64_t ServerBytesPerElement(const OuterSpec& spec) {
   return tensors + (EncodedBytes(spec.pull_encoding, kQuantBlock) + kQuantBlock - 1) / kQuantBlock;
 }
 
+int64_t ServerPeakBytesPerElement(const OuterSpec& spec) {
+  const int64_t tensors = spec.contributes_to.empty() ? 1 : 2;
+  return ServerBytesPerElement(spec) + tensors * static_cast<int64_t>(sizeof(float));
+}
+
 std::vector<std::string> ServerSlotsOf(const OuterSpec& spec) {
   std::vector<std::string> slots = OuterOptimizerOf(spec).slots;
   if (IsQuantized(spec.pull_encoding)) slots.emplace_back(kServedSlot);

@@ -59,6 +59,9 @@ inline constexpr char kBaseSlot[] = "base";
 inline constexpr char kContributedSlot[] = "contributed";
 // Bytes of one parameter and its slots on a server.
 int64_t ServerBytesPerElement(const OuterSpec& spec);
+// And what a round may need beside them: one staged pseudo-gradient, and in the job of a site's
+// servers the version of the job above that is fetched.
+int64_t ServerPeakBytesPerElement(const OuterSpec& spec);
 // REQUIRES: the optimizer has the parameter.
 double OuterParameterValue(const OuterSpec& spec, absl::string_view name);
 

@@ -63,6 +63,8 @@ TEST_CASE("a_sites_job_keeps_base_and_contributed_after_the_optimizers_slots") {
     CHECK(ServerSlotsOf(spec) == slots);
     CHECK(slots.size() <= kMaxOuterSlots);
     CHECK(ServerBytesPerElement(spec) == 4 + 4 * std::ssize(slots));
+    CHECK(ServerPeakBytesPerElement(spec) == ServerBytesPerElement(spec) + 8);
+    CHECK(ServerPeakBytesPerElement(With(info.name)) == ServerBytesPerElement(With(info.name)) + 4);
     spec.pull_encoding = Encoding::kInt8;
     CHECK_FALSE(ValidateOuterChoice(spec).ok());
     spec.pull_encoding = Encoding::kFloat32;

@@ -135,9 +135,8 @@ bool PlanMoves(State& s, Job& job) {
   }
   if (!AllServersKnown(job) || s.now < job.moving.plan_again_at) return false;
   job.moving.plan_again_at = s.now + kRetryInterval;
-  MovePlan plan =
-      PlanShardMoves(job.record.shards, job.record.copies, ServersFor(s, job),
-                     ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32));
+  MovePlan plan = PlanShardMoves(job.record.shards, job.record.copies, ServersFor(s, job),
+                                 ServerPeakBytesPerElement(job.spec().outer));
   job.moving.trouble = plan.trouble;
   if (plan.moves.empty()) return false;
   JobRecord& record = job.EditRecord();
@@ -476,9 +475,8 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
                   " still has other shards: start it with an empty folder (keep this one), and ",
                   "all of them are filled");
   }
-  auto placed =
-      PlaceShards(lost, FillTargets(s, job, server, lost),
-                  ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32));
+  auto placed = PlaceShards(lost, FillTargets(s, job, server, lost),
+                            ServerPeakBytesPerElement(job.spec().outer));
   if (!placed.ok()) {
     return refuse(placed.status().message(), "; start server ", server,
                   " with an empty folder, or another one");

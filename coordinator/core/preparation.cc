@@ -117,8 +117,7 @@ bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<SiteFact
     return false;
   }
   auto placement =
-      PlaceShards(*std::move(shards), servers,
-                  ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32),
+      PlaceShards(*std::move(shards), servers, ServerPeakBytesPerElement(job.spec().outer),
                   job.spec().outer.shard_copies == 2);
   if (!placement.ok()) {
     job.waiting_for = std::string(placement.status().message());

@@ -81,8 +81,7 @@ absl::StatusOr<Placement> PlaceAt(const State& s, const Job& above, const std::s
         {key.second, member.endpoint, FreeBytes(s, member), member.public_key, 1, site});
   }
   std::vector<ShardPlacement> shards = above.record.shards;
-  return PlaceShards(std::move(shards), servers,
-                     ServerBytesPerElement(outer) + BytesPerElement(Encoding::kFloat32),
+  return PlaceShards(std::move(shards), servers, ServerPeakBytesPerElement(outer),
                      /*copies=*/false);
 }
 
