@@ -409,8 +409,12 @@ class ServerCore {
   LogSequence Append(const JobId& id, Job& job, LogRecord record, Turn& turn);
   absl::Status RoomFor(const AssignShards& assignment) const;
   absl::Status MayReceive(const ReceiveShards& message) const;
-  bool IsFetched(const JobId& id, const OwnedShard& shard, ReceivedPart part,
-                 const ElementRange& range) const;
+  // Parameters, state of optimizers and staged pushes of all jobs.
+  int64_t HeldBytes() const;
+  bool IsFetched(const Fetch& fetch) const;
+  // What `gaps` lack, in parts, as far as kFetchesAtOnce allows.
+  void FetchGaps(Fetch fetch, const std::vector<ElementRange>& gaps, const JobId& from_job,
+                 const ShardSource& source, Turn& turn);
   bool Receives(const Job& job) const;
   void FetchMissing(const JobId& id, Job& job, const ShardSource& source, Turn& turn);
   void PutAside(const JobId& id, Job& job, Turn& turn);

@@ -87,13 +87,13 @@ absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
   }
   const int64_t parameters = JobState::ParameterBytes(assignment);
   const OuterSpec& outer = assignment.charter.spec.outer;
-  const int64_t delta =
-      parameters / ServerBytesPerElement(outer) * static_cast<int64_t>(sizeof(float));
-  if (parameters <= options_.memory_bytes - others - delta) return absl::OkStatus();
+  const int64_t elements = parameters / ServerBytesPerElement(outer);
+  const int64_t staged = elements * ServerPeakBytesPerElement(outer) - parameters;
+  if (parameters <= options_.memory_bytes - others - staged) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("server ", options_.name, " has no room for the job: ", parameters,
-                   " bytes of parameters and outer optimizer state and ", delta,
-                   " for one staged pseudo-gradient are needed, ", options_.memory_bytes - others,
+                   " bytes of parameters and outer optimizer state and ", staged,
+                   " for what a round stages are needed, ", options_.memory_bytes - others,
                    " of --memory-bytes ", options_.memory_bytes, " are free",
                    names.empty() ? "" : "; jobs held: ", names));
 }

@@ -50,10 +50,7 @@ absl::Status ServerCore::MayReceive(const ReceiveShards& message) const {
       found->second.receiving->sources == message.sources) {
     return absl::OkStatus();  // some of it has its memory already
   }
-  int64_t held = 0;
-  for (const auto& [id, job] : jobs_) {
-    if (job.state != nullptr) held += job.state->parameter_bytes() + job.state->staged_bytes();
-  }
+  const int64_t held = HeldBytes();
   if (BytesOf(message) <= options_.memory_bytes - held) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("server ", options_.name, " has no room for ", message.sources.size(),
@@ -108,8 +105,8 @@ namespace {
 
 // As in PullRequest.
 int32_t SlotToPull(ReceivedPart part) {
-  return part == ReceivedPart::kParameters ? kPullTheta
-                                           : static_cast<int32_t>(SlotOfPart(part)) + 1;
+  const bool theta = part == ReceivedPart::kParameters || part == ReceivedPart::kAdopted;
+  return theta ? kPullTheta : static_cast<int32_t>(SlotOfPart(part)) + 1;
 }
 
 }  // namespace
@@ -148,33 +145,44 @@ void ServerCore::Receive(const JobId& id, Job& job, Turn& turn) {
   if (!received.shards.empty()) Say(std::move(received), turn);
 }
 
-bool ServerCore::IsFetched(const JobId& id, const OwnedShard& shard, ReceivedPart part,
-                           const ElementRange& range) const {
+int64_t ServerCore::HeldBytes() const {
+  int64_t bytes = 0;
+  for (const auto& [id, job] : jobs_) {
+    if (job.state != nullptr) bytes += job.state->parameter_bytes() + job.state->staged_bytes();
+  }
+  return bytes;
+}
+
+bool ServerCore::IsFetched(const Fetch& fetch) const {
   return std::any_of(fetches_.begin(), fetches_.end(), [&](const auto& entry) {
-    const Fetch& fetch = entry.second;
-    return fetch.job == id && fetch.shard == shard && fetch.part == part &&
-           fetch.range.begin < range.end && range.begin < fetch.range.end;
+    const Fetch& other = entry.second;
+    return other.job == fetch.job && other.shard == fetch.shard && other.part == fetch.part &&
+           other.range.begin < fetch.range.end && fetch.range.begin < other.range.end;
   });
+}
+
+void ServerCore::FetchGaps(Fetch fetch, const std::vector<ElementRange>& gaps,
+                           const JobId& from_job, const ShardSource& source, Turn& turn) {
+  for (const ElementRange& gap : gaps) {
+    for (int64_t begin = gap.begin; begin < gap.end; begin += kPartElements) {
+      if (fetches_.size() >= kFetchesAtOnce) return;
+      fetch.range = {begin, std::min(begin + kPartElements, gap.end)};
+      if (IsFetched(fetch)) continue;
+      const Token token = next_transfer_++;
+      fetches_[token] = fetch;
+      turn.actions.fetches.push_back({token, from_job, fetch.version, fetch.shard.shard,
+                                      SlotToPull(fetch.part), fetch.range, source.endpoint,
+                                      source.public_key});
+    }
+  }
 }
 
 void ServerCore::FetchMissing(const JobId& id, Job& job, const ShardSource& source, Turn& turn) {
   std::vector<ReceivedPart> parts = {ReceivedPart::kParameters};
   for (size_t i = 0; i < job.state->slots(); ++i) parts.push_back(PartOfSlot(i));
   for (const ReceivedPart part : parts) {
-    for (const ElementRange& gap :
-         job.state->MissingOf(source.shard, job.receiving->placement, part)) {
-      for (int64_t begin = gap.begin; begin < gap.end; begin += kPartElements) {
-        if (fetches_.size() >= kFetchesAtOnce) return;
-        const ElementRange range{begin, std::min(begin + kPartElements, gap.end)};
-        if (IsFetched(id, source.shard, part, range)) continue;
-        const Token token = next_transfer_++;
-        fetches_[token] = {
-            id, job.receiving->placement, job.receiving->version, source.shard, part, range};
-        turn.actions.fetches.push_back({token, id, job.receiving->version, source.shard.shard,
-                                        SlotToPull(part), range, source.endpoint,
-                                        source.public_key});
-      }
-    }
+    FetchGaps({id, job.receiving->placement, job.receiving->version, source.shard, part, {}},
+              job.state->MissingOf(source.shard, job.receiving->placement, part), id, source, turn);
   }
 }
 

@@ -101,26 +101,13 @@ void ServerCore::FetchBaseParts(const JobId& id, Job& job, Turn& turn) {
   for (const ShardSource& source : order.sources) {
     const ShardId shard = source.shard.shard;
     if (!job.state->HasShard(shard)) continue;
-    for (const ElementRange& gap : job.state->MissingBase(shard, order.version)) {
-      for (int64_t begin = gap.begin; begin < gap.end; begin += kPartElements) {
-        if (fetches_.size() >= kFetchesAtOnce) return;
-        const ElementRange range{begin, std::min(begin + kPartElements, gap.end)};
-        if (IsFetched(id, source.shard, ReceivedPart::kAdopted, range)) continue;
-        const Token token = next_transfer_++;
-        fetches_[token] = {id, 0, order.version, source.shard, ReceivedPart::kAdopted, range};
-        turn.actions.fetches.push_back({token, order.from_job, order.version, shard, kPullTheta,
-                                        range, source.endpoint, source.public_key});
-      }
-    }
+    FetchGaps({id, 0, order.version, source.shard, ReceivedPart::kAdopted, {}},
+              job.state->MissingBase(shard, order.version), order.from_job, source, turn);
   }
 }
 
 absl::Status ServerCore::RoomForBase(const Job& job) const {
-  int64_t held = 0;
-  for (const auto& [id, other] : jobs_) {
-    if (other.state == nullptr) continue;
-    held += other.state->parameter_bytes() + other.state->staged_bytes();
-  }
+  const int64_t held = HeldBytes();
   const int64_t needed = job.state->BytesToFetchBase(job.fetching->version);
   if (needed <= options_.memory_bytes - held) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(

@@ -395,13 +395,14 @@ TEST_CASE("a_sites_job_with_quantised_pulls_or_fragments_is_refused") {
 }
 
 TEST_CASE("a_version_waits_for_memory") {
-  // Parameters, momentum, base and contributed, and one pseudo-gradient of 9 elements.
-  Site site(/*memory_bytes=*/9 * 4 * 5);
+  // Parameters, momentum, base and contributed, and two more tensors of 9 elements.
+  Site site(/*memory_bytes=*/9 * 4 * 6);
   site.server.Sync();
   site.Adopt(0, 5);
   REQUIRE(site.server.version() == 0);
-  const ContributionId by = site.server.By(0, 0);
-  site.server.PushAll(by, 1);
+  const ContributionId first = site.server.By(0, 0), second = site.server.By(1, 0);
+  site.server.PushAll(first, 1);
+  site.server.PushAll(second, 2);
   site.server.Sync();
   site.server.told.clear();
   site.Fetch(6);
@@ -409,13 +410,14 @@ TEST_CASE("a_version_waits_for_memory") {
   const auto faults = site.server.Told<ServerFault>();
   REQUIRE(faults.size() == 1);
   CHECK(faults[0].passing);
-  site.Commit(1, {}, {{by, 1.0}});
+  site.Commit(1, {}, {{first, 0.5}, {second, 0.5}});
   site.server.Wait(kRetryInterval);
   CHECK(site.server.fetches.size() == kShards.size());
   CHECK(site.server.Told<ServerFault>().empty());
   site.Arrives();
-  // What was fetched counts: there is no room for a push now.
-  const Token token = site.server.Push(site.server.Id(0, 1, 0), {1, 1, 1, 1});
+  // What was fetched counts: there is room for one island's push now.
+  site.server.PushAll(site.server.By(0, 1), 3);
+  const Token token = site.server.Push(site.server.Id(1, 1, 0), {1, 1, 1, 1});
   CHECK(site.server.Answered(token, PushStatus::kRefused));
 }
 
