@@ -321,8 +321,8 @@ int RefillCommand(const Global& global, const std::string& job, const std::strin
       [&](Client& client, const std::string& id) { return client.Refill(id, server); },
       [&](const v1::JobSummary& reply) {
         return absl::StrCat(reply.job(), ": what ", server,
-                            " had of it is filled from an island, without its outer momentum; "
-                            "atoll show prints its progress\n");
+                            " had of it is filled from an island, without state of its outer "
+                            "optimizer; atoll show prints its progress\n");
       });
 }
 

@@ -112,6 +112,14 @@ absl::Status CheckOptimizerFields(const v1::InnerSpec& inner, InnerOptimizer opt
   return absl::OkStatus();
 }
 
+absl::Status CheckOuterMomentum(const OuterSpec& outer) {
+  if (outer.optimizer != "sgd" || outer.momentum == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("outer.momentum = ", outer.momentum,
+                   ": the optimizer sgd does not use it; leave it out, or set outer.optimizer to "
+                   "\"nesterov\""));
+}
+
 }  // namespace
 
 absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path,
@@ -126,6 +134,7 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   ATOLL_RETURN_IF_ERROR(
       Locate(reader, settings, CheckOptimizerFields(inner, spec->inner.optimizer)));
   ATOLL_RETURN_IF_ERROR(Locate(reader, settings, Validate(*spec)));
+  ATOLL_RETURN_IF_ERROR(Locate(reader, settings, CheckOuterMomentum(spec->outer)));
 
   std::error_code error;
   const auto folder = std::filesystem::absolute(path, error).parent_path();

@@ -86,6 +86,16 @@ TEST_CASE("fields_that_the_optimizer_does_not_use_are_refused_by_name") {
   }
 }
 
+TEST_CASE("outer_momentum_is_refused_where_the_named_optimizer_has_none") {
+  const auto outer = [](const std::string& fields) {
+    return Complaint(With("momentum = 0.5", fields));
+  };
+  CHECK_THAT(outer("optimizer = \"sgd\"\nmomentum = 0.5"),
+             Contains("outer.momentum = 0.5: the optimizer sgd does not use it"));
+  CHECK(outer("optimizer = \"sgd\"\nmomentum = 0.0") == "");
+  CHECK(outer("optimizer = \"nesterov\"\nmomentum = 0.5") == "");
+}
+
 TEST_CASE("relative paths are taken from the job file's folder") {
   REQUIRE(ParseJob(kGood, "/jobs/job.toml")->data.path == "/jobs/corpus.txt");
   REQUIRE(ParseJob(With("corpus.txt", "../text"), "/jobs/job.toml")->data.path == "/text");

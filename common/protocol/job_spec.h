@@ -165,8 +165,9 @@ struct OuterSpec {
   int64_t steps_per_round = 64;  // H of the fastest island
   bool balance_steps = true;     // slower islands make proportionally fewer steps a round
   int64_t steps_min = 1;         // and not fewer than these, or all
-  double learning_rate = 0.7;
-  double momentum = 0.8;
+  // Averaging. outer_optimizer.h has what a job that names a part of these has of the others.
+  double learning_rate = 1;
+  double momentum = 0;
   // Of the averaged pseudo-gradient (phi); 0: no clipping. Its norm grows with the model and with
   // H, so that no limit suits all: penalty.md.
   double clip_norm = 0;
@@ -179,15 +180,15 @@ struct OuterSpec {
   bool reject_outliers = true;
   int64_t min_islands = 1;  // the job starts, and goes on, with at least so many
   int64_t max_islands = 64;
-  int64_t min_servers = 1;             // the model is placed, for good, once so many are attached
-  std::string optimizer = "nesterov";  // outer_optimizer.h has the tables of both and of their
-  std::string merge = "mean";          // parameters
-  std::string parameters = {};         // NAME=VALUE, comma separated; others keep their defaults
-  int64_t shard_copies = 1;            // parameter servers that hold each shard: 1 or 2
-  int64_t fragments = 1;               // see fragments.h
-  int64_t fragment_delay_steps = 0;    // from a push to its adoption; 0: when the version is there
-  double fragment_blend = 1;           // share of a version that an island takes over
-  bool eager = false;                  // see docs/decisions/eager-updates.md
+  int64_t min_servers = 1;           // the model is placed, for good, once so many are attached
+  std::string optimizer = "sgd";     // outer_optimizer.h has the tables of both and of their
+  std::string merge = "mean";        // parameters
+  std::string parameters = {};       // NAME=VALUE, comma separated; others keep their defaults
+  int64_t shard_copies = 1;          // parameter servers that hold each shard: 1 or 2
+  int64_t fragments = 1;             // see fragments.h
+  int64_t fragment_delay_steps = 0;  // from a push to its adoption; 0: when the version is there
+  double fragment_blend = 1;         // share of a version that an island takes over
+  bool eager = false;                // see docs/decisions/eager-updates.md
   SiteServersSpec site = {};
   // Not empty: the job of a site's servers, which contribute to this one. Set by the coordinator.
   std::string contributes_to = {};

@@ -85,7 +85,8 @@ TEST_CASE("what does not go together in outer rounds is refused by name") {
   for (const bool by_merge : {false, true}) {
     REQUIRE(MessageAfter([&](JobSpec& s) {
               eager(s);
-              (by_merge ? s.outer.merge : s.outer.optimizer) = by_merge ? "heloco" : "adam_age";
+              s.outer.optimizer = by_merge ? "nesterov" : "adam_age";
+              if (by_merge) s.outer.merge = "heloco";
             }).find("outer.eager = true: must be false with an outer.optimizer or outer.merge") ==
             0);
   }

@@ -105,6 +105,19 @@ const std::vector<OuterMergeInfo>& OuterMerges() {
   return table;
 }
 
+OuterChoice WithDefaults(OuterChoice choice) {
+  constexpr double kRateWithMomentum = 0.7, kMomentum = 0.8;
+  const OuterMergeInfo* merge = Find(OuterMerges(), choice.merge);
+  const bool needs_momentum = choice.momentum.value_or(0) > 0 || (merge && merge->needs_reference);
+  if (!choice.optimizer) choice.optimizer = needs_momentum ? "nesterov" : OuterSpec().optimizer;
+  const bool averages = *choice.optimizer == OuterSpec().optimizer;
+  if (!choice.learning_rate) {
+    choice.learning_rate = averages ? OuterSpec().learning_rate : kRateWithMomentum;
+  }
+  if (!choice.momentum) choice.momentum = averages ? OuterSpec().momentum : kMomentum;
+  return choice;
+}
+
 const OuterOptimizerInfo& OuterOptimizerOf(const OuterSpec& spec) {
   const OuterOptimizerInfo* info = Find(OuterOptimizers(), spec.optimizer);
   ATOLL_CHECK(info != nullptr, spec.optimizer);

@@ -43,6 +43,16 @@ struct OuterMergeInfo {
 const std::vector<OuterOptimizerInfo>& OuterOptimizers();
 const std::vector<OuterMergeInfo>& OuterMerges();
 
+// A job's choice, as far as it makes one.
+struct OuterChoice {
+  std::optional<std::string> optimizer;
+  std::optional<double> learning_rate, momentum;
+  std::string merge;
+};
+// With what is left out: averaging, which has won at equal tokens in every run that was measured
+// (docs/decisions/outer-optimizers.md); Nesterov where a momentum is given or the merge needs one.
+OuterChoice WithDefaults(OuterChoice choice);
+
 // REQUIRES, of all below: ValidateOuterChoice(spec).
 const OuterOptimizerInfo& OuterOptimizerOf(const OuterSpec& spec);
 const OuterMergeInfo& OuterMergeOf(const OuterSpec& spec);

@@ -1,5 +1,6 @@
 #include "common/protocol/wire.h"
 
+#include "common/protocol/outer_optimizer.h"
 #include "common/protocol/wire_fields.h"
 #include "common/protocol/wire_trace_fields.h"
 #include "common/status.h"
@@ -639,11 +640,27 @@ absl::StatusOr<RoundStep> Decode(v1::RoundStep* wire) { return DecodeFrom<RoundS
 absl::StatusOr<ToServer> Decode(v1::ToServer* wire) {
   return DecodeEnvelope<ToServer>(wire->server(), wire);
 }
+namespace {
+
+void FillDefaults(v1::OuterSpec* outer) {
+  OuterChoice choice{.merge = outer->merge()};
+  if (outer->has_optimizer()) choice.optimizer = outer->optimizer();
+  if (outer->has_learning_rate()) choice.learning_rate = outer->learning_rate();
+  if (outer->has_momentum()) choice.momentum = outer->momentum();
+  choice = WithDefaults(std::move(choice));
+  outer->set_optimizer(*choice.optimizer);
+  outer->set_learning_rate(*choice.learning_rate);
+  outer->set_momentum(*choice.momentum);
+}
+
+}  // namespace
+
 absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire) {
   constexpr double kMuonMomentum = 0.95;  // its authors'; InnerSpec has what is usual with SGD
   if (wire->inner().optimizer() == v1::INNER_OPTIMIZER_MUON && !wire->inner().has_momentum()) {
     wire->mutable_inner()->set_momentum(kMuonMomentum);
   }
+  FillDefaults(wire->mutable_outer());
   return DecodeFrom<JobSpec>(wire);
 }
 absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire) {

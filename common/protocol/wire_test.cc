@@ -118,6 +118,25 @@ TEST_CASE("fields that a job leaves out get the defaults of job_spec.h") {
   REQUIRE(spec->model.family == ModelFamily::kLlama);
 }
 
+TEST_CASE("a_job_averages_unless_it_names_an_optimizer_or_needs_a_momentum") {
+  const auto outer = [](const auto& change) {
+    v1::JobSpec wire;
+    change(*wire.mutable_outer());
+    return Decode(&wire)->outer;
+  };
+  CHECK(outer([](auto&) {}) == OuterSpec{});
+  CHECK(outer([](auto& o) { o.set_momentum(0); }).optimizer == "sgd");
+  const OuterSpec moving = outer([](auto& o) { o.set_momentum(0.5); });
+  CHECK(moving.optimizer == "nesterov");
+  CHECK(moving.learning_rate == 0.7);
+  CHECK(moving.momentum == 0.5);
+  const OuterSpec named = outer([](auto& o) { o.set_optimizer("nesterov"); });
+  CHECK(named.learning_rate == 0.7);
+  CHECK(named.momentum == 0.8);
+  CHECK(outer([](auto& o) { o.set_merge("heloco"); }).optimizer == "nesterov");
+  CHECK(outer([](auto& o) { o.set_learning_rate(0.5); }).learning_rate == 0.5);
+}
+
 TEST_CASE("muon_has_a_momentum_of_its_own_where_a_job_leaves_it_out") {
   v1::JobSpec wire;
   wire.mutable_inner()->set_optimizer(v1::INNER_OPTIMIZER_MUON);

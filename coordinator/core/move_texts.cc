@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/copies.h"
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/placement.h"
@@ -39,9 +40,11 @@ std::string MovesText(const Job& job) {
   if (!job.record.refilled.empty()) {
     const RefilledShard& newest = job.record.refilled.back();
     absl::StrAppend(&text, text.empty() ? "" : "; ", job.record.refilled.size(),
-                    " shards were lost and filled from an island, their outer momentum began at "
-                    "zero, the newest at version ",
-                    newest.version);
+                    " shards were lost and filled from an island",
+                    OuterOptimizerOf(job.spec().outer).slots.empty()
+                        ? ""
+                        : ", their outer momentum began at zero",
+                    ", the newest at version ", newest.version);
     const auto older = std::count_if(job.record.refilled.begin(), job.record.refilled.end(),
                                      [](const RefilledShard& shard) { return shard.age > 0; });
     if (!job.record.lost_update.empty()) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/copies.h"
 #include "coordinator/core/grouping.h"
@@ -263,12 +264,13 @@ SlotId TakenSlot(Job& job, const ShardMove& move) {
 
 // What becomes of shards that are filled, and what they lack.
 std::string FilledText(const Job& job, Version base, const std::string& lost_update) {
+  const bool has_state = !OuterOptimizerOf(job.spec().outer).slots.empty();
   return absl::StrCat(
       "are filled from theta_base of an island: their parameters are those of version ", base,
       base == job.rounds.progress.version
           ? ""
           : absl::StrCat(", as version ", job.rounds.progress.version),
-      ", their outer momentum is lost and begins at zero",
+      has_state ? ", their outer momentum is lost and begins at zero" : "",
       lost_update.empty() ? "" : absl::StrCat("; their update of ", lost_update, " is lost"));
 }
 

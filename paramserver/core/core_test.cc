@@ -89,6 +89,7 @@ TEST_CASE("running_statistics_step_to_the_mean_and_count_in_no_norm") {
   ServerFixture fixture;
   AssignShards assign{kJob, {{0, 0, 1, 0}, {1, 0, 1, 1}}, 0.5, 0.9, 0};
   assign.charter.facts.layers = {{"block.0", 2, 1}};
+  assign.charter.spec.outer = fixture.outer;
   fixture.Says(assign);
   for (const ShardId shard : {0, 1}) fixture.Push(fixture.Id(0, -1, shard), {10});
   fixture.Sync();
@@ -279,6 +280,7 @@ TEST_CASE("quantised pushes take the room of their bytes and count as what they 
 TEST_CASE("an assignment that cannot be held is a fault, not a crash") {
   ServerFixture fixture(1000);
   const auto fault = [&](AssignShards assignment) {
+    assignment.charter.spec.outer = fixture.outer;
     fixture.Says(assignment);
     const auto faults = fixture.Told<ServerFault>();
     REQUIRE(faults.size() == 1);

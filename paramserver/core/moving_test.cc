@@ -31,6 +31,7 @@ ReceiveShards Receive(bool fill = false) {
 
 AssignShards Placed(std::vector<OwnedShard> shards) {
   AssignShards assign{kJob, std::move(shards), 0.5, 0.9, 0};
+  assign.charter.spec.outer.optimizer = "nesterov";
   assign.charter.placement = 2;
   return assign;
 }

@@ -184,9 +184,9 @@ class ServerFixture {
   size_t log_records() const { return logs_.at(kJob).records.size(); }
   Incarnation incarnation() const { return incarnation_; }
 
-  int64_t log_bytes_free = int64_t{64} << 20;  // from the next start on
-  bool in_parts = false;                       // arithmetic waits for Turn(Tick{}), a part each
-  OuterSpec outer;                             // of the job that is assigned
+  int64_t log_bytes_free = int64_t{64} << 20;   // from the next start on
+  bool in_parts = false;                        // arithmetic waits for Turn(Tick{}), a part each
+  OuterSpec outer = {.optimizer = "nesterov"};  // of the job that is assigned
   int64_t epoch = 1;
   ClusterId cluster;
   int64_t sequence = 0;

@@ -119,9 +119,10 @@ class Fixture(Cluster):
         job = {"model": {"hidden": 32, "layers": 2, "heads": 2},
                "data": {"path": self.text, "sequence_length": 32},
                "inner": {"batch_sequences": 8, "learning_rate": 3e-3},
-               # Clipped, so that rounding grows slowly: runs of different layouts are compared.
+               # Clipped, so that rounding grows slowly: runs of different layouts are compared. With an
+               # outer optimizer that has state.
                "outer": {"steps_per_round": 8, "grace_seconds": 10, "min_islands": 2,
-                         "clip_norm": 1.0},
+                         "clip_norm": 1.0, "optimizer": "nesterov"},
                "schedule": {"train_tokens": 300_000, "validation_sequences": 16,
                             "checkpoint_every_steps": 4, "snapshot_every_rounds": 4}}
         for key, value in changes.items():

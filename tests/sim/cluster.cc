@@ -94,6 +94,8 @@ ClusterOptions RandomOptions(uint64_t seed) {
   spec.data.path = "toy";
   spec.data.sequence_length = 16;
   spec.inner.batch_sequences = 1 + static_cast<int64_t>(rng.Below(5));
+  spec.outer.learning_rate = 0.7;
+  spec.outer.momentum = 0.8;
   spec.outer.steps_per_round = 2 + static_cast<int64_t>(rng.Below(12));
   spec.outer.balance_steps = rng.Chance(0.5);
   spec.outer.grace_seconds = 0.5 + 3 * rng.Uniform();

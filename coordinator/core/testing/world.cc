@@ -573,6 +573,9 @@ void World::Submit(const Command& command) {
     spec.data.validation.push_back({command.Text("set"), "more-text"});
   }
   spec.inner.batch_sequences = command.Int("batch", 1);
+  spec.outer.optimizer = "nesterov";  // has state that moves with shards
+  spec.outer.learning_rate = 0.7;
+  spec.outer.momentum = 0.8;
   spec.outer.min_islands = command.Int("min", 1);
   spec.outer.max_islands = command.Int("max", 8);
   spec.outer.min_servers = command.Int("servers", 1);
