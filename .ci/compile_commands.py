@@ -6,7 +6,8 @@ import subprocess
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), ".."))
 UNKNOWN_TO_CLANG = {"-fno-canonical-system-headers", "-Wunused-but-set-parameter",
-                    "-Wno-free-nonheap-object"}
+                    "-Wno-free-nonheap-object", "--param=ggc-min-heapsize=400000",
+                    "--param=ggc-min-expand=200"}
 
 
 def main():

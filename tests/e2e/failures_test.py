@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fixture import LIMIT_S, Skip, case, check, main  # noqa: E402
 
-STEP_MS = 20
+STEP_MS = 50
 
 
 def text_after(daemon, offset):
@@ -25,7 +25,7 @@ def a_worker_is_killed(fixture):
     """A worker is killed and started again: evicted with a reason, the others go on, it gets its
     island back, nothing is lost"""
     fixture.starts(step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=500_000, outer__grace_seconds=2)
+    job = fixture.submits(schedule__train_tokens=250_000, outer__grace_seconds=2)
     fixture.reaches(job, 3)
     before = fixture.island(job, "w2")
     fixture.daemons["w2"].kill()
@@ -52,7 +52,7 @@ def a_parameter_server_is_killed(fixture):
     """A parameter server is killed and started again at another address: the job waits for it by
     name, then goes on from the same version"""
     fixture.starts(step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=250_000)
+    job = fixture.submits(schedule__train_tokens=125_000)
     fixture.reaches(job, 6)
     fixture.daemons["ps2"].kill()
     waits = fixture.meanwhile("the job to wait for ps2", job, lambda: (
@@ -68,7 +68,7 @@ def the_coordinator_is_killed(fixture):
     """The coordinator is killed and started again: the workers train on meanwhile, its decisions
     stand, and the job ends as if nothing had been"""
     fixture.starts(step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=250_000)
+    job = fixture.submits(schedule__train_tokens=125_000)
     before = fixture.reaches(job, 4)
     offsets = {w: len(fixture.daemons[w].log()) for w in ("w1", "w2", "w3")}
     fixture.daemons["coordinator"].kill()
@@ -97,7 +97,7 @@ def everything_is_killed_at_once(fixture):
     """Every daemon is killed at the same time and started again: the job resumes from the version
     that was committed"""
     fixture.starts(step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=250_000)
+    job = fixture.submits(schedule__train_tokens=125_000)
     before = fixture.reaches(job, 6)
     for daemon in fixture.daemons.values():
         daemon.process.kill()
@@ -115,7 +115,7 @@ def everything_is_killed_at_once(fixture):
 def everything_is_stopped_and_started(fixture):
     """SIGTERM ends every daemon with code 0 in the middle of a job; started again, they go on"""
     fixture.starts(step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=150_000)
+    job = fixture.submits(schedule__train_tokens=75_000)
     before = fixture.reaches(job, 4)
     for name in ("w1", "ps1", "w2", "coordinator", "w3", "ps2"):
         code = fixture.daemons[name].stop()
@@ -131,7 +131,7 @@ def a_worker_is_frozen(fixture):
     """A frozen worker holds the others up by no more than the grace time, is evicted, and joins
     again when it thaws"""
     fixture.starts(step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=500_000, outer__grace_seconds=1)
+    job = fixture.submits(schedule__train_tokens=250_000, outer__grace_seconds=1)
     fixture.reaches(job, 3)
     before = fixture.island(job, "w3")
     fixture.daemons["w3"].freeze()
@@ -178,7 +178,7 @@ def the_machine_stands_still(fixture):
 def two_workers_have_one_name(fixture):
     """A second worker of the same name takes over; the first one ends and says why"""
     fixture.starts(workers=2, servers=1, step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=150_000)
+    job = fixture.submits(schedule__train_tokens=75_000)
     fixture.reaches(job, 2)
     thief = subprocess.run([*fixture.daemons["w1"].command], capture_output=True, text=True,
                            timeout=LIMIT_S, check=False)
@@ -212,7 +212,7 @@ def the_disk_of_a_server_is_full(fixture):
     for name in ("w1", "w2"):
         fixture.worker(name, f"--emulate-step-ms={STEP_MS}")
     fixture.attached(3)
-    job = fixture.submits(schedule__train_tokens=150_000)
+    job = fixture.submits(schedule__train_tokens=75_000)
     fixture.reaches(job, 3)
     ballast = f"/proc/{server.process.pid}/root{state}/ballast"
 

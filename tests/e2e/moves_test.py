@@ -6,10 +6,12 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fixture import LIMIT_S, Again, case, check, main  # noqa: E402
 
-# One island of all workers; layers that are worth sharing.
+# One island of all workers; layers that are worth sharing without a layout that says so.
 TOGETHER = {"layout__island": "all", "outer__min_islands": 1, "model__layers": 4,
             "model__hidden": 128, "model__heads": 4, "data__sequence_length": 64,
             "inner__micro_batch_sequences": 2, "schedule__train_tokens": 100_000_000}
+# Where the layout is given, a smaller model does: most of these tests' processor time is training.
+GIVEN = dict(TOGETHER, model__hidden=64, layout__replicas=1)
 
 
 def island(fixture, job):
@@ -71,8 +73,7 @@ def leader_leaves(fixture):
     """The leader ends on SIGTERM: another worker takes over in the same generation, no step is made
     again, and every token counts once"""
     fixture.starts(workers=3, servers=1)
-    job = fixture.submits(**dict(TOGETHER, layout__stages=2, layout__replicas=1,
-                                 schedule__train_tokens=100_000))
+    job = fixture.submits(**dict(GIVEN, layout__stages=2, schedule__train_tokens=100_000))
     fixture.reaches(job, 2)
     before = trains_with(fixture, job, lambda seen: len(with_part(seen)) == 2, "two stages")
     decisions = fixture.job(job)["decisions"]
@@ -91,8 +92,7 @@ def lone_leader_leaves(fixture):
     """A leader that does everything ends on SIGTERM beside a spare worker: that one takes over in the
     same generation, and no step is replayed"""
     fixture.starts(workers=2, servers=1)
-    job = fixture.submits(**dict(TOGETHER, layout__stages=1, layout__replicas=1,
-                                 schedule__train_tokens=100_000))
+    job = fixture.submits(**dict(GIVEN, layout__stages=1, schedule__train_tokens=100_000))
     fixture.reaches(job, 2)
     before = trains_with(fixture, job, lambda seen: len(with_part(seen)) == 1, "one part")
     fixture.wait_until("a spare worker", lambda: len(island(fixture, job)["workers"]) == 2, LIMIT_S)
@@ -111,7 +111,7 @@ def leader_and_follower_leave(fixture):
     """The leader and a follower end on SIGTERM at once: another worker takes over, with
     both as transfer sources"""
     fixture.starts(workers=3, servers=1)
-    job = fixture.submits(**dict(TOGETHER, layout__replicas=1, layout__stages=2))
+    job = fixture.submits(**GIVEN, layout__stages=2)
     fixture.reaches(job, 2)
     before = trains_with(fixture, job, lambda seen: len(with_part(seen)) > 1, "several parts")
     leaving = sorted(before["workers"], key=lambda w: (not w["leads"], not w["in_plan"]))[:2]
@@ -130,7 +130,7 @@ def leader_and_follower_are_drained(fixture):
     """The leader, then a follower are drained: others take over, no step is replayed, each is shown as
     idle while it stays attached, and the leader works again after --undo"""
     fixture.starts(workers=4, servers=1)
-    job = fixture.submits(**TOGETHER, layout__replicas=1, layout__stages=2)
+    job = fixture.submits(**GIVEN, layout__stages=2)
     fixture.reaches(job, 2)
     before = trains_with(fixture, job, lambda seen: len(with_part(seen)) == 2, "two stages")
     leader = before["worker"]
@@ -175,7 +175,7 @@ def worker_alone_in_its_island_is_drained(fixture):
 def two_followers_leave(fixture):
     """Two followers end on SIGTERM at once: both are transfer sources, and no step is replayed"""
     fixture.starts(workers=4, servers=1)
-    job = fixture.submits(**TOGETHER, layout__replicas=1, layout__stages=3)
+    job = fixture.submits(**GIVEN, layout__stages=3)
     fixture.reaches(job, 2)
     before = trains_with(fixture, job, lambda seen: len(with_part(seen)) > 1, "several parts")
     others = [w for w in before["workers"] if not w["leads"]]
@@ -193,7 +193,7 @@ def two_followers_leave(fixture):
 def follower_killed_in_a_join(fixture):
     """A follower is killed while another worker joins: the island goes on with who is there"""
     fixture.starts(workers=3, servers=1)
-    job = fixture.submits(**TOGETHER, layout__replicas=1, layout__stages=2)
+    job = fixture.submits(**GIVEN, layout__stages=2)
     fixture.reaches(job, 2)
     trains_with(fixture, job, lambda seen: len(with_part(seen)) > 1, "several parts")
     fixture.worker("w4")

@@ -8,7 +8,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fixture import LIMIT_S, Again, case, check, main  # noqa: E402
 
-STEP_MS = 20
+STEP_MS = 50
 
 
 def holders(fixture, job):
@@ -20,7 +20,7 @@ def a_server_is_drained_and_one_is_added(fixture):
     """A server is drained and another one added while a job trains: all shards leave the one, some go to
     the other, the drained one holds nothing and is stopped, and no version, token or pseudo-gradient is lost"""
     fixture.starts(workers=2, servers=2, step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=600_000)
+    job = fixture.submits(schedule__train_tokens=300_000)
     before = fixture.reaches(job, 3)
     check(holders(fixture, job) == {"ps1", "ps2"}, f"{before['shards']}")
     fixture.server("ps3", memory="64MiB")
@@ -55,7 +55,7 @@ def a_servers_folder_is_deleted(fixture):
     """A parameter server's folder is deleted: the job waits and names the remedy; after atoll refill it
     goes on and finishes, and the lost momentum is named"""
     fixture.starts(workers=2, servers=2, step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=400_000)
+    job = fixture.submits(schedule__train_tokens=200_000)
     before = fixture.reaches(job, 4)
     code, _, error = fixture.atoll("refill", job, "ps1", check=False)
     check(code == 1 and "nothing is lost" in error, f"{code}: {error}")
@@ -83,7 +83,7 @@ def a_servers_folder_is_deleted_before_an_island_has_its_version(fixture):
     refill the shards go on from the version before, under a number of its own, and the job names the update
     that they lack, and finishes"""
     fixture.starts(workers=2, servers=2, step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=400_000, outer__grace_seconds=2, outer__adaptive_grace=False)
+    job = fixture.submits(schedule__train_tokens=200_000, outer__grace_seconds=2, outer__adaptive_grace=False)
     before = fixture.reaches(job, 4)
     evictions = [island["evictions"] for island in before["islands"]]
     lost = commits_while_islands_stand_still(fixture, job)
@@ -111,7 +111,7 @@ def a_servers_folder_is_deleted_and_no_worker_is_there(fixture):
     """A parameter server's folder is deleted, and no worker is there that has parameters: atoll refill refuses at once,
     names the remedy, and changes nothing. With the folder back the job finishes, and nothing is lost."""
     fixture.starts(workers=2, servers=2, step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=400_000)
+    job = fixture.submits(schedule__train_tokens=200_000)
     before = fixture.reaches(job, 4)
     for daemon in ("w1", "w2", "ps1"):
         fixture.daemons[daemon].kill()
@@ -135,7 +135,7 @@ def a_servers_folder_is_damaged(fixture):
     """One byte changes in each file that a parameter server has of a job: the job waits and names the
     damage; atoll refill puts the damaged folder aside, and the job goes on and finishes"""
     fixture.starts(workers=2, servers=2, step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=400_000)
+    job = fixture.submits(schedule__train_tokens=200_000)
     before = fixture.reaches(job, 4)
 
     def damage(folder):
@@ -169,7 +169,7 @@ def a_servers_folder_is_deleted_and_there_are_copies(fixture):
     """A server's folder is deleted, and another one has copies of its shards: the job goes on without a
     user's action and with nothing lost, and the server, which begins anew, gets copies again"""
     fixture.starts(workers=2, servers=2, step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=600_000, outer__shard_copies=2)
+    job = fixture.submits(schedule__train_tokens=300_000, outer__shard_copies=2)
     before = fixture.reaches(job, 4)
     check(sorted(set(slots(fixture, job))) == ["ps1", "ps2"], f"{slots(fixture, job)}")
     fixture.daemons["ps1"].kill()
@@ -187,7 +187,7 @@ def a_server_is_gone_for_good_and_there_are_copies(fixture):
     """A server is killed and does not come back: after the grace time the job goes on with what others
     have, a third server gets the copies that are missing, and nothing is lost"""
     fixture.starts(workers=2, servers=3, step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=600_000, outer__shard_copies=2)
+    job = fixture.submits(schedule__train_tokens=300_000, outer__shard_copies=2)
     before = fixture.reaches(job, 4)
     fixture.daemons["ps2"].kill()
     fixture.meanwhile("ps2 to be done without", job,

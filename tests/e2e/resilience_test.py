@@ -8,7 +8,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fixture import LIMIT_S, case, check, main  # noqa: E402
 
-STEP_MS = 20
+STEP_MS = 50
 
 
 def waits_for(fixture, job, what):
@@ -36,7 +36,7 @@ def an_empty_coordinator_on_the_address(fixture):
     """A coordinator with an empty folder takes the address for a while: members refuse it by name,
     its status shows them, and under the right one the job goes on as if nothing had been"""
     fixture.starts(workers=2, step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=300_000)
+    job = fixture.submits(schedule__train_tokens=150_000)
     before = fixture.reaches(job, 4)
     own = restarts_without_its_folder(fixture, "coordinator")
     foreign = fixture.wait_until("all members to refuse it", lambda: (
@@ -63,7 +63,7 @@ def the_coordinators_folder_is_lost(fixture):
     """The coordinator's folder is lost: one that starts empty with --cluster shows the job as orphaned,
     adopts it from its servers without a token lost, and finishes it; only rm deletes it"""
     fixture.starts(workers=2, step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=300_000)
+    job = fixture.submits(schedule__train_tokens=150_000)
     fixture.reaches(job, 4)
     cluster = fixture.json("status")["cluster"]
     restarts_without_its_folder(fixture, "coordinator", f"--cluster={cluster}")
@@ -94,7 +94,7 @@ def a_server_starts_with_an_empty_folder(fixture):
     """A parameter server starts with an empty folder: the job waits and says what to do; with the right
     folder it goes on, and after its end it can be exported though the server is at another port"""
     fixture.starts(workers=2, step_ms=STEP_MS)
-    job = fixture.submits(schedule__train_tokens=300_000)
+    job = fixture.submits(schedule__train_tokens=150_000)
     before = fixture.reaches(job, 4)
     own = restarts_without_its_folder(fixture, "ps1")
     said = waits_for(fixture, job, "came back without the job")
@@ -131,7 +131,7 @@ def a_job_fails_and_is_resumed(fixture):
     fixture.starts(workers=2, servers=1, step_ms=1)
     away = fixture.text + ".away"
     os.rename(fixture.text, away)
-    job = fixture.submits(schedule__train_tokens=60_000)
+    job = fixture.submits(schedule__train_tokens=30_000)
     failed = fixture.wait_until("the job to fail", lambda: (
         lambda seen: seen if seen["state"] == "JOB_STATE_FAILED" else None)(
             fixture.job(job)["summary"]), LIMIT_S)

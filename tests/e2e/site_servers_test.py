@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fixture import LIMIT_S, case, check, main  # noqa: E402
 
-STEP_MS = 20
+STEP_MS = 50
 SITES = {"east": ("e1", "e2"), "west": ("w1", "w2")}
 
 
@@ -23,8 +23,8 @@ def starts(fixture):
 
 
 def submits(fixture, rounds=2, **changes):
-    path = fixture.job_file(schedule__validate_every_rounds=2, outer__min_islands=1, outer__steps_per_round=4,
-                            **changes)
+    path = fixture.job_file(**{"schedule__train_tokens": 150_000, "schedule__validate_every_rounds": 2,
+                               "outer__min_islands": 1, "outer__steps_per_round": 4, **changes})
     with open(path, "a", encoding="utf-8") as out:
         out.write(f"[outer.site]\nrounds = {rounds}\n")
     return fixture.atoll("submit", path)[1].strip()
@@ -91,7 +91,7 @@ def a_sites_server_is_lost(fixture):
     """A site's server is lost: its workers take part in the job itself, which has every token once; when a new
     server has come, the site has a job of its own again"""
     starts(fixture)
-    job = submits(fixture, schedule__train_tokens=600_000)
+    job = submits(fixture, schedule__train_tokens=300_000)
     jobs = both_train(fixture, job)
     before = fixture.reaches(job, 2)
     fixture.daemons["east-ps"].kill()

@@ -13,8 +13,7 @@
 
 namespace atl::worker {
 
-inline constexpr int kSteps = 12;
-inline constexpr int kFewSteps = 6;  // for what is slow; every fifth is a short one
+inline constexpr int kSteps = 6;  // every fifth is a short one
 inline constexpr double kLearningRate = 3e-3;
 inline constexpr int64_t kBatch = 12;
 

@@ -91,7 +91,7 @@ TEST_CASE("where_the_loss_counts_some_targets_layouts_train_as_one_device_does")
 // Replicas that own all of the state, or share it; and tensor parallelism with either.
 TEST_CASE("layouts_with_every_optimizer_train_as_one_device_does") {
   // Muon and RMSprop amplify the rounding of what a gradient has little of.
-  const Variation f64{.compute = DType::kFloat64, .steps = kFewSteps, .limits = {1e-9, 1e-8, 1e-6}};
+  const Variation f64{.compute = DType::kFloat64, .limits = {1e-9, 1e-8, 1e-6}};
   for (const InnerOptimizer optimizer : {InnerOptimizer::kSgd, InnerOptimizer::kRmsProp,
                                          InnerOptimizer::kLamb, InnerOptimizer::kMuon}) {
     CAPTURE(static_cast<int>(optimizer));
@@ -124,8 +124,7 @@ TEST_CASE("messages in chunks train as one device does") {
 // In double precision what sets layouts apart is a million times smaller: it was rounding. Weights
 // and gradients come out as floats, of which a last bit may differ here and there.
 TEST_CASE("nothing but rounding sets layouts apart") {
-  const Variation f64{
-      .compute = DType::kFloat64, .steps = kFewSteps, .limits = {1e-11, 1e-8, 1e-8}};
+  const Variation f64{.compute = DType::kFloat64, .limits = {1e-11, 1e-8, 1e-8}};
   Variation f64_in_pieces = f64;
   f64_in_pieces.pieces = 4;
   for (const Kind kind : {Kind::kGpt2, Kind::kLlamaTied}) {
