@@ -114,10 +114,10 @@ double Wire::Seconds(double bytes) const {
 }
 
 double Wire::SerialSeconds(double bytes) const {
+  if (edges.empty()) return sim::EffectiveBytes(sizes, bytes) / bytes_per_s;
   const bool curves = std::any_of(edges.begin(), edges.end(),
                                   [](const WireEdge& edge) { return edge.sizes != nullptr; });
-  if (curves) return std::max(0.0, Seconds(bytes) - latency_s);
-  return sim::EffectiveBytes(sizes, bytes) / bytes_per_s;
+  return curves ? std::max(0.0, Seconds(bytes) - latency_s) : bytes / bytes_per_s;
 }
 
 double Wire::FastestBytesPerSecond() const {
