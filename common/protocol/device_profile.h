@@ -5,6 +5,7 @@
 #ifndef ATOLL_COMMON_PROTOCOL_DEVICE_PROFILE_H_
 #define ATOLL_COMMON_PROTOCOL_DEVICE_PROFILE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -51,7 +52,20 @@ struct DeviceProfile {
   bool operator==(const DeviceProfile&) const = default;
 };
 
-// One direction between two workers: a message of n bytes takes latency + n / bandwidth (Hockney).
+// How long a message of so many bytes takes, latency included.
+struct MessageTime {
+  int64_t bytes = 0;
+  int64_t time_ns = 0;
+
+  bool operator==(const MessageTime&) const = default;
+};
+
+// Of one link.
+inline constexpr size_t kMessageTimesMax = 64;
+
+// One direction between two workers: a message of n bytes takes latency + n / bandwidth (Hockney),
+// or, where there are times, what those of the sizes around n say (coordinator/simulator/
+// size_curve.h).
 struct LinkProfile {
   NodeId from;
   NodeId to;
@@ -59,6 +73,7 @@ struct LinkProfile {
   double bandwidth_bytes_per_s = 0;
   double residual_ratio = 0;  // root mean square of what the fit misses, over the measured times
   int64_t samples = 0;
+  std::vector<MessageTime> times = {};  // rising in both
 
   bool operator==(const LinkProfile&) const = default;
 };

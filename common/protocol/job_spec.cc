@@ -343,7 +343,8 @@ absl::Status ValidatePlan(const LayoutSpec& l) {
   if (l.plan.empty()) return absl::OkStatus();
   if (l.plan.size() > kPlanBytesMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("layout.plan has ", l.plan.size(), " bytes: at most ", kPlanBytesMax));
+        absl::StrCat("layout.plan has ", l.plan.size(), " bytes: at most ", kPlanBytesMax,
+                     "; leave out its programs, and operations are put in order anew"));
   }
   for (const auto& [name, value] :
        {std::pair("layout.stages", l.stages), std::pair("layout.replicas", l.replicas),

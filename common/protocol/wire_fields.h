@@ -265,6 +265,12 @@ void Fields(V& v, Plain<V, DeviceProfile>& s, v1::DeviceProfile& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, MessageTime>& s, v1::MessageTime& m) {
+  ATOLL_WIRE_INT(bytes, 0, kMaxElements);
+  ATOLL_WIRE_INT(time_ns, 0, kMaxIntervalNs);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, LinkProfile>& s, v1::LinkProfile& m) {
   ATOLL_WIRE_COPY(from);
   ATOLL_WIRE_COPY(to);
@@ -272,6 +278,7 @@ void Fields(V& v, Plain<V, LinkProfile>& s, v1::LinkProfile& m) {
   ATOLL_WIRE_COPY(bandwidth_bytes_per_s);
   ATOLL_WIRE_COPY(residual_ratio);
   ATOLL_WIRE_COUNT(samples);
+  ATOLL_WIRE_MESSAGES(times, kMessageTimesMax);
 }
 
 template <class V>

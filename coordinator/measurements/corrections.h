@@ -66,6 +66,10 @@ inline constexpr int kCorrectingWindows = 3;
 std::string Told(const std::string& what, double before, double now);
 // How many times the larger is the smaller.
 double HowFar(double a, double b);
+// How many bytes take as long by the link's bandwidth alone (simulator/size_curve.h).
+double EffectiveBytes(const LinkProfile& link, double bytes);
+// Gives the link another latency and bandwidth; times by size follow them.
+void SetLaw(int64_t latency_ns, double bytes_per_s, LinkProfile& link);
 // Messages of so many bytes take `factor` times what the link says: changes it accordingly.
 // `round_trip_s`: without a message; 0: not known.
 void Attribute(double bytes, double factor, double round_trip_s, LinkProfile& link);

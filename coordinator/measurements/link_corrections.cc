@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/protocol/island_plan.h"
 #include "coordinator/measurements/corrections.h"
+#include "coordinator/planner/cluster.h"
 
 namespace atl {
 namespace {
@@ -26,28 +27,42 @@ std::string Name(const LinkProfile& link) {
 }
 
 double SecondsOf(const LinkProfile& link, double bytes) {
-  return static_cast<double>(link.latency_ns) * 1e-9 + bytes / link.bandwidth_bytes_per_s;
+  return plan::WireFromProfile(link).Seconds(bytes);
 }
 
 bool IsTime(double seconds) { return seconds > 0 && std::isfinite(seconds); }
 
 void Split(double bytes, double now_s, double latency_s, LinkProfile& link) {
   latency_s = std::min(latency_s, (1 - kBytesLeft) * now_s);
-  link.latency_ns = std::llround(latency_s * 1e9);
-  link.bandwidth_bytes_per_s = bytes / (now_s - latency_s);
+  const double effective = EffectiveBytes(link, bytes);
+  SetLaw(std::llround(latency_s * 1e9), effective / (now_s - latency_s), link);
 }
 
 }  // namespace
 
+double EffectiveBytes(const LinkProfile& link, double bytes) {
+  return sim::EffectiveBytes(plan::WireFromProfile(link).sizes, bytes);
+}
+
+void SetLaw(int64_t latency_ns, double bytes_per_s, LinkProfile& link) {
+  const sim::SizeCurvePtr sizes = plan::WireFromProfile(link).sizes;
+  link.latency_ns = latency_ns;
+  link.bandwidth_bytes_per_s = bytes_per_s;
+  if (sizes == nullptr || !(bytes_per_s > 0)) return link.times.clear();
+  link.times = sizes->Times(static_cast<double>(latency_ns) * 1e-9, bytes_per_s);
+}
+
 void Attribute(double bytes, double factor, double round_trip_s, LinkProfile& link) {
   const double latency_s = static_cast<double>(link.latency_ns) * 1e-9;
-  const double bytes_s = bytes / link.bandwidth_bytes_per_s;
+  const double effective = EffectiveBytes(link, bytes);
+  const double bytes_s = effective / link.bandwidth_bytes_per_s;
   const double now_s = factor * (latency_s + bytes_s);
   if (IsTime(round_trip_s)) return Split(bytes, now_s, round_trip_s / 2, link);
   if (bytes_s >= latency_s || (factor > 1 && bytes >= kLargeBytes)) {
-    link.bandwidth_bytes_per_s = bytes / std::max(now_s - latency_s, kBytesMin * now_s);
+    const double seconds = std::max(now_s - latency_s, kBytesMin * now_s);
+    SetLaw(link.latency_ns, effective / seconds, link);
   } else {
-    link.latency_ns = std::llround(std::max(0.0, now_s - bytes_s) * 1e9);
+    SetLaw(std::llround(std::max(0.0, now_s - bytes_s) * 1e9), link.bandwidth_bytes_per_s, link);
   }
 }
 
@@ -133,12 +148,12 @@ void LinkCorrections::Correct(const Entry& entry, int64_t bytes, double factor, 
   const auto& [small, small_s] = *entry.seconds.begin();
   const auto& [large, large_s] = *entry.seconds.rbegin();
   if (large >= 2 * small && large_s > small_s) {
-    const double seconds_per_byte = (large_s - small_s) / static_cast<double>(large - small);
-    const double latency_s = small_s - seconds_per_byte * static_cast<double>(small);
+    const double less = EffectiveBytes(link, static_cast<double>(small));
+    const double more = EffectiveBytes(link, static_cast<double>(large));
+    const double seconds_per_byte = (large_s - small_s) / (more - less);
+    const double latency_s = small_s - seconds_per_byte * less;
     if (latency_s >= 0) {
-      link.bandwidth_bytes_per_s = 1 / seconds_per_byte;
-      link.latency_ns = std::llround(latency_s * 1e9);
-      return;
+      return SetLaw(std::llround(latency_s * 1e9), 1 / seconds_per_byte, link);
     }
   }
   Attribute(static_cast<double>(bytes), factor, entry.round_trip_s, link);

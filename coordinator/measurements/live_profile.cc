@@ -146,6 +146,13 @@ void AddCluster(Instant now, const PlanningInput& input, const ProfileBook& book
     v1::Edge* edge = link->add_edges();
     edge->set_latency_ns(Nanos(wire.latency_s));
     edge->set_bandwidth_bytes_per_s(wire.bytes_per_s);
+    if (wire.sizes != nullptr) {
+      for (const MessageTime& time : wire.sizes->Times(wire.latency_s, wire.bytes_per_s)) {
+        v1::MessageTime* row = edge->add_times();
+        row->set_bytes(time.bytes);
+        row->set_time_ns(time.time_ns);
+      }
+    }
     const auto report = reports.find(nodes);
     if (report == reports.end()) continue;
     link->set_residual_ratio(report->second.link.residual_ratio);

@@ -88,6 +88,34 @@ TEST_CASE("what a coordinator says, the planner understands: times, memory and l
             .ok());
 }
 
+TEST_CASE("times_by_size_that_workers_measure_reach_the_live_profile_and_a_plan_from_its_file") {
+  Fixture fixture;
+  LinkProfile link{"a", "b", 20'000'000, 1e7, 0.2, 20};
+  link.times = {{1'000, 25'000'000}, {1'000'000, 140'000'000}};
+  fixture.book.OnMessage(fixture.now, {"a", 1, LinksMeasured{"lm-1", 2, {link}, ""}});
+  const auto profile = LiveProfile(fixture.now, fixture.members, &fixture.job, fixture.book);
+  REQUIRE(profile.ok());
+  const v1::Edge& edge = profile->cluster().links(0).edges(0);
+  REQUIRE(edge.times_size() == 2);
+  CHECK(edge.times(0).bytes() == 1'000);
+  CHECK(edge.times(0).time_ns() == 25'000'000);
+  CHECK(edge.times(1).time_ns() == 140'000'000);
+  plan::Model model;
+  model.name = "lm";
+  for (const LayerSize& layer : fixture.job.facts->layers) {
+    model.layers.push_back({layer.name, layer.elements, 1e6, 1, 1, 0});
+  }
+  plan::CostOptions options;
+  const auto profiled = ToProfiled(*profile, &model, &options);
+  REQUIRE(profiled.ok());
+  const plan::Wire live = plan::WireFromProfile(link);
+  const plan::Wire file = profiled->cluster.WireBetween(0, 1);
+  for (const double bytes : {1.0, 1e3, 5e5, 1e6, 1e8}) {
+    CHECK(file.Seconds(bytes) == Approx(live.Seconds(bytes)).epsilon(1e-9));
+  }
+  CHECK(file.Seconds(1e3) == Approx(0.025));
+}
+
 TEST_CASE("without a job there are devices and links, and no times; without workers, nothing") {
   const Fixture fixture;
   const auto profile = LiveProfile(fixture.now, fixture.members, nullptr, fixture.book);

@@ -307,8 +307,8 @@ std::optional<LinkReport> ProfileBook::LinkOf(const Pair& pair) const {
     const auto back = lines_.find(LineOf({pair.second, pair.first}));
     if (back == lines_.end()) return std::nullopt;
     const LinkProfile& other = links_.at(back->second).link;
-    link.latency_ns = std::max(link.latency_ns, other.latency_ns);
-    link.bandwidth_bytes_per_s = std::min(link.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s);
+    SetLaw(std::max(link.latency_ns, other.latency_ns),
+           std::min(link.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s), link);
   }
   link.from = pair.first;
   link.to = pair.second;

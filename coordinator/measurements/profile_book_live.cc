@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/measurements/profile_book.h"
+#include "coordinator/planner/cluster.h"
 
 namespace atl {
 namespace {
@@ -27,7 +28,8 @@ bool Alike(const LinkProfile& a, const LinkProfile& b) {
 
 bool ProfileBook::Usable(const LinkProfile& link) {
   return link.bandwidth_bytes_per_s > 0 && std::isfinite(link.bandwidth_bytes_per_s) &&
-         link.latency_ns >= 0;
+         link.latency_ns >= 0 &&
+         (link.times.empty() || plan::WireFromProfile(link).sizes != nullptr);
 }
 
 void ProfileBook::OnRoundTrip(Instant now, const Pair& pair, double seconds) {
@@ -126,8 +128,7 @@ void ProfileBook::CorrectLine(Instant now, const LinkProfile& was, const LinkPro
   for (auto& [pair, other] : links_) {
     if (pair == Pair(is.from, is.to) || !Alike(other.link, was)) continue;
     if (SiteOf(pair.first) != from || SiteOf(pair.second) != to) continue;
-    other.link.bandwidth_bytes_per_s = is.bandwidth_bytes_per_s;
-    other.link.latency_ns = is.latency_ns;
+    SetLaw(is.latency_ns, is.bandwidth_bytes_per_s, other.link);
     other.at = now;
     other.live = true;
     StoreLink(now, pair);

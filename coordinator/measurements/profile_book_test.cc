@@ -131,6 +131,27 @@ TEST_CASE("a link is another one when three windows of messages in a row say so"
   CHECK(fixture.book.Links()[0].link == slower.link);
 }
 
+TEST_CASE("times_by_size_follow_a_link_that_is_corrected_and_damaged_ones_are_skipped") {
+  Running fixture;
+  LinkProfile link{"a", "b", 1'000'000, 1e8};
+  link.times = {{1'000, 3'000'000}, {1'000'000, 21'000'000}};
+  fixture.Says("a", LinksMeasured{"job-1", 9, {link}, ""});
+  CHECK_FALSE(fixture.Sees(0.0211, 1'000'000).live);  // as measured, not 11 ms
+  for (int i = 0; i < 4; ++i) fixture.Sees(0.041, 1'000'000);
+  const LinkProfile slower = fixture.book.Links()[0].link;
+  REQUIRE(slower.times.size() == 2);
+  CHECK(slower.times[1].time_ns > 35'000'000);
+  // Of 2 ms beside 20 ms, too.
+  const auto without_latency = [&](size_t row) {
+    return static_cast<double>(slower.times[row].time_ns - slower.latency_ns);
+  };
+  CHECK(without_latency(0) == Approx(without_latency(1) / 10).epsilon(0.001));
+  LinkProfile damaged = link;
+  damaged.times = {{1'000, 3'000'000}, {1'000, 4'000'000}};
+  fixture.Says("a", LinksMeasured{"job-1", 10, {damaged}, ""});
+  CHECK(fixture.book.Links()[0].link == slower);
+}
+
 TEST_CASE("messages of one size show less of a link than those of two") {
   constexpr int64_t kBytes = 65'536;  // 1 ms of latency and 0.66 of bytes were expected
   Running narrow;

@@ -39,7 +39,7 @@ bool Reachable(const PlanRequest& request) {
 double LatencyOf(const LinkProfile& link) { return 1e-9 * static_cast<double>(link.latency_ns); }
 
 double SecondsOf(const LinkProfile& link) {
-  return LatencyOf(link) + kPayloadBytes / link.bandwidth_bytes_per_s;
+  return plan::WireFromProfile(link).Seconds(kPayloadBytes);
 }
 
 }  // namespace

@@ -76,10 +76,8 @@ Map MapOf(const std::map<NodeId, Standing>& workers, const Links& links) {
       auto link = links.find({map.names[a], map.names[b]});
       if (link == links.end()) link = links.find({map.names[b], map.names[a]});
       if (a == b || link == links.end()) continue;
-      plan::Wire wire;
-      wire.latency_s = static_cast<double>(link->second.latency_ns) * 1e-9;
-      wire.bytes_per_s = link->second.bandwidth_bytes_per_s;
-      map.cluster.measured[{static_cast<int>(a), static_cast<int>(b)}] = wire;
+      map.cluster.measured[{static_cast<int>(a), static_cast<int>(b)}] =
+          plan::WireFromProfile(link->second);
     }
   }
   AddWaysOverOthers(map);

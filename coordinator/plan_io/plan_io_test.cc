@@ -200,6 +200,52 @@ std::string TwoPairs(const std::string& within) {
   return text;
 }
 
+constexpr char kTimes[] =
+    "latency_ns = 20_000_000, times = [{ bytes = 100_000, time_ns = 120_000_000 }, "
+    "{ bytes = 1_100_000, time_ns = 220_000_000 }]";
+
+TEST_CASE("times_by_size_of_an_edge_hold_in_place_of_its_bandwidth") {
+  std::string text = kTwoSites;
+  const std::string law = "latency_ns = 20_000_000, bandwidth_bytes_per_s = 2e9";
+  text.replace(text.find(law), law.size(), kTimes);
+  const auto cluster = Read(text);
+  INFO(cluster.status());
+  REQUIRE(cluster.ok());
+  const plan::Wire& wire = cluster->WireBetweenSites("oslo", "paris");
+  REQUIRE(wire.edges.size() == 2);
+  plan::Wire alone = *plan::MakeWire({wire.edges[0]}, {});
+  CHECK(alone.bytes_per_s == Approx(10e6));  // left out: that of the last two sizes
+  CHECK(alone.Seconds(100'000) == Approx(0.12));
+  CHECK(alone.Seconds(1'100'000) == Approx(0.22));
+  CHECK(alone.Seconds(50'000) == Approx(0.07));
+  CHECK(alone.Seconds(2'100'000) == Approx(0.32));
+  CHECK(alone.SerialSeconds(100'000) == Approx(0.1));
+  CHECK(wire.Seconds(2'100'000) < alone.Seconds(2'100'000));  // the other edge helps
+}
+
+TEST_CASE("damaged_times_by_size_are_refused_with_their_link_row_and_value") {
+  const auto refusal = [](const std::string& times) {
+    return Refusal(kTwoSites, "bandwidth_bytes_per_s = 2e9",
+                   absl::StrCat("bandwidth_bytes_per_s = 2e9, times = [", times, "]"));
+  };
+  CHECK(refusal("{ bytes = 100_000, time_ns = 120_000_000 }").empty());
+  for (const auto& [times, where] :
+       {std::pair("{ bytes = 0, time_ns = 120_000_000 }", "times[0].bytes = 0"),
+        std::pair("{ bytes = 10, time_ns = -1 }", "times[0].time_ns = -1"),
+        std::pair("{ bytes = 10, time_ns = 20_000_000 }", "times[0].time_ns = 20000000"),
+        std::pair("{ bytes = 10, time_ns = 30_000_000 }, { bytes = 9, time_ns = 40_000_000 }",
+                  "times[1].bytes = 9"),
+        std::pair("{ bytes = 10, time_ns = nan }", "time_ns")}) {
+    INFO(times);
+    CHECK_THAT(refusal(times), Catch::Contains(where));
+  }
+  std::string many;
+  for (int i = 1; i <= 65; ++i) {
+    absl::StrAppend(&many, "{ bytes = ", i, ", time_ns = ", 20'000'000 + i, " }, ");
+  }
+  CHECK_THAT(refusal(many), Catch::Contains("\"oslo\" to \"paris\"") && Catch::Contains("65"));
+}
+
 TEST_CASE("all_reduces_of_tensor_parallel_devices_take_the_described_links_between_them") {
   const auto pairs = Read(TwoPairs("3e11"));
   REQUIRE(pairs.ok());

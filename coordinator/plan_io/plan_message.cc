@@ -17,6 +17,7 @@
 #include "common/protocol/tensor_groups.h"
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/plan_io/plan_orders.h"
 
 namespace atl {
 namespace {
@@ -401,10 +402,12 @@ absl::StatusOr<std::string> PinnedJson(absl::string_view text, absl::string_view
     *kept.mutable_replicas() = island.replicas();
     for (v1::Replica& replica : *kept.mutable_replicas()) replica.clear_sample_share();
     *kept.mutable_tensor_shares() = island.tensor_shares();
+    ATOLL_RETURN_IF_ERROR(Annotate(KeepOrders(island, kept), std::string(name)));
   }
   std::string json;
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
+  options.always_print_enums_as_ints = true;  // an operation's kind
   const auto printed = google::protobuf::util::MessageToJsonString(pinned, &json, options);
   ATOLL_CHECK(printed.ok(), printed.ToString());
   return json;
@@ -455,6 +458,17 @@ absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::strin
       std::string(name),
       ": a layer is shared by as many devices in all replicas, and a head that has the embedding's "
       "table by as many as the embedding"));
+}
+
+absl::StatusOr<std::vector<plan::ReplicaOrder>> ParseOrdersJson(absl::string_view text,
+                                                                absl::string_view name,
+                                                                const plan::Cluster& cluster,
+                                                                const plan::Layout& layout,
+                                                                const std::string& node) {
+  ATOLL_ASSIGN_OR_RETURN(const v1::Plan message, ParsePlan(text, name));
+  auto orders = ReadOrders(IslandOf(message, cluster, node), cluster, layout);
+  if (!orders.ok()) return Annotate(orders.status(), std::string(name));
+  return orders;
 }
 
 }  // namespace atl

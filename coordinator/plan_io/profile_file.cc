@@ -243,7 +243,7 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const plan::ProfileTable& 
 // As it was measured; edges, trunks and changes of bandwidth as they are described.
 absl::StatusOr<plan::Wire> MeasuredWire(const plan::Cluster& cluster, const v1::Link& link) {
   ATOLL_ASSIGN_OR_RETURN(plan::Wire wire, WireOf(cluster, link));
-  if (!wire.edges.empty()) return wire;
+  if (!wire.edges.empty() || wire.sizes != nullptr) return wire;
   wire.latency_s = static_cast<double>(link.edges(0).latency_ns()) * 1e-9;
   wire.bytes_per_s = link.edges(0).bandwidth_bytes_per_s();
   return wire;

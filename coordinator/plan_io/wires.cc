@@ -28,6 +28,19 @@ std::vector<plan::BandwidthChange> ChangesOf(
   return result;
 }
 
+// Of an edge with measured times, which has no bandwidth of its own or one for larger sizes.
+absl::Status ReadTimes(const v1::Edge& edge, plan::WireEdge& wire) {
+  if (edge.times().empty()) return absl::OkStatus();
+  std::vector<MessageTime> times;
+  for (const v1::MessageTime& time : edge.times()) times.push_back({time.bytes(), time.time_ns()});
+  if (wire.bytes_per_s == 0) {
+    const double last = sim::SizeCurve::LastBandwidth(times, wire.latency_s);
+    wire.bytes_per_s = last > 0 ? last : 1;  // they do not rise, which Make says
+  }
+  ATOLL_ASSIGN_OR_RETURN(wire.sizes, sim::SizeCurve::Make(times, wire.latency_s, wire.bytes_per_s));
+  return absl::OkStatus();
+}
+
 absl::Status CheckPrice(absl::string_view field, double price) {
   if (price >= 0 && std::isfinite(price)) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -83,6 +96,7 @@ absl::StatusOr<plan::Wire> WireOf(const plan::Cluster& cluster, const v1::Link& 
     added.bytes_per_s = edge.bandwidth_bytes_per_s();
     added.changes = ChangesOf(edge.changes());
     added.price_per_byte = edge.price_per_gb() * 1e-9;
+    ATOLL_RETURN_IF_ERROR(ReadTimes(edge, added));
     if (!edge.trunk().empty()) {
       const auto trunk = std::find_if(cluster.trunks.begin(), cluster.trunks.end(),
                                       [&](const plan::Trunk& t) { return t.name == edge.trunk(); });

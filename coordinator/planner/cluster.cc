@@ -104,12 +104,39 @@ constexpr int kMostRing = 64;
 }  // namespace
 
 double Wire::Seconds(double bytes) const {
-  if (edges.empty()) return latency_s + bytes / bytes_per_s;
+  if (edges.empty()) return latency_s + sim::EffectiveBytes(sizes, bytes) / bytes_per_s;
   std::vector<sim::EdgeOffer> offers;
   for (const WireEdge& edge : edges) {
-    offers.push_back({edge.latency_s * 1e9, edge.bytes_per_s * 1e-9, edge.conflict_set});
+    offers.push_back(
+        {edge.latency_s * 1e9, edge.bytes_per_s * 1e-9, edge.conflict_set, edge.sizes.get()});
   }
   return sim::SplitTransfer(bytes, offers).arrival_ns * 1e-9;
+}
+
+double Wire::SerialSeconds(double bytes) const {
+  if (edges.empty()) return sim::EffectiveBytes(sizes, bytes) / bytes_per_s;
+  const bool curves = std::any_of(edges.begin(), edges.end(),
+                                  [](const WireEdge& edge) { return edge.sizes != nullptr; });
+  return curves ? std::max(0.0, Seconds(bytes) - latency_s) : bytes / bytes_per_s;
+}
+
+double Wire::FastestBytesPerSecond() const {
+  double fastest = sim::FastestRate(sizes, bytes_per_s);
+  double together = 0;
+  for (const WireEdge& edge : edges) together += sim::FastestRate(edge.sizes, edge.bytes_per_s);
+  const bool curves = std::any_of(edges.begin(), edges.end(),
+                                  [](const WireEdge& edge) { return edge.sizes != nullptr; });
+  return curves ? std::max(fastest, together) : fastest;
+}
+
+Wire WireFromProfile(const LinkProfile& link) {
+  Wire wire;
+  wire.latency_s = static_cast<double>(std::max<int64_t>(0, link.latency_ns)) * 1e-9;
+  wire.bytes_per_s = link.bandwidth_bytes_per_s;
+  if (link.times.empty()) return wire;
+  auto curve = sim::SizeCurve::Make(link.times, wire.latency_s, wire.bytes_per_s);
+  if (curve.ok()) wire.sizes = *std::move(curve);
+  return wire;
 }
 
 absl::StatusOr<Wire> MakeWire(std::vector<WireEdge> edges, const std::vector<Trunk>& trunks) {
@@ -125,7 +152,8 @@ absl::StatusOr<Wire> MakeWire(std::vector<WireEdge> edges, const std::vector<Tru
         {static_cast<sim::Nanos>(std::llround(std::clamp(edge.latency_s, -1.0, 1e6) * 1e9)),
          edge.bytes_per_s,
          {},
-         edge.conflict_set});
+         edge.conflict_set,
+         edge.sizes});
   }
   ATOLL_RETURN_IF_ERROR(sim::Validate(network));
   Wire wire;
@@ -139,7 +167,12 @@ absl::StatusOr<Wire> MakeWire(std::vector<WireEdge> edges, const std::vector<Tru
     wire.price_per_byte += edge.price_per_byte * edge.bytes_per_s / all_bytes_per_s;
   }
   const bool plain = edges.size() == 1 && edges[0].trunk < 0 && edges[0].changes.empty();
-  if (!plain) wire.edges = std::move(edges);
+  if (!plain) {
+    wire.edges = std::move(edges);
+  } else if (edges[0].sizes != nullptr) {
+    wire.bytes_per_s = edges[0].bytes_per_s;
+    wire.sizes = edges[0].sizes;
+  }
   return wire;
 }
 

@@ -13,7 +13,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/protocol/device_profile.h"
 #include "coordinator/planner/catalogue.h"
+#include "coordinator/simulator/size_curve.h"
 
 namespace atl::plan {
 
@@ -52,17 +54,29 @@ struct WireEdge {
   int conflict_set = -1;  // at most one edge of a set takes part in a transfer; -1: any may
   std::vector<BandwidthChange> changes;
   double price_per_byte = 0;
+  sim::SizeCurvePtr sizes = {};
 };
 
-// One direction between two devices: t(n) = latency + n / bandwidth, or what the edges amount to.
+// One direction between two devices: t(n) = latency + n / bandwidth, n as `sizes` count it, or what
+// the edges amount to.
 struct Wire {
   double latency_s = 0;
   double bytes_per_s = 0;
-  std::vector<WireEdge> edges;  // empty: one, as above
-  double price_per_byte = 0;    // of what is sent, as the edges share it
+  std::vector<WireEdge> edges;   // empty: one, as above
+  double price_per_byte = 0;     // of what is sent, as the edges share it
+  sim::SizeCurvePtr sizes = {};  // without edges
 
+  // Until a message has arrived that has the link to itself.
   double Seconds(double bytes) const;
+  // Of these, how long the next message waits for it.
+  double SerialSeconds(double bytes) const;
+  // No message's bytes are carried faster.
+  double FastestBytesPerSecond() const;
 };
+
+// As it was measured. Times that are no curve (SizeCurve::Make) are left out.
+// REQUIRES: its bandwidth is positive.
+Wire WireFromProfile(const LinkProfile& link);
 
 // A link of these edges. Its latency and bandwidth are those of a transfer of 8 MB over all edges
 // that help, each capped by its trunk: what is good enough to rank layouts with; transfers are

@@ -67,7 +67,7 @@ double Estimator::ReplicaSeconds(const Layout& layout, const Replica& replica) {
     ShareWire(line, index_.NodeOf(from) == index_.NodeOf(to), stage, next, wire);
     const double bytes = static_cast<double>(BoundaryBytes(costs_, stage, layout.micro_batch));
     fill += 2 * wire.Seconds(bytes);
-    beat = std::max(beat, each * bytes / wire.bytes_per_s);
+    beat = std::max(beat, each * wire.SerialSeconds(bytes));
   }
   return fill + replica.micro_batches * beat;
 }

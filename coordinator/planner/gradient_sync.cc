@@ -56,7 +56,16 @@ struct Hop {
   double bytes_per_s = 0;
   int shared = -1;  // a node's card or a line between sites; -1: neither
   double shared_bytes_per_s = 0;
+  sim::SizeCurvePtr sizes = {};
+  sim::SizeCurvePtr shared_sizes = {};
 };
+
+// What so many bytes in a ring's equal messages count as, of `members` members.
+double Carried(double bytes, size_t members, const sim::SizeCurvePtr& sizes) {
+  if (sizes == nullptr || members < 2) return bytes;
+  const double messages = 2.0 * static_cast<double>(members - 1);
+  return messages * sizes->EffectiveBytes(bytes / messages);
+}
 
 double RingShare(size_t members) {
   return members < 2 ? 0 : 2.0 * static_cast<double>(members - 1) / static_cast<double>(members);
@@ -141,9 +150,12 @@ class Synchroniser {
   Hop HopBetween(const Holder& from, const Holder& to) const {
     const Wire wire = index_.WireBetween(from.device, to.device);
     Hop hop{wire.latency_s, wire.bytes_per_s};
+    hop.sizes = wire.sizes;
     if (from.site == to.site && from.node == to.node) return hop;
+    const Wire& shared = index_.WireBetweenSites(from.site, to.site);
     hop.shared = from.site != to.site ? Line(from.site, to.site) : Card(from);
-    hop.shared_bytes_per_s = index_.WireBetweenSites(from.site, to.site).bytes_per_s;
+    hop.shared_bytes_per_s = shared.bytes_per_s;
+    hop.shared_sizes = shared.sizes;
     return hop;
   }
 
@@ -156,8 +168,9 @@ class Synchroniser {
     for (size_t r = 0; r < n; ++r) {
       const Hop& hop = hops[r];
       latency_s = std::max(latency_s, hop.latency_s);
-      resources_->Need(At(r, holder).entity, own / hop.bytes_per_s);
-      if (hop.shared >= 0) resources_->Need(hop.shared, sent / hop.shared_bytes_per_s);
+      resources_->Need(At(r, holder).entity, Carried(own, n, hop.sizes) / hop.bytes_per_s);
+      if (hop.shared < 0) continue;
+      resources_->Need(hop.shared, Carried(sent, n, hop.shared_sizes) / hop.shared_bytes_per_s);
     }
     return resources_->Run(ready_s, bytes == 0 ? 0 : 2.0 * static_cast<double>(n - 1) * latency_s);
   }
@@ -201,9 +214,12 @@ class Synchroniser {
       for (size_t i = 0; i < at.hops.size(); ++i) {
         const Hop& hop = at.hops[i];
         near_s = std::max(near_s, hop.latency_s);
+        const double own = sent * LargestShare(At(at.replicas[i], holder));
+        const size_t n = at.replicas.size();
         resources_->Need(At(at.replicas[i], holder).entity,
-                         sent * LargestShare(At(at.replicas[i], holder)) / hop.bytes_per_s);
-        if (hop.shared >= 0) resources_->Need(hop.shared, sent / hop.shared_bytes_per_s);
+                         Carried(own, n, hop.sizes) / hop.bytes_per_s);
+        if (hop.shared < 0) continue;
+        resources_->Need(hop.shared, Carried(sent, n, hop.shared_sizes) / hop.shared_bytes_per_s);
       }
       for (const auto& [other, there] : at_site_) {
         if (other == site) continue;

@@ -62,7 +62,7 @@ GroupTimes TimesOf(const OrderProblem& problem, int g, int first, int last) {
     if (cuts[p + 1] == last || cuts[p] == cuts[p + 1]) continue;
     const double bytes = problem.out_bytes[cuts[p + 1] - 1];
     result.pass_s += 2 * wire.Seconds(bytes);
-    beat_s = std::max(beat_s, bytes / wire.bytes_per_s);
+    beat_s = std::max(beat_s, wire.SerialSeconds(bytes));
   }
   result.own_s = problem.micro_batches * beat_s + result.pass_s * (parts - 1) / std::max(1, parts);
   result.state_bytes = static_cast<double>(group.costs->StateBytes(first, last));
@@ -97,7 +97,7 @@ class Times {
         wire.edges.empty() ? wire.Seconds(bytes) : SplitSeconds(wire, group, next, cut);
     return std::max(times.own_s,
                     times.pass_s + 2 * transfer_s +
-                        std::max(rest_s, problem_.micro_batches * bytes / wire.bytes_per_s));
+                        std::max(rest_s, problem_.micro_batches * wire.SerialSeconds(bytes)));
   }
 
  private:

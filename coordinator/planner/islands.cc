@@ -35,9 +35,10 @@ std::string IslandsText(const IslandChoice& choice, const IslandOptions& options
   }
   return absl::StrFormat(
       "%d islands train %.4g samples/s and need %.3g times the samples (%.3g more per doubling of "
-      "the islands: a model, override it), rounds of %d steps, server at %s",
+      "the islands: a model, override it), rounds of %d steps%s, server at %s",
       choice.islands.size(), choice.islands_samples_per_s, choice.islands_factor,
-      options.cost_per_doubling, options.steps_per_round, choice.server_site);
+      options.cost_per_doubling, options.steps_per_round,
+      options.balance_steps ? " of the fastest" : "", choice.server_site);
 }
 
 std::string SingleText(const IslandChoice& choice) {
@@ -49,6 +50,12 @@ std::string SingleText(const IslandChoice& choice) {
 }
 
 }  // namespace
+
+int IslandOptions::StepsOf(double step_s, double fastest_step_s) const {
+  if (!balance_steps) return steps_per_round;
+  const auto steps = static_cast<int>(std::lround(steps_per_round * fastest_step_s / step_s));
+  return std::clamp(steps, std::min(steps_min, steps_per_round), steps_per_round);
+}
 
 double RankOfSample(const Job& job, double samples_per_s, double price, double factor) {
   if (samples_per_s <= 0) return INFINITY;
@@ -81,6 +88,19 @@ std::string PlaceServer(const Cluster& cluster, const std::map<std::string, doub
 }
 
 namespace {
+
+// How long each island's rounds last that take so long where it waits for no other.
+std::map<std::string, double> RoundSeconds(std::map<std::string, double> own_s, double grace_s) {
+  double first_s = INFINITY, last_s = 0;
+  for (const auto& [site, seconds] : own_s) {
+    first_s = std::min(first_s, seconds);
+    last_s = std::max(last_s, seconds);
+  }
+  for (auto& [site, seconds] : own_s) {
+    seconds = std::max(seconds, std::min(last_s, first_s + grace_s));
+  }
+  return own_s;
+}
 
 // The best site for the server; that limits keep it from everywhere is said of the best without
 // them. `traffic` is null where links have no limits.
@@ -133,7 +153,7 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
   own.objective.step_s_max *= static_cast<double>(sites.size());
   const double bytes =
       static_cast<double>(costs.model().parameters()) * islands.bytes_per_parameter();
-  std::map<std::string, double> rounds_per_s;
+  double fastest_s = INFINITY;
   RoundTraffic traffic(cluster, costs, job, islands);
   const bool limited = !cluster.bytes_per_day.empty();
   for (const std::string& site : sites) {
@@ -143,7 +163,7 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
       choice.why_not_all.Update(Annotate(plan.status(), absl::StrCat("site \"", site, "\"")));
       continue;
     }
-    rounds_per_s[site] = 1 / (plan->outcome.step_s * islands.steps_per_round);
+    fastest_s = std::min(fastest_s, plan->outcome.step_s);
     if (limited) {
       traffic.Add(part, plan->layout, plan->outcome.step_s,
                   [&cluster, site, bytes](const std::string& server) {
@@ -153,15 +173,27 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
     choice.islands.emplace(site, *std::move(plan));
   }
   if (choice.islands.empty()) return choice.why_not_all;
+  std::map<std::string, double> train_s, rounds_per_s;
+  for (const auto& [site, plan] : choice.islands) {
+    const double step_s = plan.outcome.step_s;
+    train_s[site] = step_s * islands.StepsOf(step_s, fastest_s);
+  }
+  for (const auto& [site, seconds] : RoundSeconds(train_s, islands.grace_s)) {
+    rounds_per_s[site] = 1 / seconds;
+  }
   ATOLL_ASSIGN_OR_RETURN(choice.server_site,
                          AllowedServer(cluster, rounds_per_s, bytes, limited ? &traffic : nullptr));
   double price_per_s = 0;
-  for (const auto& [site, plan] : choice.islands) {
-    const double train_s = plan.outcome.step_s * islands.steps_per_round;
+  std::map<std::string, double> own_s;
+  for (const auto& [site, seconds] : train_s) {
     const double exchange_s = ExchangeSeconds(cluster, site, choice.server_site, bytes);
     // With overlap an exchange that is shorter than a round costs nothing.
-    const double round_s = islands.overlap ? std::max(train_s, exchange_s) : train_s + exchange_s;
-    choice.islands_samples_per_s += job.global_batch * islands.steps_per_round / round_s;
+    own_s[site] = islands.overlap ? std::max(seconds, exchange_s) : seconds + exchange_s;
+  }
+  for (const auto& [site, seconds] : RoundSeconds(own_s, islands.grace_s)) {
+    const Plan& plan = choice.islands.at(site);
+    const int steps = islands.StepsOf(plan.outcome.step_s, fastest_s);
+    choice.islands_samples_per_s += job.global_batch * steps / seconds;
     // While its devices wait for an exchange they are paid for.
     price_per_s += plan.price / plan.outcome.step_s;
   }

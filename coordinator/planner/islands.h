@@ -21,11 +21,15 @@ namespace atl::plan {
 struct IslandOptions {
   int steps_per_round = 64;   // H
   bool balance_steps = true;  // slower islands make fewer of them in a round,
-  int steps_min = 1;          // but at least so many
+  int steps_min = 1;          // but at least so many, or all
+  double grace_s = 10;        // a round waits so long for others after its first contribution
   double push_bytes_per_parameter = 2;
   double pull_bytes_per_parameter = 2;
   bool overlap = false;             // islands train on during an exchange
   double cost_per_doubling = 0.03;  // more samples for each doubling of the islands
+
+  // How many steps of a round an island makes whose step takes so long.
+  int StepsOf(double step_s, double fastest_step_s) const;
 
   // Mean of a push and a pull.
   double bytes_per_parameter() const {
@@ -57,10 +61,12 @@ struct IslandChoice {
 using PlanFunction = std::function<absl::StatusOr<Plan>(const Cluster&, const Job&)>;
 
 // An island for each site; each takes steps of the whole batch, and all together make as many of
-// them in a deadline. Where links between sites have limits (Cluster::bytes_per_day), the server is
-// put where steps and rounds of all islands together keep to them; steps_per_round is never changed
-// for that: the reason says how far it could be lowered, the error how far it must be raised. The
-// error says why no site has a plan.
+// them in a deadline. A round lasts until all islands have contributed to it, or the time of grace
+// after the first has ended; one that takes longer contributes to a later round. Where links
+// between sites have limits (Cluster::bytes_per_day), the server is put where steps and rounds of
+// all islands together keep to them; steps_per_round is never changed for that: the reason says how
+// far it could be lowered, the error how far it must be raised. The error says why no site has a
+// plan.
 absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& costs, const Job& job,
                                          const PlanFunction& plan, const IslandOptions& islands);
 

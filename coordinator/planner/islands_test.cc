@@ -58,6 +58,47 @@ TEST_CASE("Overlap hides an exchange that is shorter than a round") {
   CHECK(carries.islands_samples_per_s > waits.islands_samples_per_s);
 }
 
+// Site a takes 1 s a step, b 10.
+double SamplesPerSecond(const IslandOptions& islands, double wan_bytes_per_s = 1e12) {
+  const Costs costs(*FindModel("gpt2"), {}, {});
+  const PlanFunction plan = [](const Cluster& part, const Job&) {
+    Plan made;
+    made.outcome.step_s = part.devices[0].site == "a" ? 1 : 10;
+    return absl::StatusOr<Plan>(made);
+  };
+  Cluster cluster = TwoSites(wan_bytes_per_s);
+  cluster.wan_wire.latency_s = 0;
+  const auto choice = PlanIslands(cluster, costs, {.global_batch = 1}, plan, islands);
+  REQUIRE(choice.ok());
+  return choice->islands_samples_per_s;
+}
+
+TEST_CASE("islands_of_unequal_speed_count_the_steps_of_a_round_that_each_of_them_makes") {
+  const double forever = INFINITY;
+  const auto rate = [&](bool balance, int steps_min, double grace_s) {
+    return SamplesPerSecond(
+        {.balance_steps = balance, .steps_min = steps_min, .grace_s = grace_s, .overlap = true});
+  };
+  CHECK(rate(true, 1, forever) == Approx((64 + 6) / 64.0));  // b: 6 of 6.4, in 60 s
+  CHECK(rate(true, 32, forever) == Approx((64 + 32) / 320.0));
+  CHECK(rate(true, 32, 10) == Approx(64 / 74.0 + 32 / 320.0));
+  CHECK(rate(true, 1000, forever) == Approx((64 + 64) / 640.0));  // at most all of them
+  CHECK(rate(false, 1, forever) == Approx((64 + 64) / 640.0));
+  CHECK(rate(false, 1, 0) == Approx(64 / 64.0 + 64 / 640.0));
+}
+
+TEST_CASE("an_island_with_a_long_exchange_makes_the_others_wait_for_as_long_as_the_grace_time") {
+  // Without overlap. Where all rounds are equally long, the server is at a, else at b, which has
+  // more of them.
+  const IslandOptions waits{.grace_s = 1e9};
+  const IslandOptions goes_on{.grace_s = 0};
+  const double bytes = static_cast<double>(FindModel("gpt2")->parameters()) * 2;
+  const double exchange_s = 2 * bytes / 1e7;
+  const double card_s = 2 * bytes / 50e9 + 40e-6;
+  CHECK(SamplesPerSecond(waits, 1e7) == Approx((64 + 6) / (60 + exchange_s)));
+  CHECK(SamplesPerSecond(goes_on, 1e7) == Approx(64 / (64 + exchange_s) + 6 / (60 + card_s)));
+}
+
 TEST_CASE("A model too large for any one site takes the pipeline") {
   Cluster cluster = TwoSites(1.25e9);
   CHECK(Choose(cluster, "gpt3-13b", {}).islands.size() == 2);

@@ -50,11 +50,28 @@ ChunkTimes TimesOf(const sim::Problem& problem, const sim::Schedule& schedule,
   return times;
 }
 
+// Replicas that differ in it are not of one kind.
+void AppendOrder(const ReplicaOrder& order, std::string& key) {
+  for (const std::vector<sim::Op>& ops : order.schedule.device_ops) {
+    absl::StrAppend(&key, ";");
+    for (const sim::Op& op : ops) absl::StrAppend(&key, sim::ToString(op), " ");
+  }
+}
+
+absl::Status PlayOrder(const ReplicaOrder& order, ReplicaOutcome& kind) {
+  kind.found.schedule = order.schedule;
+  ATOLL_ASSIGN_OR_RETURN(kind.found.result, sim::Simulate(kind.problem, order.schedule, {}));
+  kind.found.how = "as the plan orders it";
+  if (kind.found.result.verdict != sim::Verdict::kStuck) return absl::OkStatus();
+  return absl::FailedPreconditionError(kind.found.result.reason);
+}
+
 // A kind's problem and its bound; its schedule, too, where it is known.
 absl::StatusOr<ReplicaOutcome> BuildKind(const Cluster& cluster, const Costs& costs,
                                          const Layout& layout, const WireSharing& sharing,
-                                         const Replica& replica, const std::string& name,
-                                         bool together, const Evaluation& evaluation) {
+                                         int number, const std::string& name, bool together,
+                                         const Evaluation& evaluation) {
+  const Replica& replica = layout.replicas[number];
   if (evaluation.known != nullptr) {
     for (const ReplicaOutcome& known : evaluation.known->kinds) {
       if (known.kind != name) continue;
@@ -66,7 +83,11 @@ absl::StatusOr<ReplicaOutcome> BuildKind(const Cluster& cluster, const Costs& co
   ATOLL_ASSIGN_OR_RETURN(ReplicaOutcome kind,
                          BuildReplica(cluster, costs, layout, sharing, replica));
   kind.kind = name;
-  if (!layout.split_backward || layout.schedule == "1f1b" || layout.schedule == "gpipe") {
+  if (evaluation.orders != nullptr) {
+    for (const int32_t stage : (*evaluation.orders)[number].unsplit) {
+      sim::UniteBackward(kind.problem.chunks[stage]);
+    }
+  } else if (!layout.split_backward || layout.schedule == "1f1b" || layout.schedule == "gpipe") {
     kind.problem = sim::WithUnsplitBackward(std::move(kind.problem));
   }
   // Played with others on the same lines, a replica may find them emptier than its even part is.
@@ -87,7 +108,9 @@ absl::Status FindSchedule(const Layout& layout, const Replica& replica,
       .restarts = static_cast<int>(std::min<int64_t>(evaluation.restarts, most)),
       .improve = static_cast<int>(std::min<int64_t>(evaluation.improve, most)),
       .seed = evaluation.seed};
-  if (layout.schedule == "best" && options.restarts > 1 && evaluation.searches != nullptr) {
+  if (evaluation.orders != nullptr) {
+    ATOLL_RETURN_IF_ERROR(PlayOrder((*evaluation.orders)[kind.replicas[0]], kind));
+  } else if (layout.schedule == "best" && options.restarts > 1 && evaluation.searches != nullptr) {
     ScheduleSearches& searches = *evaluation.searches;
     if (searches.size() >= kMostSearches) searches.clear();
     sim::ScheduleSearch& search =
@@ -96,7 +119,8 @@ absl::Status FindSchedule(const Layout& layout, const Replica& replica,
   } else {
     ATOLL_ASSIGN_OR_RETURN(kind.found, sim::ScheduleByName(kind.problem, layout.schedule, options));
   }
-  if (layout.shape == Shape::kInterleaved && layout.schedule == "best") {
+  if (layout.shape == Shape::kInterleaved && layout.schedule == "best" &&
+      evaluation.orders == nullptr) {
     // Megatron's rule competes with what the search found.
     auto rule = sim::ScheduleByName(kind.problem, "interleaved", options);
     if (rule.ok() && rule->result.verdict == sim::Verdict::kFits &&
@@ -259,12 +283,13 @@ absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, con
   if (each.known != nullptr && each.known->together != together) each.known = nullptr;
   std::map<std::string, size_t> kinds;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    const std::string name = KindOf(cluster, layout, sharing, layout.replicas[r]);
+    std::string name = KindOf(cluster, layout, sharing, layout.replicas[r]);
+    if (each.orders != nullptr) AppendOrder((*each.orders)[r], name);
     const auto [found, added] = kinds.try_emplace(name, outcome.kinds.size());
     if (added) {
       ATOLL_ASSIGN_OR_RETURN(
           ReplicaOutcome kind,
-          BuildKind(cluster, costs, layout, sharing, layout.replicas[r], name, together, each));
+          BuildKind(cluster, costs, layout, sharing, static_cast<int>(r), name, together, each));
       outcome.kinds.push_back(std::move(kind));
     }
     outcome.kinds[found->second].replicas.push_back(static_cast<int>(r));

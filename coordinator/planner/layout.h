@@ -144,6 +144,13 @@ const ReplicaOutcome& SlowestKind(const Outcome& outcome);
 // is evaluated for longer. Of one seed.
 using ScheduleSearches = std::map<std::string, sim::ScheduleSearch>;
 
+// In which order a replica's entities run its stages' operations. Chunks are stages; W of an
+// unsplit stage runs with its B and is not listed.
+struct ReplicaOrder {
+  sim::Schedule schedule;
+  std::set<int32_t> unsplit;
+};
+
 struct Evaluation {
   int restarts = 24;  // simulations per kind of replica, for searched schedules
   uint64_t seed = 1;
@@ -154,6 +161,9 @@ struct Evaluation {
   // CANCELLED if no schedule's operations can be as fast as that, or no step as `step_limit_s`.
   double limit_s = INFINITY, step_limit_s = INFINITY;
   ScheduleSearches* searches = nullptr;  // empty at first; forgets when there are too many
+  // By replica: run as they are, whatever the layout's schedule. FAILED_PRECONDITION: operations
+  // would wait for each other; RESOURCE_EXHAUSTED: more micro-batches in flight than memory holds.
+  const std::vector<ReplicaOrder>* orders = nullptr;
 };
 
 // Orders a stage's devices by their time for the whole model; their types, but for the first one's,

@@ -228,7 +228,7 @@ class Search {
       }
       const auto equal = [](const sim::Edge& p, const sim::Edge& q) {
         return p.latency_ns == q.latency_ns && p.bytes_per_s == q.bytes_per_s &&
-               p.conflict_set == q.conflict_set;
+               p.conflict_set == q.conflict_set && sim::SameCurve(p.sizes, q.sizes);
       };
       return i->second.edges.size() == j->second.edges.size() &&
              std::equal(i->second.edges.begin(), i->second.edges.end(), j->second.edges.begin(),
@@ -248,7 +248,8 @@ class Search {
     for (size_t e = 0; e < l.edges.size(); ++e) {
       const Nanos wait_ns = std::max<Nanos>(0, free_ns[e] - ready_ns);
       offers.push_back({static_cast<double>(wait_ns + l.edges[e].latency_ns),
-                        l.edges[e].bytes_per_s * 1e-9, l.edges[e].conflict_set});
+                        l.edges[e].bytes_per_s * 1e-9, l.edges[e].conflict_set,
+                        l.edges[e].sizes.get()});
     }
     const sim::Split split = sim::SplitTransfer(static_cast<double>(bytes), offers);
     const Nanos arrival_ns = ready_ns + static_cast<Nanos>(std::ceil(split.arrival_ns - 1e-6));

@@ -27,12 +27,14 @@ void AppendRaw(std::string& key, Values... values) {
 
 void AppendWire(const Wire& wire, std::string& key) {
   AppendRaw(key, wire.latency_s, wire.bytes_per_s, wire.edges.size());
+  if (wire.sizes != nullptr) wire.sizes->AppendTo(key);
   for (const WireEdge& edge : wire.edges) {
     AppendRaw(key, edge.latency_s, edge.bytes_per_s, edge.trunk, edge.conflict_set,
               edge.changes.size());
     for (const BandwidthChange& change : edge.changes) {
       AppendRaw(key, change.time_s, change.factor);
     }
+    if (edge.sizes != nullptr) edge.sizes->AppendTo(key);
   }
 }
 
@@ -60,11 +62,11 @@ class NetworkBuilder {
  private:
   sim::Link LinkOf(const Wire& wire) {
     if (wire.edges.empty()) {
-      return {{sim::Edge{ToNanos(wire.latency_s), wire.bytes_per_s, {}, -1}}};
+      return {{sim::Edge{ToNanos(wire.latency_s), wire.bytes_per_s, {}, -1, wire.sizes}}};
     }
     sim::Link link;
     for (const WireEdge& edge : wire.edges) {
-      sim::Edge added{ToNanos(edge.latency_s), edge.bytes_per_s, {}, edge.conflict_set};
+      sim::Edge added{ToNanos(edge.latency_s), edge.bytes_per_s, {}, edge.conflict_set, edge.sizes};
       if (edge.trunk >= 0) added.trunks.push_back(SharedTrunk(edge.trunk));
       if (!edge.changes.empty()) {
         added.trunks.push_back(AddTrunk(edge.bytes_per_s, edge.changes));

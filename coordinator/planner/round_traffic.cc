@@ -39,15 +39,14 @@ SiteBytes RoundTraffic::OfDay(const Servers& servers, int steps_per_round) const
     shortest_round_s = std::min(shortest_round_s, rounds_s.back());
   }
   const auto parameters = static_cast<double>(costs_.model().parameters());
+  IslandOptions options = options_;
+  options.steps_per_round = steps_per_round;
   SiteBytes day;
   for (size_t i = 0; i < islands_.size(); ++i) {
     const Island& island = islands_[i];
     // Slower islands make fewer steps in the fastest one's round.
     const double round_s = options_.balance_steps ? shortest_round_s : rounds_s[i];
-    const double steps =
-        options_.balance_steps
-            ? std::max<double>(options_.steps_min, steps_per_round * fastest_s / island.step_s)
-            : steps_per_round;
+    const double steps = options.StepsOf(island.step_s, fastest_s);
     const double rounds = kSecondsPerDay / std::max(round_s, steps * island.step_s);
     for (const auto& [sites, bytes] : island.step) day[sites] += rounds * steps * bytes;
     for (const auto& [site, owned] : island.owned) {

@@ -13,14 +13,15 @@ double FastestBetweenSites(const Cluster& cluster, const std::map<std::string, i
   double fastest = 0;
   for (const auto& [from, a] : sites) {
     for (const auto& [to, b] : sites) {
-      if (a != b) fastest = std::max(fastest, cluster.WireBetweenSites(from, to).bytes_per_s);
+      if (a != b)
+        fastest = std::max(fastest, cluster.WireBetweenSites(from, to).FastestBytesPerSecond());
     }
   }
   for (const auto& [nodes, wire] : cluster.node_to_node) {
-    fastest = std::max(fastest, wire.bytes_per_s);
+    fastest = std::max(fastest, wire.FastestBytesPerSecond());
   }
   for (const auto& [devices, wire] : cluster.measured) {
-    fastest = std::max(fastest, wire.bytes_per_s);
+    fastest = std::max(fastest, wire.FastestBytesPerSecond());
   }
   return fastest;
 }

@@ -64,7 +64,7 @@ class Table {
     const double bytes = problem_.out_bytes[cut - 1];
     return std::max(times.own_s,
                     times.pass_s + 2 * wire.Seconds(bytes) +
-                        std::max(rest_s, problem_.micro_batches * bytes / wire.bytes_per_s));
+                        std::max(rest_s, problem_.micro_batches * wire.SerialSeconds(bytes)));
   }
 
   double pass_s(int layers) const { return pass_s_[layers]; }  // through the first so many

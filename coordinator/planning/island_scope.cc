@@ -188,6 +188,7 @@ plan::IslandOptions IslandOptionsOf(const JobSpec& spec) {
   islands.steps_per_round = static_cast<int>(outer.steps_per_round);
   islands.balance_steps = outer.balance_steps;
   islands.steps_min = static_cast<int>(outer.steps_min);
+  islands.grace_s = outer.wait_for_all ? INFINITY : outer.grace_seconds;
   const auto bytes = [](Encoding encoding) {
     return static_cast<double>(EncodedBytes(encoding, kMany)) / kMany;
   };

@@ -26,6 +26,12 @@ absl::Status CheckBatch(const PlanRequest& request, const plan::Layout& layout) 
       request.spec.inner.batch_sequences, " (inner.batch_sequences): change one of them"));
 }
 
+const char* OrderText(const std::string& schedule, bool ordered) {
+  if (ordered) return "its operations run in the order of its programs";
+  return schedule.empty() ? "it has no programs, and its operations are put in order anew"
+                          : "its operations are put in order by layout.schedule";
+}
+
 }  // namespace
 
 absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput& input) {
@@ -51,18 +57,23 @@ absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput&
     ATOLL_RETURN_IF_ERROR(
         Annotate(plan::SetSchedule(input.cluster, input.costs, asked.schedule, layout), kKey));
   }
+  std::vector<plan::ReplicaOrder> orders;
+  if (asked.schedule.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(orders,
+                           ParseOrdersJson(asked.plan, kKey, input.cluster, layout, leader));
+  }
+  plan::Evaluation evaluation{
+      .restarts = kRestarts, .seed = request.seed, .improve = 2 * kRestarts};
+  if (!orders.empty()) evaluation.orders = &orders;
   absl::StatusOr<plan::Outcome> outcome =
-      plan::EvaluateLayout(input.cluster, input.costs, input.job, layout,
-                           {.restarts = kRestarts, .seed = request.seed, .improve = 2 * kRestarts});
+      plan::EvaluateLayout(input.cluster, input.costs, input.job, layout, evaluation);
   if (!outcome.ok()) return Annotate(outcome.status(), kKey);
   plan.outcome = *std::move(outcome);
   plan.candidates = plan.simulated = 1;
   plan.seed = request.seed;
   plan.cluster_bound_s = plan::ClusterBoundSeconds(input.cluster, input.costs, input.job);
   plan.times_from = plan::TimesFrom(input.cluster, input.costs, layout);
-  plan.reason = absl::StrCat("as layout.plan says; its operations are put in order ",
-                             asked.schedule.empty() ? "anew" : "by layout.schedule",
-                             ", whatever its programs say");
+  plan.reason = absl::StrCat("as layout.plan says; ", OrderText(asked.schedule, !orders.empty()));
   return plan;
 }
 

@@ -3,7 +3,9 @@
 
 #include <catch2/catch.hpp>
 
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/planning/planning_fixture.h"
 
@@ -104,7 +106,7 @@ TEST_CASE("recomputed_layers_run_as_listed_or_are_refused") {
   const IslandPlan plan = Planned(Pinned(request, listed));
   CHECK(plan.replicas[0].stages[0].recomputed_layers == std::vector<int32_t>{1, 2});
   CHECK(plan.replicas[0].stages[1].recomputed_layers.empty());
-  CHECK(plan.reason.find("whatever its programs say") != std::string::npos);
+  CHECK(plan.reason.find("put in order anew") != std::string::npos);
   for (const char* other : {"[2, 3]", "[0, 1]", "[1, 1]", "[2, 1]", "[4]", "[1, 2, 3, 4]"}) {
     INFO(other);
     const auto refused = PlanIsland(Pinned(request, listed, "[1, 2]", other));
@@ -112,6 +114,163 @@ TEST_CASE("recomputed_layers_run_as_listed_or_are_refused") {
     CHECK_THAT(std::string(refused.status().message()),
                Catch::StartsWith("layout.plan: replica 0: recomputed_layers = ["));
   }
+}
+
+// "F0.1 B0.1 W0.1": of stage 0, micro-batch 1.
+std::string Program(const std::string& device, const std::string& ops) {
+  std::string json;
+  for (const absl::string_view op : absl::StrSplit(ops, ' ', absl::SkipEmpty())) {
+    const std::vector<std::string> numbers = absl::StrSplit(op.substr(1), '.');
+    const int kind = op[0] == 'F' ? 1 : op[0] == 'B' ? 2 : 3;
+    absl::StrAppend(&json, json.empty() ? "" : ", ", "{\"kind\": ", kind,
+                    ", \"stage\": ", numbers[0], ", \"micro_batch\": ", numbers[1], "}");
+  }
+  return absl::StrCat("{\"device\": \"", device, "\", \"operations\": [", json, "]}");
+}
+
+std::string WithPrograms(const std::string& json, const std::vector<std::string>& programs) {
+  const size_t end = json.rfind("}]}");
+  REQUIRE(end != std::string::npos);
+  return absl::StrCat(json.substr(0, end), ", \"programs\": [", absl::StrJoin(programs, ", "), "]",
+                      json.substr(end));
+}
+
+// The operations that compute, in the same form.
+std::string ComputeOps(const IslandPlan& plan, const std::string& device) {
+  std::string text;
+  for (const PlanProgram& program : plan.programs) {
+    if (program.device != device) continue;
+    for (const PlanOp& op : program.ops) {
+      const char* const kind = op.kind == PlanOpKind::kForward          ? "F"
+                               : op.kind == PlanOpKind::kInputGradient  ? "B"
+                               : op.kind == PlanOpKind::kWeightGradient ? "W"
+                                                                        : "";
+      if (*kind == 0) continue;
+      absl::StrAppend(&text, text.empty() ? "" : " ", kind, op.stage, ".", op.micro_batch);
+    }
+  }
+  return text;
+}
+
+// Four micro-batches of four sequences.
+std::string FourMicroBatches() {
+  return absl::StrReplaceAll(kPipeline,
+                             {{"\"micro_batch_sequences\": 2", "\"micro_batch_sequences\": 4"},
+                              {"\"micro_batches\": 8", "\"micro_batches\": 4"}});
+}
+
+// Neither GPipe's nor 1F1B's order, nor one that a search prefers.
+constexpr char kFirst[] = "F0.1 F0.0 F0.2 F0.3 B0.1 B0.0 B0.3 B0.2 W0.0 W0.1 W0.2 W0.3";
+constexpr char kSecond[] = "F1.1 F1.0 B1.0 B1.1 F1.3 F1.2 B1.2 B1.3";
+
+TEST_CASE("an_edited_order_of_operations_is_the_one_that_runs") {
+  const std::string edited =
+      WithPrograms(FourMicroBatches(), {Program("w1/0", kFirst), Program("w2/0", kSecond)});
+  const IslandPlan plan = Planned(Pinned(TwoWorkers(), edited));
+  CHECK(ComputeOps(plan, "w1/0") == kFirst);
+  // Without W of its own a stage does it with B.
+  CHECK(ComputeOps(plan, "w2/0") == "F1.1 F1.0 B1.0 W1.0 B1.1 W1.1 F1.3 F1.2 B1.2 W1.2 B1.3 W1.3");
+  CHECK(plan.reason.find("in the order of its programs") != std::string::npos);
+  // A schedule that the job names goes before it.
+  PlanRequest named = Pinned(TwoWorkers(), edited);
+  named.spec.layout.schedule = "gpipe";
+  CHECK(ComputeOps(Planned(named), "w2/0") != ComputeOps(plan, "w2/0"));
+}
+
+TEST_CASE("a_printed_plan_that_is_pinned_keeps_its_programs_under_every_schedule") {
+  for (const char* schedule : {"1f1b", "gpipe", "zb-h1", "zb-v", "interleaved", "jeeves", "best"}) {
+    INFO(schedule);
+    PlanRequest request = TwoWorkers();
+    request.spec.layout.stages = 2;
+    request.spec.inner.micro_batch_sequences = 2;
+    request.spec.layout.schedule = schedule;
+    const IslandPlan fixed = Planned(request);
+    const std::string json = Printed(request);
+    request.spec.inner.micro_batch_sequences = 0;
+    const IslandPlan pinned = Planned(Pinned(request, json));
+    REQUIRE(pinned.programs.size() == fixed.programs.size());
+    for (size_t p = 0; p < fixed.programs.size(); ++p) {
+      CHECK(pinned.programs[p].ops == fixed.programs[p].ops);
+    }
+    CHECK(pinned.step_ns == fixed.step_ns);
+  }
+}
+
+TEST_CASE("replicas_of_a_pinned_plan_may_have_orders_of_their_own") {
+  constexpr char kTwo[] = R"({"islands": [{"replicas": [
+    {"stages": [{"first_layer": 0, "layers": 8, "devices": ["w1/0"]}],
+     "micro_batch_sequences": 4, "micro_batches": 2},
+    {"stages": [{"first_layer": 0, "layers": 8, "devices": ["w2/0"]}],
+     "micro_batch_sequences": 4, "micro_batches": 2}]}]})";
+  const std::string edited = WithPrograms(kTwo, {Program("w1/0", "F0.0 F0.1 B0.1 B0.0 W0.0 W0.1"),
+                                                 Program("w2/0", "F0.0 B0.0 F0.1 B0.1 W0.0 W0.1")});
+  const IslandPlan plan = Planned(Pinned(TwoWorkers(), edited));
+  CHECK(ComputeOps(plan, "w1/0") == "F0.0 F0.1 B0.1 B0.0 W0.0 W0.1");
+  CHECK(ComputeOps(plan, "w2/0") == "F0.0 B0.0 F0.1 B0.1 W0.0 W0.1");
+}
+
+TEST_CASE("an_order_that_cannot_run_is_refused_with_its_device_and_operation") {
+  const auto refusal = [](const std::string& first, const std::string& second,
+                          const std::string& device = "w2/0") {
+    const std::string edited =
+        WithPrograms(FourMicroBatches(), {Program("w1/0", first), Program(device, second)});
+    PlanRequest request = TwoWorkers();
+    const auto pinned = PinnedJson(edited, "layout.plan");
+    if (!pinned.ok()) return pinned.status();
+    request.spec.layout.plan = *pinned;
+    return PlanIsland(request).status();
+  };
+  const auto says = [](const absl::Status& status, const std::string& what) {
+    CHECK_THAT(std::string(status.message()),
+               Catch::StartsWith("layout.plan") && Catch::Contains(what));
+    return status;
+  };
+  const std::string first = kFirst, second = kSecond;
+  const auto edited = [](const std::string& text, const char* from, const char* to) {
+    return absl::StrReplaceAll(text, {{from, to}});
+  };
+  REQUIRE(refusal(first, second).ok());
+  for (const auto& [status, what] :
+       {std::pair(refusal(first, "F1.1 F1.0 B1.0 B1.1 F1.2 B1.2"),
+                  "FORWARD of stage 1, micro-batch 3: it is missing"),
+        std::pair(refusal(first, edited(second, "F1.3", "F1.0")), "appears twice"),
+        std::pair(refusal(first, edited(second, "F1.3", "F0.3")), "does not hold this stage"),
+        std::pair(refusal(first, edited(second, "F1.3", "F1.4")), "4 micro-batches"),
+        std::pair(refusal(first, edited(second, "F1.1 F1.0 B1.0 B1.1", "F1.0 B1.0 B1.1 F1.1")),
+                  "before its FORWARD"),
+        std::pair(refusal(first, edited(second, "B1.0 B1.1", "B1.1 B1.0")), "run in that order"),
+        std::pair(refusal(edited(first, "W0.3", ""), second), "WEIGHT_GRADIENT of stage 0, micro"),
+        std::pair(refusal(edited(first, "W0.0 W0.1", "W0.1 W0.0"), second), "in the order of"),
+        std::pair(refusal(first, second, "w1/0"), "appears twice"),
+        std::pair(refusal(first, second, "w9/0"), "\"w9/0\": no stage")}) {
+    INFO(what);
+    CHECK(absl::IsInvalidArgument(says(status, what)));
+  }
+  // Stage 1 needs micro-batch 1 first, which stage 0 forwards after its gradient of 0.
+  const std::string waits = "F0.0 B0.0 F0.1 B0.1 F0.2 B0.2 F0.3 B0.3";
+  CHECK(absl::IsFailedPrecondition(says(refusal(waits, second), "")));
+  CHECK(refusal(waits, "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3").ok());
+}
+
+TEST_CASE("an_order_with_more_micro_batches_in_flight_than_memory_holds_is_refused") {
+  const std::string all = "F0.0 F0.1 F0.2 F0.3 B0.0 B0.1 B0.2 B0.3";
+  const std::string one = "F0.0 B0.0 F0.1 B0.1 F0.2 B0.2 F0.3 B0.3";
+  const std::string second = absl::StrReplaceAll(one, {{"0.", "1."}});
+  const auto planned = [&](const std::string& first, int64_t memory) {
+    PlanRequest request =
+        Pinned(TwoWorkers(),
+               WithPrograms(FourMicroBatches(), {Program("w1/0", first), Program("w2/0", second)}));
+    request.spec.layout.recompute = Recompute::kNone;
+    request.members[0].devices[0].memory_bytes = memory;
+    return PlanIsland(request).status();
+  };
+  int64_t fits = kGiB, lacks = 0;  // the least memory for one micro-batch in flight
+  while (fits - lacks > 1 << 16) {
+    const int64_t middle = (fits + lacks) / 2;
+    (planned(one, middle).ok() ? fits : lacks) = middle;
+  }
+  CHECK(absl::IsResourceExhausted(planned(all, fits)));
+  CHECK(planned(all, kGiB).ok());
 }
 
 TEST_CASE("of_several_islands_each_is_a_plan_by_itself") {

@@ -29,12 +29,6 @@ const PlanProgram* ProgramOf(const IslandPlan& plan, const std::string& device) 
   return nullptr;
 }
 
-void Unsplit(sim::Chunk& chunk) {
-  chunk.backward_ns += chunk.weight_ns;
-  chunk.weight_ns = 0;
-  chunk.weight_bytes = 0;
-}
-
 // The programs' order of F, B and W; chunks that the programs do not split are not split either.
 absl::StatusOr<sim::Schedule> ScheduleOf(const IslandPlan& plan, const PlanReplica& replica,
                                          sim::Problem& problem) {
@@ -44,7 +38,9 @@ absl::StatusOr<sim::Schedule> ScheduleOf(const IslandPlan& plan, const PlanRepli
     const std::string& device = replica.stages[stages[0]].devices[0];
     const PlanProgram* program = ProgramOf(plan, device);
     if (program == nullptr) return absl::NotFoundError(absl::StrCat(device, " has no program"));
-    for (const int32_t stage : UnsplitStages(*program)) Unsplit(problem.chunks[stage]);
+    for (const int32_t stage : UnsplitStages(*program)) {
+      sim::UniteBackward(problem.chunks[stage]);
+    }
     for (const PlanOp& op : program->ops) {
       if (op.kind == PlanOpKind::kForward) {
         ops.push_back({op.stage, op.micro_batch, sim::OpKind::kForward});

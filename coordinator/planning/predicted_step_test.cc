@@ -177,6 +177,24 @@ TEST_CASE("What changes since the plan was made changes the step") {
   CHECK(slower->step_ns > plan->step_ns);
 }
 
+TEST_CASE("a_measured_time_of_the_stage_links_message_counts_instead_of_the_links_bandwidth") {
+  PlanRequest law = Island(2);
+  law.spec.layout.stages = 2;
+  const IslandPlan plan = Predicted(law).plan;
+  const auto bytes = int64_t{64} * 64 * 4 * plan.replicas[0].micro_batch_sequences;
+  PlanRequest table = law;
+  for (LinkProfile& link : table.links) {
+    link.times = {{bytes / 2, link.latency_ns + 300'000'000},
+                  {bytes * 2, link.latency_ns + 900'000'000}};
+  }
+  // Between 1/2 and 2 of its size: 300 ms and a third of 600 ms.
+  for (LinkProfile& link : law.links) {
+    link.bandwidth_bytes_per_s = static_cast<double>(bytes) / 0.5;
+  }
+  CHECK(EstimateStepNs(table, plan) == Approx(EstimateStepNs(law, plan)).margin(1000));
+  CHECK(std::abs(EstimateStepNs(table, plan) - plan.step_ns) > 1'000'000);
+}
+
 TEST_CASE("An unknown device is named") {
   PlanRequest request = Island(2);
   request.spec.layout.stages = 2;

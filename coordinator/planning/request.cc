@@ -220,10 +220,7 @@ std::map<std::pair<NodeId, NodeId>, plan::Wire> WiresOf(const PlanRequest& reque
   std::map<std::pair<NodeId, NodeId>, plan::Wire> wires;
   for (const LinkProfile& link : request.links) {
     if (!(link.bandwidth_bytes_per_s > 0) || !std::isfinite(link.bandwidth_bytes_per_s)) continue;
-    plan::Wire wire;
-    wire.latency_s = static_cast<double>(std::max<int64_t>(0, link.latency_ns)) * 1e-9;
-    wire.bytes_per_s = link.bandwidth_bytes_per_s;
-    wires[{link.from, link.to}] = wire;
+    wires[{link.from, link.to}] = plan::WireFromProfile(link);
   }
   const auto measured = wires;
   for (const auto& [pair, wire] : measured) wires.try_emplace({pair.second, pair.first}, wire);

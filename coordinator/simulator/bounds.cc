@@ -37,9 +37,7 @@ Nanos LatencyNs(const Problem& problem, int link) {
 // How long a message keeps a link from the next one, at least.
 Nanos SerialNs(const Problem& problem, int link, int64_t bytes) {
   if (link == kNoLink) return 0;
-  double rate = 0;
-  for (const Edge& edge : problem.network.links[link].edges) rate += edge.bytes_per_s;
-  return static_cast<Nanos>(std::min(1e15, static_cast<double>(bytes) / rate * 1e9));
+  return static_cast<Nanos>(std::min(1e15, LeastSerialNs(problem.network.links[link], bytes)));
 }
 
 // The optimizer steps of every device, which follow all its other work.
@@ -148,10 +146,8 @@ class TrafficCount {
            std::optional<Nanos> rest_ns) {
     if (link == kNoLink) return;
     const Link& l = problem_.network.links[link];
-    double rate = 0;
-    for (const Edge& edge : l.edges) rate += edge.bytes_per_s;
-    const auto one = [&](Traffic& traffic, double bytes_per_s) {
-      const double serial_ns = static_cast<double>(bytes) / bytes_per_s * 1e9;
+    const double link_ns = LeastSerialNs(l, bytes);
+    const auto one = [&](Traffic& traffic, double serial_ns) {
       traffic.serial_ns += serial_ns * static_cast<double>(m);
       traffic.reach_ns = std::min(traffic.reach_ns, reach_ns);
       traffic.leave_ns = std::min(traffic.leave_ns, leave_ns);
@@ -160,10 +156,13 @@ class TrafficCount {
       traffic.first_reach_ns = std::min(traffic.first_reach_ns, reach_ns);
       traffic.first_rest_ns = std::min(traffic.first_rest_ns, *rest_ns);
     };
-    one(links_[link], rate);
-    if (l.lane >= 0) one(lanes_[l.lane], rate);
+    one(links_[link], link_ns);
+    if (l.lane >= 0) one(lanes_[l.lane], link_ns);
     if (l.edges.size() > 1) return;  // a split transfer may avoid the trunk
-    for (const int t : l.edges[0].trunks) one(trunks_[t], FastestOf(problem_.network.trunks[t]));
+    const double effective = EffectiveBytes(l.edges[0].sizes, static_cast<double>(bytes));
+    for (const int t : l.edges[0].trunks) {
+      one(trunks_[t], effective / FastestOf(problem_.network.trunks[t]) * 1e9);
+    }
   }
 
   void RaiseAll(Bound& bound) const {

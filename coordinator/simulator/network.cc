@@ -65,7 +65,57 @@ double AloneRate(const Network& network, const Edge& edge) {
   return rate * 1e-9;
 }
 
+// What an edge carries of a transfer that arrives at `at_ns`.
+double CarriedBy(const EdgeOffer& offer, double at_ns) {
+  const double effective = std::max(0.0, at_ns - offer.offset_ns) * offer.bytes_per_ns;
+  return offer.sizes == nullptr ? effective : offer.sizes->BytesOf(effective);
+}
+
+// Where edges have curves, what all carry until a time is linear between the curves' knees.
+Split SplitOverCurves(double bytes, absl::Span<const EdgeOffer> offers,
+                      const std::vector<int>& chosen) {
+  Split split{0, std::vector<double>(offers.size(), 0.0)};
+  if (chosen.size() == 1) {
+    const EdgeOffer& offer = offers[chosen[0]];
+    split.arrival_ns = offer.offset_ns + offer.sizes->EffectiveBytes(bytes) / offer.bytes_per_ns;
+    split.bytes[chosen[0]] = bytes;
+    return split;
+  }
+  std::vector<double> knees;
+  double rate = 0;
+  for (const int e : chosen) {
+    const EdgeOffer& offer = offers[e];
+    rate += offer.bytes_per_ns;
+    knees.push_back(offer.offset_ns);
+    if (offer.sizes == nullptr) continue;
+    for (const double effective : offer.sizes->Knees()) {
+      knees.push_back(offer.offset_ns + effective / offer.bytes_per_ns);
+    }
+  }
+  std::sort(knees.begin(), knees.end());
+  const auto carried = [&](double at_ns) {
+    double sum = 0;
+    for (const int e : chosen) sum += CarriedBy(offers[e], at_ns);
+    return sum;
+  };
+  split.arrival_ns = knees[0];
+  double before = 0;
+  for (size_t k = 1; k < knees.size() && before < bytes; ++k) {
+    const double now = carried(knees[k]);
+    const double step_ns = knees[k] - knees[k - 1];
+    const double part = now >= bytes ? (bytes - before) / (now - before) : 1;
+    split.arrival_ns = knees[k - 1] + part * step_ns;
+    before = now;
+  }
+  if (before < bytes) split.arrival_ns = knees.back() + (bytes - before) / rate;
+  for (const int e : chosen) split.bytes[e] = CarriedBy(offers[e], split.arrival_ns);
+  return split;
+}
+
 Split SplitOver(double bytes, absl::Span<const EdgeOffer> offers, const std::vector<int>& chosen) {
+  for (const int e : chosen) {
+    if (offers[e].sizes != nullptr) return SplitOverCurves(bytes, offers, chosen);
+  }
   std::vector<int> order = chosen;
   std::stable_sort(order.begin(), order.end(),
                    [&](int a, int b) { return offers[a].offset_ns < offers[b].offset_ns; });
@@ -89,8 +139,8 @@ Split SplitOver(double bytes, absl::Span<const EdgeOffer> offers, const std::vec
 std::vector<EdgeOffer> AloneOffers(const Network& network, const Link& link) {
   std::vector<EdgeOffer> offers;
   for (const Edge& edge : link.edges) {
-    offers.push_back(
-        {static_cast<double>(edge.latency_ns), AloneRate(network, edge), edge.conflict_set});
+    offers.push_back({static_cast<double>(edge.latency_ns), AloneRate(network, edge),
+                      edge.conflict_set, edge.sizes.get()});
   }
   return offers;
 }
@@ -209,9 +259,20 @@ Nanos AloneSerialNs(const Network& network, const Link& link, int64_t bytes) {
   const Split split = SplitTransfer(static_cast<double>(bytes), offers);
   double serial = 0;
   for (size_t e = 0; e < offers.size(); ++e) {
-    serial = std::max(serial, split.bytes[e] / offers[e].bytes_per_ns);
+    serial = std::max(serial,
+                      EffectiveBytes(link.edges[e].sizes, split.bytes[e]) / offers[e].bytes_per_ns);
   }
   return static_cast<Nanos>(std::ceil(serial - 1e-6));
+}
+
+double LeastSerialNs(const Link& link, int64_t bytes) {
+  const auto n = static_cast<double>(bytes);
+  if (link.edges.size() == 1) {
+    return EffectiveBytes(link.edges[0].sizes, n) / link.edges[0].bytes_per_s * 1e9;
+  }
+  double rate = 0;
+  for (const Edge& edge : link.edges) rate += FastestRate(edge.sizes, edge.bytes_per_s);
+  return n / rate * 1e9;
 }
 
 }  // namespace atl::sim

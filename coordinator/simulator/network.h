@@ -1,7 +1,9 @@
 // The network as the simulator sees it: directed links made of edges, and trunks that links share.
 //
 // A transfer of n bytes over one edge takes its latency plus n / bandwidth; the latency follows the
-// serialisation, so the edge is free for the next transfer when the last byte has left. A link with
+// serialisation, so the edge is free for the next transfer when the last byte has left. Where times
+// of several sizes were measured, n stands for the bytes that would take as long (size_curve.h). A
+// link with
 // several edges splits a transfer so that all parts arrive together: with offsets a_e (time until
 // edge e can start, plus its latency) and bandwidths b_e, it arrives at
 //   (n + sum a_e b_e) / sum b_e,
@@ -21,6 +23,7 @@
 
 #include "absl/types/span.h"
 #include "common/status.h"
+#include "coordinator/simulator/size_curve.h"
 
 namespace atl::sim {
 
@@ -47,6 +50,7 @@ struct Edge {
   double bytes_per_s = 0;
   std::vector<int> trunks;  // indices into Network::trunks, all of the same sharing; may be empty
   int conflict_set = -1;    // -1: excludes no other edge
+  SizeCurvePtr sizes = {};
 };
 
 // Who goes next when several messages wait for a lane.
@@ -101,6 +105,7 @@ struct EdgeOffer {
   double offset_ns = 0;  // waiting until the edge is free, plus its latency
   double bytes_per_ns = 0;
   int conflict_set = -1;
+  const SizeCurve* sizes = nullptr;  // of the part that it carries
 };
 
 // How a transfer is split. `arrival_ns` is relative to the time of the request; `bytes[e]` is what
@@ -119,6 +124,9 @@ Nanos AloneTransferNs(const Network& network, const Link& link, int64_t bytes);
 
 // The serialisation part of that: how long a message of `bytes` keeps the link from the next one.
 Nanos AloneSerialNs(const Network& network, const Link& link, int64_t bytes);
+
+// At least so long, whatever its trunks do; not rounded.
+double LeastSerialNs(const Link& link, int64_t bytes);
 
 }  // namespace atl::sim
 

@@ -164,12 +164,14 @@ std::vector<int> PipelineOfChunks(const Problem& problem) {
   return pipeline_of;
 }
 
+void UniteBackward(Chunk& chunk) {
+  chunk.backward_ns += chunk.weight_ns;
+  chunk.weight_ns = 0;
+  chunk.weight_bytes = 0;
+}
+
 Problem WithUnsplitBackward(Problem problem) {
-  for (Chunk& chunk : problem.chunks) {
-    chunk.backward_ns += chunk.weight_ns;
-    chunk.weight_ns = 0;
-    chunk.weight_bytes = 0;
-  }
+  for (Chunk& chunk : problem.chunks) UniteBackward(chunk);
   return problem;
 }
 

@@ -117,6 +117,9 @@ std::vector<std::vector<int>> ChunksOfDevices(const Problem& problem);
 // The pipeline that each chunk belongs to.
 std::vector<int> PipelineOfChunks(const Problem& problem);
 
+// Makes B and W of a chunk one operation.
+void UniteBackward(Chunk& chunk);
+
 // The same problem with B and W in one operation: how frameworks without the split run, and what
 // schedules such as 1F1B were designed for.
 Problem WithUnsplitBackward(Problem problem);

@@ -308,6 +308,43 @@ TEST_CASE("Memory in slots: what a list takes is what was reserved for it, and W
   }
 }
 
+TEST_CASE("with_measured_times_by_size_no_schedule_beats_the_bound_and_links_stay_exclusive") {
+  const uint64_t seed = GENERATE(range(0, 200));
+  INFO("seed " << seed);
+  Problem problem = RandomProblem(seed);
+  Rng rng(seed + 1000);
+  for (Link& link : problem.network.links) {
+    for (Edge& edge : link.edges) {
+      if (rng.Chance(0.3)) continue;
+      std::vector<MessageTime> times = {{0, edge.latency_ns}};
+      for (uint64_t rows = 1 + rng.Below(3); rows > 0; --rows) {
+        const MessageTime before = times.back();
+        times.push_back({before.bytes + 1 + static_cast<int64_t>(rng.Below(20)),
+                         before.time_ns + 1 + static_cast<int64_t>(rng.Below(40))});
+      }
+      times.erase(times.begin());
+      const auto curve =
+          SizeCurve::Make(times, static_cast<double>(edge.latency_ns) * 1e-9, edge.bytes_per_s);
+      REQUIRE(curve.ok());
+      edge.sizes = *curve;
+    }
+  }
+  REQUIRE(Validate(problem).ok());
+  const Bound bound = MakespanBound(problem);
+  INFO("bound by " << bound.reason);
+  const Found greedy = Greedy(problem, {});
+  CHECK(greedy.result.makespan_ns >= bound.time_ns);
+  for (const Schedule& schedule : {greedy.schedule, *OneForwardOneBackward(problem)}) {
+    const Result result = Play(problem, schedule);
+    REQUIRE(result.verdict != Verdict::kStuck);
+    CheckTimeline(result);
+    CheckExclusive(problem, result);
+    if (result.verdict != Verdict::kFits) continue;
+    CHECK(result.makespan_ns >= bound.time_ns);
+    CHECK(result.period_ns >= PeriodBound(problem).time_ns);
+  }
+}
+
 TEST_CASE("A recorded greedy schedule, played back, is as fast or faster") {
   const uint64_t seed = GENERATE(range(0, 200));
   INFO("seed " << seed);

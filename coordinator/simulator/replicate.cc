@@ -26,7 +26,8 @@ bool SameEdges(const Link& a, const Link& b) {
          std::equal(a.edges.begin(), a.edges.end(), b.edges.begin(), b.edges.end(),
                     [](const Edge& x, const Edge& y) {
                       return x.latency_ns == y.latency_ns && x.bytes_per_s == y.bytes_per_s &&
-                             x.trunks.size() == y.trunks.size() && x.conflict_set == y.conflict_set;
+                             x.trunks.size() == y.trunks.size() &&
+                             x.conflict_set == y.conflict_set && SameCurve(x.sizes, y.sizes);
                     });
 }
 

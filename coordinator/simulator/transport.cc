@@ -59,7 +59,11 @@ Transport::Transport(const Network& network, EventQueue& events, std::vector<Mes
 void Transport::Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_t turn,
                      const MessageSpan& span) {
   LinkState& state = links_[link];
-  Waiting message{turn, next_sequence_++, link, static_cast<double>(bytes), token, -1};
+  // A split transfer's parts have their own effective bytes (PlanSplit).
+  const std::vector<Edge>& edges = network_.links[link].edges;
+  const auto own = static_cast<double>(bytes);
+  const double carried = edges.size() == 1 ? EffectiveBytes(edges[0].sizes, own) : own;
+  Waiting message{turn, next_sequence_++, link, carried, token, -1};
   if (record_ != nullptr) {
     message.record = static_cast<int>(record_->size());
     record_->push_back(span);
@@ -223,7 +227,7 @@ Transport::Transfer Transport::PlanSplit(Nanos now, const Waiting& message) cons
     starts.push_back(start_ns);
     // During an outage an edge offers next to nothing rather than a division by zero.
     offers.push_back({static_cast<double>(start_ns - now + edge.latency_ns), std::max(rate, 1e-12),
-                      edge.conflict_set});
+                      edge.conflict_set, edge.sizes.get()});
   }
   Split split = SplitTransfer(message.bytes, offers);
   Transfer transfer;
@@ -235,7 +239,7 @@ Transport::Transfer Transport::PlanSplit(Nanos now, const Waiting& message) cons
   for (size_t e = 0; e < link.edges.size(); ++e) {
     if (split.bytes[e] <= 0) continue;
     const Edge& edge = link.edges[e];
-    transfer.left_ns[e] = Serialise(edge, starts[e], split.bytes[e]);
+    transfer.left_ns[e] = Serialise(edge, starts[e], EffectiveBytes(edge.sizes, split.bytes[e]));
     transfer.sent_ns = std::max(transfer.sent_ns, transfer.left_ns[e]);
     transfer.arrive_ns = std::max(transfer.arrive_ns, transfer.left_ns[e] + edge.latency_ns);
     transfer.latency_ns = std::max(transfer.latency_ns, edge.latency_ns);

@@ -145,7 +145,11 @@ bool AcceptsPinnedPlan(std::string_view bytes) {
 std::vector<std::string> PinnedPlanSeeds() {
   return {
       R"({"islands": [{"replicas": [{"sample_share": 0.5, "micro_batch_sequences": 1, "micro_batches": 2, "stages": [
-      {"first_layer": 0, "layers": 3, "devices": ["w1/0", "w1/1"]}]}], "tensor_shares": [1, 2]}]})"};
+      {"first_layer": 0, "layers": 3, "devices": ["w1/0", "w1/1"]}]}], "tensor_shares": [1, 2]}]})",
+      R"({"islands": [{"replicas": [{"micro_batch_sequences": 1, "micro_batches": 1, "stages": [
+      {"first_layer": 0, "layers": 3, "devices": ["w1/0", "w1/1"]}]}], "programs": [
+      {"device": "w1/0", "operations": [{"kind": "OPERATION_KIND_FORWARD"}, {"kind": 2}, {"kind": 3},
+      {"kind": "OPERATION_KIND_OPTIMIZER"}]}, {"device": "w1/1", "operations": [{"kind": 1}, {"kind": 2}]}]}]})"};
 }
 
 const Registration kPinnedPlan({"plan_json", PinnedPlanSeeds, AcceptsPinnedPlan});

@@ -5,14 +5,22 @@
 #include <map>
 
 namespace atl::worker {
+namespace {
 
-absl::StatusOr<HockneyFit> FitHockney(const std::vector<TransferTime>& times) {
+std::map<int64_t, double> QuickestBySize(const std::vector<TransferTime>& times) {
   std::map<int64_t, double> quickest;
   for (const TransferTime& time : times) {
     if (!(time.seconds > 0) || time.bytes < 0) continue;
     const auto [entry, added] = quickest.try_emplace(time.bytes, time.seconds);
     if (!added) entry->second = std::min(entry->second, time.seconds);
   }
+  return quickest;
+}
+
+}  // namespace
+
+absl::StatusOr<HockneyFit> FitHockney(const std::vector<TransferTime>& times) {
+  const std::map<int64_t, double> quickest = QuickestBySize(times);
   if (quickest.size() < 2) {
     return absl::InvalidArgumentError("a link needs measurements of at least two sizes");
   }
@@ -46,6 +54,22 @@ absl::StatusOr<HockneyFit> FitHockney(const std::vector<TransferTime>& times) {
   }
   return HockneyFit{latency, 1 / seconds_per_byte,
                     std::sqrt(squares / static_cast<double>(quickest.size()))};
+}
+
+std::vector<MessageTime> TimesBySize(const std::vector<TransferTime>& times, double latency_s,
+                                     double back_s) {
+  const std::map<int64_t, double> quickest = QuickestBySize(times);
+  const auto latency_ns = static_cast<int64_t>(std::ceil(latency_s * 1e9));
+  std::vector<MessageTime> rising;  // the largest first
+  for (auto size = quickest.rbegin(); size != quickest.rend(); ++size) {
+    const int64_t time_ns = std::llround((size->second - back_s) * 1e9);
+    const bool in_order = rising.empty() || time_ns < rising.back().time_ns;
+    if (size->first <= 0 || time_ns <= latency_ns || !in_order) continue;
+    rising.push_back({size->first, time_ns});
+    if (rising.size() == kMessageTimesMax) break;
+  }
+  std::reverse(rising.begin(), rising.end());
+  return rising;
 }
 
 }  // namespace atl::worker

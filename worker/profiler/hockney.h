@@ -1,4 +1,5 @@
-// The Hockney fit of a link: a message of n bytes takes latency + n / bandwidth.
+// The Hockney fit of a link: a message of n bytes takes latency + n / bandwidth; and what each size
+// took, where it does not.
 
 #ifndef ATOLL_WORKER_PROFILER_HOCKNEY_H_
 #define ATOLL_WORKER_PROFILER_HOCKNEY_H_
@@ -6,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/protocol/device_profile.h"
 #include "common/status.h"
 
 namespace atl::worker {
@@ -28,6 +30,12 @@ struct HockneyFit {
 // it is then what the largest message had, which is certainly there. INVALID_ARGUMENT with fewer
 // than two sizes.
 absl::StatusOr<HockneyFit> FitHockney(const std::vector<TransferTime>& times);
+
+// The quickest time of each size without the receipt's way back, `back_s`, rising in both, from
+// above `latency_s` on. A size that took no less than a larger one is as quick as that one, and
+// left out, as are sizes beyond the kMessageTimesMax largest.
+std::vector<MessageTime> TimesBySize(const std::vector<TransferTime>& times, double latency_s,
+                                     double back_s);
 
 }  // namespace atl::worker
 

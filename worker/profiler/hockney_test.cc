@@ -34,6 +34,20 @@ TEST_CASE("what slows single messages down does not matter while one of a size g
   CHECK(fit->bytes_per_s == Approx(1e8).epsilon(1e-6));
 }
 
+TEST_CASE("times_by_size_are_the_quickest_of_each_without_the_way_back_and_rise") {
+  const std::vector<TransferTime> times = {{1'000'000, 30e-3}, {1'000'000, 28e-3}, {125'000, 9e-3},
+                                           {15'625, 9.5e-3},   {1'024, 8e-3},      {0, 7e-3},
+                                           {16, 2e-3}};
+  const std::vector<MessageTime> expected = {
+      {1'024, 5'000'000}, {125'000, 6'000'000}, {1'000'000, 25'000'000}};
+  CHECK(TimesBySize(times, 3e-3, 3e-3) == expected);  // 15,625 bytes took no less than 125,000
+  std::vector<TransferTime> many;
+  for (int size = 1; size <= 100; ++size) many.push_back({size * 1000, size * 1e-3});
+  const std::vector<MessageTime> largest = TimesBySize(many, 0, 0);
+  REQUIRE(largest.size() == kMessageTimesMax);
+  CHECK(largest.back().bytes == 100'000);
+}
+
 TEST_CASE("the residual says how far off the line is") {
   // A step of 10% in the middle: no line meets all four.
   const auto fit = FitHockney({{0, 1e-3}, {100'000, 2.2e-3}, {200'000, 3e-3}, {300'000, 4e-3}});

@@ -78,6 +78,7 @@ class LinkTimer {
     profile.to = to_;
     // Way there and word back: taken to be alike.
     profile.latency_ns = static_cast<int64_t>(fit.latency_s / 2 * 1e9);
+    profile.times = TimesBySize(times, fit.latency_s / 2, fit.latency_s / 2);
     profile.bandwidth_bytes_per_s = fit.bytes_per_s;
     profile.residual_ratio = fit.residual_ratio;
     profile.samples = static_cast<int64_t>(times.size());
