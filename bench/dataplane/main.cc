@@ -1,7 +1,6 @@
 // Push and pull goodput of tensor links, plain and encrypted, of raw TCP and of gRPC streams; the
 // method is in README.md.
 
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "bench/dataplane/peer.h"
+#include "bench/gigabit.h"
 #include "bench/measure.h"
 #include "bench/seal_rate.h"
 #include "common/check.h"
@@ -194,11 +194,7 @@ double RatioAtOneGigabit() {
   const pid_t child = fork();
   ATOLL_CHECK(child >= 0);
   if (child == 0) {
-    const bool shaped =
-        (unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0) &&
-        std::system(
-            "ip link set lo up && "
-            "tc qdisc add dev lo root tbf rate 1gbit burst 256kb latency 100ms") == 0;
+    const bool shaped = EnterGigabitNetwork();
     std::vector<double> ratios;
     if (shaped) {
       Pair plain(kWays[kPlain]), sealed(kWays[kSealed]);

@@ -128,7 +128,8 @@ class IncomingTensor {
   int64_t next_ = 0;
 };
 
-// As IncomingTensor::Accept, for a tensor of one chunk that stays where it is.
+// As IncomingTensor::Accept, for a tensor of one chunk that stays where it is, but for its
+// checksum.
 absl::Status CheckOnlyChunk(const v1::Chunk& chunk, std::span<const std::byte> payload,
                             int64_t expected_bytes);
 

@@ -131,6 +131,10 @@ uint64_t CopyAndHash(std::span<const std::byte> from, std::span<std::byte> to) {
   });
 }
 
+uint64_t HashWhile(std::span<const std::byte> bytes, absl::FunctionRef<void(size_t, size_t)> use) {
+  return ByBlocks<false>(bytes, use);
+}
+
 uint64_t Hash(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
 }  // namespace atl

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "absl/functional/function_ref.h"
 #include "common/ids.h"
 
 namespace atl {
@@ -29,6 +30,10 @@ uint64_t DecodeAndHash(Encoding encoding, std::span<const std::byte> bytes,
 
 // Copies `from` to `to` and returns the checksum. REQUIRES: equal sizes, no overlap.
 uint64_t CopyAndHash(std::span<const std::byte> from, std::span<std::byte> to);
+
+// Calls use(begin, end) for ranges of the bytes, in order, each while it is still in the cache;
+// returns the checksum. Ranges begin at multiples of 8,192 bytes.
+uint64_t HashWhile(std::span<const std::byte> bytes, absl::FunctionRef<void(size_t, size_t)> use);
 
 uint64_t Hash(std::span<const std::byte> bytes);
 

@@ -76,6 +76,20 @@ TEST_CASE("a copy has its source's bytes and checksum, and one bit changes the c
   REQUIRE(Hash(to) != Hash(from));
 }
 
+TEST_CASE("bytes_are_used_in_order_while_they_are_hashed") {
+  std::vector<std::byte> bytes(20'001);
+  Rng rng(3);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(rng.Below(256));
+  size_t used = 0;
+  const uint64_t hash = HashWhile(bytes, [&](size_t begin, size_t end) {
+    REQUIRE(begin == used);
+    REQUIRE(begin % 8192 == 0);
+    used = end;
+  });
+  CHECK(used == bytes.size());
+  CHECK(hash == Hash(bytes));
+}
+
 TEST_CASE("buffers are used again, kept within the bound, and may outlive their pool's owner") {
   std::shared_ptr<BufferPool> pool = BufferPool::Create(8 << 20);
   const std::byte* first;

@@ -35,7 +35,7 @@ class ConnectionWatch {
   // What has happened since, one at a time. `descriptor` is the connection's with kConnected, and
   // else -1.
   std::optional<ConnectionEvent> Next(int* descriptor = nullptr);
-  void* socket() const { return monitor_.get(); }
+  Socket& socket() { return monitor_; }
 
  private:
   Socket monitor_;

@@ -111,13 +111,13 @@ LinkClient::~LinkClient() {
 
 absl::Status LinkClient::Connect(const std::string& endpoint) {
   endpoint_ = endpoint;
-  if (zmq_connect(dealer_.get(), endpoint.c_str()) == 0) return absl::OkStatus();
+  if (zmq_connect(dealer_.use(), endpoint.c_str()) == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(endpoint, ": ", zmq_strerror(zmq_errno())));
 }
 
 absl::Status LinkClient::ConnectAgain() {
   EndSession();
-  zmq_disconnect(dealer_.get(), endpoint_.c_str());
+  zmq_disconnect(dealer_.use(), endpoint_.c_str());
   return Connect(endpoint_);
 }
 
@@ -199,8 +199,14 @@ void LinkClient::Flush() {
 }
 
 bool LinkClient::Receive(LinkFrame* in) {
-  if (keyed() && (!session_ || ending_)) return false;
   std::vector<Message> parts;
+  if (keyed() && (!session_ || ending_)) {
+    // Of no session any more. A handshake reads for itself.
+    for (int i = 0; i < kHandshakeFramesPerCall && !handshake_ && !ending_; ++i) {
+      if (!dealer_.Receive(&parts, 2)) break;
+    }
+    return false;
+  }
   for (;;) {
     if (keyed() && TakeFront(*in_, in)) return true;
     if (!dealer_.Receive(&parts, 2)) return false;
@@ -237,9 +243,14 @@ bool LinkClient::TakeSealed(std::vector<Message>& parts, LinkFrame* in) {
   return TakeOrQueue(std::move(frame), *session_, *in_, wake_, in);
 }
 
-void LinkClient::AddTo(std::vector<zmq_pollitem_t>* items) const {
+void LinkClient::AddTo(std::vector<zmq_pollitem_t>* items) {
   items->push_back({dealer_.get(), 0, ZMQ_POLLIN, 0});
-  items->push_back({watch_.socket(), 0, ZMQ_POLLIN, 0});
+  items->push_back({watch_.socket().get(), 0, ZMQ_POLLIN, 0});
+}
+
+void LinkClient::AddTo(std::vector<Socket*>* sockets) {
+  sockets->push_back(&dealer_);
+  sockets->push_back(&watch_.socket());
 }
 
 absl::StatusOr<std::unique_ptr<LinkServer>> LinkServer::Create(ZmqContext& context,

@@ -46,8 +46,9 @@ class LinkClient {
   // Sends what has been sealed meanwhile.
   void Flush();
 
-  // To wait for what Next and Receive have to say.
-  void AddTo(std::vector<zmq_pollitem_t>* items) const;
+  // To wait for what Next and Receive have to say: by zmq_poll, or by Socket::Poll.
+  void AddTo(std::vector<zmq_pollitem_t>* items);
+  void AddTo(std::vector<Socket*>* sockets);
   void* socket() const { return dealer_.get(); }
 
  private:
@@ -98,7 +99,7 @@ class LinkServer {
 
   // Frames since the last call that were of no session, or began none.
   int64_t TakeRefused() { return std::exchange(refused_, 0); }
-  void* socket() const { return router_.get(); }
+  Socket& socket() { return router_; }
 
  private:
   struct Peer {

@@ -24,6 +24,7 @@ PeerLink::~PeerLink() = default;
 
 const NodeId& PeerLink::name() const { return impl_->options().name; }
 const std::string& PeerLink::endpoint() const { return impl_->endpoint(); }
+bool PeerLink::has_checksums() const { return impl_->options().keys.empty(); }
 absl::Status PeerLink::SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members) {
   return impl_->SetPeers(fence, members);
 }

@@ -24,6 +24,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -58,6 +59,8 @@ struct PeerMessage {
   std::string header;                  // at most kPeerHeaderBytesMax
   std::span<const std::byte> payload;  // unchanged for as long as `owner` is kept here
   std::shared_ptr<const void> owner;
+  // XXH3 of the payload, where its maker knows it anyway. Used without keys, if it is one chunk.
+  std::optional<uint64_t> checksum = std::nullopt;
 
   // Optional, each called once, on the network thread. `left`: the last byte has been handed to
   // the kernel, whose buffer is kept short: the moment at which the next sender of a shared link
@@ -73,6 +76,9 @@ struct PeerDelivery {
   PeerChannel channel = PeerChannel::kCommand;
   std::string header;
   Payload payload;
+  // What the XXH3 of the payload must be: on kSum its receiver checks, while it adds up. Absent
+  // where it has been checked.
+  std::optional<uint64_t> checksum = std::nullopt;
   std::shared_ptr<const void> credit;
 };
 
@@ -150,6 +156,8 @@ class PeerLink {
   const NodeId& name() const;
   // The endpoint bound, with its real port.
   const std::string& endpoint() const;
+  // Whether payloads travel with checksums: without keys, where nothing else protects them.
+  bool has_checksums() const;
 
   // From now on we speak under `fence` with these members (ourselves among them or not). What is
   // queued under another fence fails with Aborted; what has half arrived is dropped. Connections to

@@ -106,6 +106,7 @@ class PeerLink::Impl {
     int64_t dropped_bytes = 0;
     bool stays = false;  // one chunk, which is delivered where it lies
     Payload payload;
+    std::optional<uint64_t> checksum;  // still to be checked
     std::optional<IncomingTensor> tensor;
   };
   struct Route {
@@ -152,7 +153,7 @@ class PeerLink::Impl {
 
   // lanes
   void Queue(const NodeId& to, Outgoing outgoing);
-  void WatchLane(Peer& peer, int lane);
+  bool WatchLane(Peer& peer, int lane);  // whether something has come
   void ConnectAgain(Lane& lane);
   bool PumpPeer(Peer& peer);  // whether there is more to send at once
   void SayHello(Peer& peer, int lane);

@@ -47,28 +47,25 @@ void PeerLink::Impl::Run() {
   bool more = false;
   now_ = SteadyNow();
   while (!stopping_) {
-    std::vector<zmq_pollitem_t> items = {{nullptr, tasks_->descriptor(), ZMQ_POLLIN, 0},
-                                         {link_->socket(), 0, ZMQ_POLLIN, 0}};
+    std::vector<Socket*> sockets = {&link_->socket()};
     for (const auto& [name, peer] : peers_) {
       if (peer->lost) continue;
       for (const auto& lane : peer->lanes) {
-        lane->link->AddTo(&items);
+        if (lane != nullptr) lane->link->AddTo(&sockets);
       }
     }
-    zmq_poll(items.data(), static_cast<int>(items.size()), more ? 0 : WaitMs());
+    const bool has_tasks = Socket::Poll(sockets, tasks_->descriptor(), more ? 0 : WaitMs());
     const Instant turn_before = std::exchange(now_, SteadyNow());
     ExcuseSilence(now_ - turn_before);
-    tasks_->RunAll();
+    if (has_tasks) tasks_->RunAll();
     if (stopping_) break;
     link_->Flush();
     more = ReceiveSome();
     if (const int64_t refused = link_->TakeRefused(); refused > 0) CountStranger(refused);
-    std::vector<NodeId> names;
-    for (const auto& [name, peer] : peers_) names.push_back(name);
-    for (const NodeId& name : names) {
-      Peer& peer = *Find(name);
-      for (int lane = 0; lane < kLanes && !peer.lost; ++lane) WatchLane(peer, lane);
-      if (!peer.lost) more |= PumpPeer(peer);
+    for (const auto& [name, peer] : peers_) {  // which only tasks change
+      if (!peer->lost) more |= PumpPeer(*peer);
+      // After what is sent, so that no lane has to be looked at again before we wait.
+      for (int lane = 0; lane < kLanes && !peer->lost; ++lane) more |= WatchLane(*peer, lane);
     }
   }
 }

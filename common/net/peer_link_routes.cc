@@ -232,6 +232,7 @@ absl::Status PeerLink::Impl::OnChunk(Route& route, LinkFrame& in) {
   const auto bytes = static_cast<int64_t>(in.payload.bytes().size());
   if (!incoming.dropped && incoming.stays) {
     ATOLL_RETURN_IF_ERROR(CheckOnlyChunk(in.frame.chunk(), in.payload.bytes(), incoming.bytes));
+    if (in.frame.chunk().tag().empty()) incoming.checksum = in.frame.chunk().checksum();
     const auto kept = std::make_shared<Message>(std::move(in.payload));
     incoming.payload = Payload(kept, kept->writable());
     Count(route.hello.from(), &PeerCounters::payload_bytes_received, bytes);
@@ -264,6 +265,7 @@ void PeerLink::Impl::Deliver(Route& route, int channel) {
   delivery.channel = static_cast<PeerChannel>(channel);
   delivery.header = std::move(incoming.header);
   delivery.payload = std::move(incoming.payload);
+  delivery.checksum = incoming.checksum;
   delivery.credit =
       std::make_shared<CreditReturn>(tasks_, [this, id = route.id, session = route.session, channel,
                                               cost] { ReturnCredit(id, session, channel, cost); });

@@ -4,6 +4,7 @@
 #include <future>
 
 #include "absl/strings/match.h"
+#include "common/net/codec.h"
 #include "common/net/peer_fixture.h"
 #include "common/net/security.h"
 #include "common/rng.h"
@@ -56,6 +57,27 @@ TEST_CASE("messages of any size come whole and in order, on every channel, betwe
       }
     }
   }
+}
+
+TEST_CASE("a_collective_payload_arrives_with_its_checksum_and_is_not_checked_by_the_link") {
+  TestPeer a("a"), b("b");
+  Meet(Plan(1), {&a, &b});
+  a.Say(b, PeerChannel::kSum, "computed", "12345");
+  PeerDelivery delivery = b.Hear(PeerChannel::kSum);
+  CHECK(delivery.checksum == Hash(delivery.payload.bytes()));
+
+  auto text = std::make_shared<const std::string>("12345");
+  PeerMessage given;
+  given.channel = PeerChannel::kSum;
+  given.payload = std::as_bytes(std::span(*text));
+  given.owner = text;
+  given.checksum = 42;
+  REQUIRE(a.link->Send("b", given).ok());
+  CHECK(b.Hear(PeerChannel::kSum).checksum == 42);
+
+  given.channel = PeerChannel::kTensor;  // which the link checks
+  REQUIRE(a.link->Send("b", given).ok());
+  CHECK(absl::StrContains(b.AwaitLost("a"), "wrong checksum"));
 }
 
 TEST_CASE("a receiver that keeps what it gets is sent no more than it granted") {

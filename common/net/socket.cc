@@ -1,6 +1,7 @@
 #include "common/net/socket.h"
 
 #include <malloc.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -106,6 +107,7 @@ Message Message::Borrow(std::span<const std::byte> bytes, std::function<void()> 
 }
 
 SendOutcome Socket::Send(std::span<Message> parts) {
+  idle_ = false;
   for (size_t i = 0; i < parts.size(); ++i) {
     const int flags = ZMQ_DONTWAIT | (i + 1 < parts.size() ? ZMQ_SNDMORE : 0);
     int result;
@@ -121,6 +123,7 @@ SendOutcome Socket::Send(std::span<Message> parts) {
 
 bool Socket::Receive(std::vector<Message>* parts, size_t parts_max) {
   parts->clear();
+  if (idle_) return false;
   bool more = true;
   while (more) {
     Message part;
@@ -128,11 +131,37 @@ bool Socket::Receive(std::vector<Message>* parts, size_t parts_max) {
     do {
       result = zmq_msg_recv(part.get(), socket_, ZMQ_DONTWAIT);
     } while (result < 0 && zmq_errno() == EINTR);
-    if (result < 0) return false;
+    if (result < 0) {
+      idle_ = polled_;
+      return false;
+    }
     more = zmq_msg_more(part.get()) != 0;
     if (parts->size() <= parts_max) parts->push_back(std::move(part));
   }
   return true;
+}
+
+// The descriptor is readable from when libzmq's threads have sent the socket commands until a call
+// on the socket has processed them.
+int Socket::descriptor() const {
+  int descriptor = -1;
+  size_t size = sizeof descriptor;
+  ATOLL_CHECK(zmq_getsockopt(socket_, ZMQ_FD, &descriptor, &size) == 0);
+  return descriptor;
+}
+
+bool Socket::Poll(std::span<Socket* const> sockets, int descriptor, int timeout_ms) {
+  std::vector<pollfd> items = {{descriptor, POLLIN, 0}};
+  for (Socket* socket : sockets) {
+    socket->polled_ = true;
+    if (!socket->idle_) timeout_ms = 0;
+    items.push_back({socket->descriptor(), POLLIN, 0});
+  }
+  if (poll(items.data(), items.size(), timeout_ms) < 0) return true;  // interrupted
+  for (size_t i = 0; i < sockets.size(); ++i) {
+    if (items[i + 1].revents != 0) sockets[i]->idle_ = false;
+  }
+  return items[0].revents != 0;
 }
 
 void Socket::Close() {

@@ -58,9 +58,11 @@ class Socket {
   Socket() = default;
   explicit Socket(void* socket) : socket_(socket) {}
   ~Socket() { Close(); }
-  Socket(Socket&& other) noexcept : socket_(std::exchange(other.socket_, nullptr)) {}
+  Socket(Socket&& other) noexcept { *this = std::move(other); }
   Socket& operator=(Socket&& other) noexcept {
     std::swap(socket_, other.socket_);
+    std::swap(polled_, other.polled_);
+    std::swap(idle_, other.idle_);
     return *this;
   }
 
@@ -70,11 +72,27 @@ class Socket {
   // discarded and make `parts` one longer than parts_max.
   bool Receive(std::vector<Message>* parts, size_t parts_max);
 
+  // Waits until one of the sockets may have something to receive, or `descriptor` is readable
+  // (true), or the time is over. zmq_poll makes several system calls for every socket; this makes
+  // one in all, and Receive none where nothing has happened since it last returned false. Between
+  // two calls Receive is called until it returns false, or the next one does not wait.
+  static bool Poll(std::span<Socket* const> sockets, int descriptor, int timeout_ms);
+
+  // For calls that neither send nor receive nor change connections.
   void* get() const { return socket_; }
+  // For all others: libzmq may note meanwhile that something has come.
+  void* use() {
+    idle_ = false;
+    return socket_;
+  }
   void Close();
 
  private:
+  int descriptor() const;
+
   void* socket_ = nullptr;
+  bool polled_ = false;  // by Poll
+  bool idle_ = false;    // nothing is there to receive unless the descriptor says so
 };
 
 // A ZeroMQ context. Sockets must be closed before it dies.

@@ -39,7 +39,7 @@ void TensorServer::Impl::Run() {
   bool more = false;
   while (!stopping_) {
     zmq_pollitem_t items[] = {{nullptr, tasks_.descriptor(), ZMQ_POLLIN, 0},
-                              {link_->socket(), 0, ZMQ_POLLIN, 0}};
+                              {link_->socket().get(), 0, ZMQ_POLLIN, 0}};
     zmq_poll(items, 2, more ? 0 : WaitMs());
     now_ = Now();
     tasks_.RunAll();

@@ -1,11 +1,15 @@
 #include "worker/collectives/peer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <functional>
+#include <optional>
 #include <utility>
 
 #include "common/check.h"
 #include "common/event_loop.h"
+#include "common/net/codec.h"
 #include "kernels/bfloat16.h"
 #include "kernels/host_communicator.h"
 #include "worker/collectives/group_sites.h"
@@ -14,10 +18,26 @@ namespace atl::worker {
 namespace {
 
 // Chunks of a part: several, so that the work on one goes beside the transfer of others, but as
-// large as may be, since each costs two threads' attention at both ends.
-constexpr int64_t kPieceBytesMin = 128 << 10;
-constexpr int64_t kPieceBytesMax = kBlockBytesMax;
-constexpr int64_t kPiecesWanted = 8;
+// large as may be, since each costs two threads' attention at both ends. Between sites it passes
+// three links, one after the other, and each takes longer.
+struct PieceSizes {
+  int64_t wanted;  // chunks of a part
+  int64_t bytes_min, bytes_max;
+};
+constexpr PieceSizes kWithinSite = {2, 256 << 10, kBlockBytesMax};
+// A sum of a site has at most eight bytes an element, whatever the numbers have: a chunk has as
+// many elements all the way.
+constexpr PieceSizes SizesBetweenSites(int64_t width) {
+  return {8, 128 << 10, kBlockBytesMax * width / 8};
+}
+
+// Of parts to one member that libzmq has not passed to the kernel yet. More would fill no gap, and
+// a copy leaves the processor's cache before the kernel reads it.
+constexpr int64_t kUnsentBytesMax = 2 * kBlockBytesMax;
+
+// All-reduces of more than two members send all numbers to all where that sends at most so many
+// bytes more: they wait once instead of twice.
+constexpr int64_t kExtraBytesMax = 32 << 10;
 
 // Elements that are added up at a time: what they need stays in the first-level cache.
 constexpr int64_t kRun = 1024;
@@ -36,10 +56,54 @@ struct Arithmetic<Bfloat16> {
   static Bfloat16 Narrow(float x) { return RoundToBfloat16(x); }
 };
 
+// Counts the bytes of parts to one member that the link still reads.
+class Unsent {
+ public:
+  explicit Unsent(PeerBlocks* blocks) : blocks_(*blocks) {}
+
+  // If not, a TakeUnless that waits is woken when there is.
+  bool HasRoom() {
+    if (bytes_ < kUnsentBytesMax) return true;
+    wanted_ = true;
+    return bytes_ < kUnsentBytesMax;
+  }
+  void Add(int64_t bytes) { bytes_ += bytes; }
+  void Release(int64_t bytes) {
+    bytes_ -= bytes;
+    if (bytes_ < kUnsentBytesMax && wanted_.exchange(false)) blocks_.Wake();
+  }
+
+ private:
+  PeerBlocks& blocks_;
+  std::atomic<int64_t> bytes_ = 0;
+  std::atomic<bool> wanted_ = false;
+};
+
+// What is sent outlives a call that fails, so it is a copy.
+struct PartCopy {
+  PartCopy(Payload bytes, std::shared_ptr<Unsent> counted)
+      : payload(std::move(bytes)), unsent(std::move(counted)) {
+    unsent->Add(payload.size());
+  }
+  ~PartCopy() {
+    const int64_t bytes = payload.size();
+    payload = Payload();  // first: who is woken takes it
+    unsent->Release(bytes);
+  }
+  PartCopy(const PartCopy&) = delete;
+  PartCopy& operator=(const PartCopy&) = delete;
+
+  Payload payload;
+  const std::shared_ptr<Unsent> unsent;
+};
+
 class Member final : public HostCommunicator {
  public:
   Member(PeerBlocks* blocks, PeerGroup group)
       : blocks_(*blocks), group_(std::move(group)), sites_(group_.sites, size(), group_.rank) {
+    for (int other = 0; other < size(); ++other) {
+      unsent_.push_back(std::make_shared<Unsent>(blocks));
+    }
     blocks_.Open(group_.name, group_.rank);
   }
 
@@ -63,14 +127,20 @@ class Member final : public HostCommunicator {
 
   absl::Status ReduceOnHost(const Tensor& x, Reduction reduction) override {
     const Cuts even = EvenCuts(x.size());
+    const bool sum = reduction == Reduction::kSum;
     const auto everywhere = [](int, int) { return true; };
     return OnReals(x, [&](auto* data) {
-      return Reduce(data, even, reduction == Reduction::kSum, everywhere);
+      if (sites_.count() > 1) return Reduce(data, even, sum, everywhere);
+      const int64_t extra = x.size() * SizeOf(x.dtype) * (size() - 1) * (size() - 2) / size();
+      return ReduceWithinSite(data, even, /*whole=*/extra <= kExtraBytesMax, sum, everywhere);
     });
   }
   absl::Status ReduceScatterOnHost(const Tensor& x, const Cuts& cuts) override {
     const auto nowhere = [](int, int) { return false; };
-    return OnReals(x, [&](auto* data) { return Reduce(data, cuts, /*sum=*/true, nowhere); });
+    return OnReals(x, [&](auto* data) {
+      if (sites_.count() > 1) return Reduce(data, cuts, /*sum=*/true, nowhere);
+      return ReduceWithinSite(data, cuts, /*whole=*/false, /*sum=*/true, nowhere);
+    });
   }
   absl::Status GatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) override {
     return OnReals(x, [&](auto* data) { return Gather(data, cuts, routes); });
@@ -99,9 +169,163 @@ class Member final : public HostCommunicator {
     return status.ok() ? status : Fail(status);
   }
 
-  // Sums or maxima of the parts at those who own them, which send them on. Between two members
-  // blocks are taken in the order in which they are sent: of parts that the receiver adds up for
-  // owners at other sites, of its own; then results, first the sender's own.
+  // Elements [next, end) that are still to be sent to a member, or to come from one.
+  struct Remaining {
+    int member = 0;
+    int64_t next = 0, end = 0, piece = 0;
+    bool done() const { return next >= end; }
+    int64_t count() const { return std::min(piece, end - next); }
+  };
+  template <typename T>
+  Remaining All(int member, int64_t begin, int64_t end) const {
+    return {member, begin, end, PieceElements<T>(end - begin)};
+  }
+
+  // Among members of one site: sums or maxima of the parts at those who own them, which send them
+  // on; or, with `whole`, everywhere of all. Whatever comes is added up while more is copied and
+  // sent, so the copies are few and stay in the cache.
+  template <typename T>
+  absl::Status ReduceWithinSite(T* data, const Cuts& cuts, bool whole, bool sum,
+                                const Routes& routes) {
+    const auto part = [&](int of) {
+      return whole ? std::pair(int64_t{0}, cuts.back()) : std::pair(cuts[of], cuts[of + 1]);
+    };
+    std::vector<Remaining> parts, results;
+    for (int i = 1; i < size(); ++i) {
+      const int other = (rank() + i) % size();  // not all to the same first
+      parts.push_back(All<T>(other, part(other).first, part(other).second));
+      if (whole || !routes(other, rank())) continue;
+      results.push_back(All<T>(other, cuts[other], cuts[other + 1]));
+    }
+    for (Remaining own = All<T>(rank(), part(rank()).first, part(rank()).second); !own.done();
+         own.next += own.count()) {
+      if (whole) ATOLL_RETURN_IF_ERROR(SendParts(data, parts, own.next + 1));
+      ATOLL_RETURN_IF_ERROR(ReducePiece(data, own, parts, sum, /*sends=*/!whole, routes));
+      for (Remaining& result : results) {
+        ATOLL_RETURN_IF_ERROR(TakeResults(data, result, [] { return true; }));
+      }
+    }
+    ATOLL_RETURN_IF_ERROR(SendParts(data, parts, cuts.back()));
+    for (Remaining& result : results) {
+      ATOLL_RETURN_IF_ERROR(TakeResults(data, result, [] { return false; }));
+    }
+    return absl::OkStatus();
+  }
+
+  // Sends parts up to element `until`, and beyond where there is room.
+  template <typename T>
+  absl::Status SendParts(const T* data, std::vector<Remaining>& parts, int64_t until = 0) {
+    for (bool more = true; std::exchange(more, false);) {
+      for (Remaining& part : parts) {
+        if (part.done() || (part.next >= until && !unsent_[part.member]->HasRoom())) continue;
+        more = true;
+        const int64_t begin = part.next, count = part.count();
+        const auto copy = std::make_shared<PartCopy>(
+            blocks_.buffers().Take(count * static_cast<int64_t>(sizeof(T))), unsent_[part.member]);
+        const std::optional<uint64_t> checksum = Copy(data + begin, copy->payload);
+        part.next += count;
+        ATOLL_RETURN_IF_ERROR(
+            blocks_.Send(group_.workers[part.member],
+                         {group_.name, rank(), part.member, call_, BlockKind::kPart, begin},
+                         copy->payload.bytes(), copy, checksum));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // As many bytes as `to` has. Their checksum, where they are sent with it.
+  std::optional<uint64_t> Copy(const void* from, Payload& to) const {
+    const auto size = static_cast<size_t>(to.size());
+    if (blocks_.has_checksums()) {
+      return CopyAndHash({static_cast<const std::byte*>(from), size}, {to.data(), size});
+    }
+    std::memcpy(to.data(), from, size);
+    return std::nullopt;
+  }
+
+  // The next chunk of the own part, which goes to others if `sends`. Meanwhile sends parts.
+  template <typename T>
+  absl::Status ReducePiece(T* data, const Remaining& own, std::vector<Remaining>& parts, bool sum,
+                           bool sends, const Routes& routes) {
+    const int64_t begin = own.next, count = own.count();
+    std::vector<PeerBlocks::Block> blocks;  // keeps what the addends point to
+    std::vector<const T*> addends;
+    for (int member = 0; member < size(); ++member) {
+      if (member == rank()) {
+        addends.push_back(data + begin);
+        continue;
+      }
+      ATOLL_ASSIGN_OR_RETURN(PeerBlocks::Block block, TakePart(member, begin, count, data, parts));
+      // Of two, what comes is checked while it is added up.
+      if (size() > 2) ATOLL_RETURN_IF_ERROR(Check(member, block));
+      addends.push_back(reinterpret_cast<const T*>(block.payload.data()));
+      blocks.push_back(std::move(block));
+    }
+    if (size() == 2) {
+      ATOLL_RETURN_IF_ERROR(
+          CombinePair(blocks[0], addends[0], addends[1], count, sum, data + begin));
+    } else {
+      CombineRuns(addends, count, sum, [&](int64_t i, int64_t n, const auto* total) {
+        for (int64_t k = 0; k < n; ++k) data[begin + i + k] = Arithmetic<T>::Narrow(total[k]);
+      });
+    }
+    blocks.clear();
+    if (!sends) return absl::OkStatus();
+    const auto result =
+        std::make_shared<Payload>(blocks_.buffers().Take(count * static_cast<int64_t>(sizeof(T))));
+    const std::optional<uint64_t> checksum = Copy(data + begin, *result);
+    for (int i = 1; i < size(); ++i) {
+      const int other = (rank() + i) % size();
+      if (!routes(rank(), other)) continue;
+      ATOLL_RETURN_IF_ERROR(blocks_.Send(
+          group_.workers[other], {group_.name, rank(), other, call_, BlockKind::kResult, begin},
+          result->bytes(), result, checksum));
+    }
+    return absl::OkStatus();
+  }
+
+  // Waits for a part. Meanwhile sends others.
+  template <typename T>
+  absl::StatusOr<PeerBlocks::Block> TakePart(int from, int64_t begin, int64_t count, const T* data,
+                                             std::vector<Remaining>& parts) {
+    const BlockName name{group_.name, from, rank(), call_, BlockKind::kPart, begin};
+    const Instant deadline = SteadyNow() + group_.timeout;
+    const auto has_room = [&] {
+      return std::any_of(parts.begin(), parts.end(), [&](const Remaining& part) {
+        return !part.done() && unsent_[part.member]->HasRoom();
+      });
+    };
+    for (;;) {
+      ATOLL_RETURN_IF_ERROR(SendParts(data, parts));
+      ATOLL_ASSIGN_OR_RETURN(
+          std::optional<PeerBlocks::Block> block,
+          blocks_.TakeUnless(group_.workers[from], name, count * static_cast<int64_t>(sizeof(T)),
+                             deadline, has_room));
+      if (block) return *std::move(block);
+    }
+  }
+
+  // Results of another member: those that have come, if `ends` says not to wait.
+  template <typename T>
+  absl::Status TakeResults(T* data, Remaining& result, const std::function<bool()>& ends) {
+    while (!result.done()) {
+      const BlockName name{group_.name, result.member,      rank(),
+                           call_,       BlockKind::kResult, result.next};
+      const auto bytes = result.count() * static_cast<int64_t>(sizeof(T));
+      ATOLL_ASSIGN_OR_RETURN(const std::optional<PeerBlocks::Block> block,
+                             blocks_.TakeUnless(group_.workers[result.member], name, bytes,
+                                                SteadyNow() + group_.timeout, ends));
+      if (!block) return absl::OkStatus();
+      ATOLL_RETURN_IF_ERROR(CopyBlock(result.member, *block, data + result.next));
+      result.next += result.count();
+    }
+    return absl::OkStatus();
+  }
+
+  // Where members are at several sites: sums or maxima of the parts at those who own them, which
+  // send them on. Between two members blocks of a kind are taken in the order in which they are
+  // sent: of parts that the receiver adds up for owners at other sites, of its own; then results,
+  // first the sender's own.
   template <typename T>
   absl::Status Reduce(T* data, const Cuts& cuts, bool sum, const Routes& routes) {
     std::byte* const parts = Fresh(parts_, cuts.back() * static_cast<int64_t>(sizeof(T)));
@@ -231,9 +455,23 @@ class Member final : public HostCommunicator {
   template <typename T>
   absl::Status TakeResult(T* data, int from, int64_t begin, int64_t count) {
     ATOLL_ASSIGN_OR_RETURN(const PeerBlocks::Block block,
-                           Take<T>(from, BlockKind::kResult, begin, count));
-    std::memcpy(data + begin, block.payload.data(), count * sizeof(T));
+                           TakeUnchecked<T>(from, BlockKind::kResult, begin, count));
+    return CopyBlock(from, block, data + begin);
+  }
+
+  absl::Status CopyBlock(int from, const PeerBlocks::Block& block, void* to) {
+    const std::span<const std::byte> bytes = block.payload.bytes();
+    auto* const out = static_cast<std::byte*>(to);
+    if (block.checksum) {
+      return blocks_.Check(group_.workers[from], block, CopyAndHash(bytes, {out, bytes.size()}));
+    }
+    std::memcpy(out, bytes.data(), bytes.size());
     return absl::OkStatus();
+  }
+
+  absl::Status Check(int from, const PeerBlocks::Block& block) {
+    if (!block.checksum) return absl::OkStatus();
+    return blocks_.Check(group_.workers[from], block, Hash(block.payload.bytes()));
   }
 
   // Sums or maxima over the members of this site, in the order of ranks; this member's numbers are
@@ -280,7 +518,6 @@ class Member final : public HostCommunicator {
       for (int64_t k = 0; k < n; ++k) result[i + k] = Arithmetic<T>::Narrow(total[k]);
       std::memcpy(data + begin + i, result + i, n * sizeof(T));
     };
-    if (sites_.count() == 1) return AddUp(data, begin, count, sum, keep);
     Wide* const own = Room<Wide>(sums_, count);
     ATOLL_RETURN_IF_ERROR(AddUp(data, begin, count, sum, [&](int64_t i, int64_t n, Wide* total) {
       std::memcpy(own + i, total, n * sizeof(Wide));
@@ -301,6 +538,41 @@ class Member final : public HostCommunicator {
     return absl::OkStatus();
   }
 
+  // Of two members, with numbers a and b; the other's are in `block`. Elements of `result` may be
+  // those of a or b.
+  template <typename T>
+  absl::Status CombinePair(const PeerBlocks::Block& block, const T* a, const T* b, int64_t count,
+                           bool sum, T* result) {
+    if (!block.checksum) {
+      CombineRange(a, b, count, sum, result);
+      return absl::OkStatus();
+    }
+    const uint64_t hash = HashWhile(block.payload.bytes(), [&](size_t begin, size_t end) {
+      const size_t at = begin / sizeof(T);
+      CombineRange(a + at, b + at, static_cast<int64_t>(end / sizeof(T) - at), sum, result + at);
+    });
+    return blocks_.Check(group_.workers[1 - rank()], block, hash);
+  }
+
+  template <typename T>
+  static void CombineRange(const T* a, const T* b, int64_t count, bool sum, T* result) {
+    using A = Arithmetic<T>;
+    if (sum) {
+#pragma GCC ivdep
+      for (int64_t i = 0; i < count; ++i) result[i] = A::Narrow(A::Wide(a[i]) + A::Wide(b[i]));
+      return;
+    }
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) {
+      result[i] = A::Narrow(Larger(A::Wide(a[i]), A::Wide(b[i])));
+    }
+  }
+
+  template <typename Wide>
+  static Wide Larger(Wide y, Wide x) {
+    return x > y || x != x ? x : y;  // a NaN of either stays
+  }
+
   template <typename Wide, typename T>
   static void Combine(Wide* total, const T* from, int64_t count, bool sum, bool first) {
     const auto wide = [](T x) { return static_cast<Wide>(Arithmetic<T>::Wide(x)); };
@@ -309,10 +581,7 @@ class Member final : public HostCommunicator {
     } else if (sum) {
       for (int64_t i = 0; i < count; ++i) total[i] += wide(from[i]);
     } else {
-      for (int64_t i = 0; i < count; ++i) {
-        const Wide x = wide(from[i]), y = total[i];
-        total[i] = x > y || x != x ? x : y;  // a NaN of either stays
-      }
+      for (int64_t i = 0; i < count; ++i) total[i] = Larger(total[i], wide(from[i]));
     }
   }
 
@@ -330,14 +599,19 @@ class Member final : public HostCommunicator {
     return cuts;
   }
 
+  // Of a part of so many.
+  template <typename T>
+  int64_t PieceElements(int64_t elements) const {
+    constexpr auto kWidth = static_cast<int64_t>(sizeof(T));
+    const PieceSizes sizes = sites_.count() == 1 ? kWithinSite : SizesBetweenSites(kWidth);
+    return std::clamp(elements * kWidth / sizes.wanted, sizes.bytes_min, sizes.bytes_max) / kWidth /
+           kRun * kRun;
+  }
+
   template <typename T, typename Body>
   absl::Status ForPieces(int owner, const Cuts& cuts, const Body& body) {
-    constexpr auto kWidth = static_cast<int64_t>(sizeof(T));
     const int64_t end = cuts[owner + 1];
-    // Of site's sums, too, which are wider than T: a chunk has as many elements all the way.
-    const int64_t bytes = (end - cuts[owner]) * kWidth / kPiecesWanted;
-    const int64_t piece =
-        std::clamp(bytes, kPieceBytesMin, kPieceBytesMax * kWidth / 8) / kWidth / kRun * kRun;
+    const int64_t piece = PieceElements<T>(end - cuts[owner]);
     for (int64_t begin = cuts[owner]; begin < end; begin += piece) {
       ATOLL_RETURN_IF_ERROR(body(begin, std::min(piece, end - begin)));
     }
@@ -356,6 +630,13 @@ class Member final : public HostCommunicator {
 
   template <typename T>
   absl::StatusOr<PeerBlocks::Block> Take(int from, BlockKind kind, int64_t offset, int64_t count) {
+    ATOLL_ASSIGN_OR_RETURN(PeerBlocks::Block block, TakeUnchecked<T>(from, kind, offset, count));
+    ATOLL_RETURN_IF_ERROR(Check(from, block));
+    return block;
+  }
+  template <typename T>
+  absl::StatusOr<PeerBlocks::Block> TakeUnchecked(int from, BlockKind kind, int64_t offset,
+                                                  int64_t count) {
     return blocks_.Take(group_.workers[from], {group_.name, from, rank(), call_, kind, offset},
                         count * static_cast<int64_t>(sizeof(T)), SteadyNow() + group_.timeout);
   }
@@ -401,6 +682,7 @@ class Member final : public HostCommunicator {
   const PeerGroup group_;
   const GroupSites sites_;
   int64_t call_ = 0;
+  std::vector<std::shared_ptr<Unsent>> unsent_;  // by rank
   Memory parts_, site_sums_, results_, passed_;
   std::vector<std::byte> sums_;
 

@@ -79,7 +79,7 @@ void PeerBlocks::OnMessage(PeerDelivery delivery) {
   absl::StatusOr<BlockName> name = Parse(delivery.header);
   if (!name.ok()) return;  // Admit has seen to it
   Deliver(delivery.from, *std::move(name),
-          {std::move(delivery.payload), std::move(delivery.credit)});
+          {std::move(delivery.payload), std::move(delivery.credit), delivery.checksum});
 }
 
 void PeerBlocks::Deliver(const NodeId& worker, BlockName name, Block block) {
@@ -96,13 +96,15 @@ void PeerBlocks::Deliver(const NodeId& worker, BlockName name, Block block) {
   } else if (name.kind == BlockKind::kLeft) {
     box.left[name.from] = true;
   } else {
-    const int32_t from = name.from;
+    const std::pair from(name.from, name.kind);
     box.from[from].push_back({worker, std::move(name), std::move(block)});
   }
   changed_.notify_all();
 }
 
-void PeerBlocks::OnPeerLost() {
+void PeerBlocks::OnPeerLost() { Wake(); }
+
+void PeerBlocks::Wake() {
   const std::lock_guard lock(mutex_);  // a thread between its check and its wait is notified
   changed_.notify_all();
 }
@@ -114,8 +116,9 @@ void PeerBlocks::BeginScope(const std::string& prefix) {
 }
 
 absl::Status PeerBlocks::Send(const NodeId& to, const BlockName& name,
-                              std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
-  if (to != self_) return link_.send(to, HeaderOf(name), bytes, std::move(owner));
+                              std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+                              std::optional<uint64_t> checksum) {
+  if (to != self_) return link_.send(to, HeaderOf(name), bytes, std::move(owner), checksum);
   Block block{pool_->Take(static_cast<int64_t>(bytes.size())), nullptr};
   if (!bytes.empty()) std::memcpy(block.payload.data(), bytes.data(), bytes.size());
   Deliver(self_, name, std::move(block));
@@ -124,11 +127,20 @@ absl::Status PeerBlocks::Send(const NodeId& to, const BlockName& name,
 
 absl::StatusOr<PeerBlocks::Block> PeerBlocks::Take(const NodeId& worker, const BlockName& name,
                                                    int64_t bytes, Instant deadline) {
+  const auto never = [] { return false; };
+  ATOLL_ASSIGN_OR_RETURN(std::optional<Block> block,
+                         TakeUnless(worker, name, bytes, deadline, never));
+  return *std::move(block);
+}
+
+absl::StatusOr<std::optional<PeerBlocks::Block>> PeerBlocks::TakeUnless(
+    const NodeId& worker, const BlockName& name, int64_t bytes, Instant deadline,
+    const std::function<bool()>& ends) {
   std::unique_lock lock(mutex_);
   for (;;) {
     Box& box = boxes_[{name.group, name.to}];  // again: BeginScope may have taken it
     ATOLL_RETURN_IF_ERROR(box.ended);
-    std::deque<Arrived>& queue = box.from[name.from];
+    std::deque<Arrived>& queue = box.from[{name.from, name.kind}];
     if (!queue.empty()) {
       Arrived arrived = std::move(queue.front());
       queue.pop_front();
@@ -147,12 +159,20 @@ absl::StatusOr<PeerBlocks::Block> PeerBlocks::Take(const NodeId& worker, const B
     if (worker != self_ && link_.is_lost(worker)) {
       return absl::UnavailableError(absl::StrCat(worker, " is lost"));
     }
+    if (ends()) return std::nullopt;
     if (SteadyNow() >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat("rank ", name.from, " at ", worker, " has not come"));
     }
     changed_.wait_until(lock, ToSteady(deadline));
   }
+}
+
+absl::Status PeerBlocks::Check(const NodeId& worker, const Block& block, uint64_t hash) {
+  if (hash == block.checksum) return absl::OkStatus();
+  const std::string why = "a collective's block has a wrong checksum";
+  link_.lose(worker, why);
+  return absl::DataLossError(absl::StrCat(worker, ": ", why));
 }
 
 void PeerBlocks::End(const std::string& group, int32_t rank, const absl::Status& why) {
@@ -176,15 +196,18 @@ void PeerBlocks::Close(const std::string& group, int32_t rank) {
 
 PeerBlocks::Link SumsOver(const std::unique_ptr<PeerLink>* link) {
   return {[link](const NodeId& to, std::string header, std::span<const std::byte> payload,
-                 std::shared_ptr<const void> owner) {
+                 std::shared_ptr<const void> owner, std::optional<uint64_t> checksum) {
             PeerMessage message;
             message.channel = PeerChannel::kSum;
             message.header = std::move(header);
             message.payload = payload;
             message.owner = std::move(owner);
+            message.checksum = checksum;
             return (*link)->Send(to, std::move(message));
           },
-          [link](const NodeId& peer) { return (*link)->IsLost(peer); }};
+          [link](const NodeId& peer) { return (*link)->IsLost(peer); },
+          [link](const NodeId& peer, const std::string& why) { (*link)->Lose(peer, why); },
+          [link] { return (*link)->has_checksums(); }};
 }
 
 }  // namespace atl::worker

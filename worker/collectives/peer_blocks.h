@@ -1,10 +1,10 @@
 // Blocks of collectives that come to one worker and leave it, over the link that the workers of an
 // island have anyway (common/net/peer_link.h): authenticated and encrypted where there are keys.
 //
-// A block is a chunk of a tensor that one member of a group sends to another. Those from one member
-// to another arrive in the order in which they were sent. What has come waits here until its member
-// takes it, and counts against its sender's credit meanwhile, so memory stays bounded. Numbers for
-// who is no member here are not taken at all.
+// A block is a chunk of a tensor that one member of a group sends to another. Those of one kind
+// from one member to another are taken in the order in which they were sent. What has come waits
+// here until its member takes it, and counts against its sender's credit meanwhile, so memory stays
+// bounded. Numbers for who is no member here are not taken at all.
 
 #ifndef ATOLL_WORKER_COLLECTIVES_PEER_BLOCKS_H_
 #define ATOLL_WORKER_COLLECTIVES_PEER_BLOCKS_H_
@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -53,9 +54,11 @@ class PeerBlocks {
     // Queues a message on the channel of collectives; never waits.
     std::function<absl::Status(const NodeId& to, std::string header,
                                std::span<const std::byte> payload,
-                               std::shared_ptr<const void> owner)>
+                               std::shared_ptr<const void> owner, std::optional<uint64_t> checksum)>
         send;
     std::function<bool(const NodeId&)> is_lost;
+    std::function<void(const NodeId&, const std::string& why)> lose;
+    std::function<bool()> has_checksums;  // whether it sends any
   };
   PeerBlocks(NodeId self, Link link);
 
@@ -73,15 +76,31 @@ class PeerBlocks {
   struct Block {
     Payload payload;
     std::shared_ptr<const void> credit;
+    std::optional<uint64_t> checksum = std::nullopt;  // of the payload, still to be checked
   };
   // `bytes` stay unchanged while `owner` exists here.
+  // `checksum`: where it is known, and the link needs one.
   absl::Status Send(const NodeId& to, const BlockName& name, std::span<const std::byte> bytes,
-                    std::shared_ptr<const void> owner);
+                    std::shared_ptr<const void> owner,
+                    std::optional<uint64_t> checksum = std::nullopt);
+  bool has_checksums() const { return link_.has_checksums(); }
   // Waits for the next block from this member, which has this name and size, or the group is
   // broken. Unavailable: the member has failed or the group has ended. DeadlineExceeded. Aborted:
   // see End.
   absl::StatusOr<Block> Take(const NodeId& worker, const BlockName& name, int64_t bytes,
                              Instant deadline);
+  // The same, but without a block where none has come and `ends` says not to wait any longer. It is
+  // called under a lock, at first and after each Wake.
+  absl::StatusOr<std::optional<Block>> TakeUnless(const NodeId& worker, const BlockName& name,
+                                                  int64_t bytes, Instant deadline,
+                                                  const std::function<bool()>& ends);
+  // REQUIRES: the block has a checksum. DataLoss: `hash` is another one, so the block was changed
+  // on its way from this worker, which is lost with that.
+  absl::Status Check(const NodeId& worker, const Block& block, uint64_t hash);
+  // Every TakeUnless that waits calls its `ends` again.
+  void Wake();
+  // For what members send: buffers that were returned last are handed out first.
+  BufferPool& buffers() { return *pool_; }
   // Ends every Take of this member, now and later, with `why`.
   void End(const std::string& group, int32_t rank, const absl::Status& why);
   // The member is no more: what comes for it is dropped.
@@ -93,9 +112,10 @@ class PeerBlocks {
     BlockName name;
     Block block;
   };
-  // What has come for one member of a group.
+  // What has come for one member of a group. Parts and results of one sender wait for each other
+  // nowhere, so a member may take them in any order of the kinds.
   struct Box {
-    std::map<int32_t, std::deque<Arrived>> from;
+    std::map<std::pair<int32_t, BlockKind>, std::deque<Arrived>> from;
     std::map<int32_t, bool> left;
     absl::Status ended;
     bool open = false;  // for numbers; notices that others leave or fail may come before
@@ -106,7 +126,7 @@ class PeerBlocks {
 
   const NodeId self_;
   const Link link_;
-  const std::shared_ptr<BufferPool> pool_;  // of blocks between devices of this worker
+  const std::shared_ptr<BufferPool> pool_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::pair<std::string, int32_t>, Box> boxes_;  // guarded by mutex_; by group and rank

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "absl/strings/str_join.h"
+#include "common/net/codec.h"
 #include "common/rng.h"
 #include "kernels/reference/reference.h"
 #include "kernels/testing/communicator_cases.h"
@@ -113,6 +114,90 @@ TEST_CASE("large tensors are added up in the order of ranks, in chunks") {
     }
   }
   for (const auto& of_member : numbers) REQUIRE(of_member == expected);
+}
+
+TEST_CASE("two_members_have_the_same_bits_whatever_the_size") {
+  for (const bool encrypted : {true, false}) {
+    auto members = NewPeerMembers(2, kLong, encrypted);
+    // Of one chunk, several, and more than wait to be sent at a time.
+    for (const size_t count : {1, 70'001, 200'003, 2'000'011}) {
+      CAPTURE(encrypted, count);
+      Rng rng(count);
+      std::vector<std::vector<float>> x(2, std::vector<float>(count));
+      std::vector<float> expected(count);
+      for (size_t i = 0; i < count; ++i) {
+        for (auto& of_member : x) of_member[i] = static_cast<float>(rng.Normal());
+        expected[i] = x[0][i] + x[1][i];
+      }
+      {
+        std::vector<std::jthread> threads;
+        for (int rank = 0; rank < 2; ++rank) {
+          threads.emplace_back([&, rank] { CHECK(Sum(*members[rank], x[rank]).ok()); });
+        }
+      }
+      for (const auto& of_member : x) REQUIRE(of_member == expected);
+    }
+  }
+}
+
+TEST_CASE("a_small_all_reduce_sends_each_other_member_one_message") {
+  const auto cluster = std::make_shared<PeerCluster>(4, false);
+  std::vector<std::unique_ptr<Communicator>> members;
+  for (int rank = 0; rank < 4; ++rank) {
+    members.push_back(NewPeerCommunicator(
+        &cluster->place(rank).blocks,
+        {.name = "group", .rank = rank, .workers = {"w0", "w1", "w2", "w3"}, .timeout = kLong}));
+  }
+  const auto sent = [&] {
+    int64_t messages = 0;
+    for (const PeerCounters& peer : cluster->place(0).link->counters()) {
+      messages += peer.messages_sent;
+    }
+    return messages;
+  };
+  const auto sum = [&](size_t count) {
+    const int64_t before = sent();
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < 4; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::vector<float> x(count, 1.0f);
+        CHECK(Sum(*members[rank], x).ok());
+        CHECK(x == std::vector<float>(count, 4.0f));
+      });
+    }
+    threads.clear();
+    return sent() - before;
+  };
+  CHECK(sum(1000) == 3);
+  CHECK(sum(100'000) == 6);  // a part and a result
+}
+
+TEST_CASE("a_block_with_a_wrong_checksum_fails_the_call_and_its_sender_is_lost") {
+  std::vector<NodeId> lost;
+  PeerBlocks::Link link;
+  link.send = [](const NodeId&, std::string, std::span<const std::byte>,
+                 std::shared_ptr<const void>, std::optional<uint64_t>) { return absl::OkStatus(); };
+  link.is_lost = [](const NodeId&) { return false; };
+  link.lose = [&](const NodeId& worker, const std::string&) { lost.push_back(worker); };
+  link.has_checksums = [] { return true; };
+  for (const int size : {2, 3}) {
+    lost.clear();
+    std::vector<NodeId> workers;
+    for (int rank = 0; rank < size; ++rank) workers.push_back(absl::StrCat("w", rank));
+    PeerBlocks blocks("w0", link);
+    const auto member =
+        NewPeerCommunicator(&blocks, {.name = "group", .workers = workers, .timeout = kLong});
+    std::vector<float> x(1);
+    for (int from = 1; from < size; ++from) {
+      PeerDelivery delivery = Message(workers[from], absl::StrCat("sum ", from, " 0 1 0 0 group"),
+                                      BufferPool::Create(0)->Take(4));
+      const bool changed = from == size - 1;
+      delivery.checksum = Hash(delivery.payload.bytes()) + (changed ? 1 : 0);
+      blocks.OnMessage(std::move(delivery));
+    }
+    CHECK(absl::IsDataLoss(Sum(*member, x)));
+    CHECK(lost == std::vector<NodeId>{workers.back()});
+  }
 }
 
 TEST_CASE("a member that has done its part may leave; the others finish what it was part of") {
