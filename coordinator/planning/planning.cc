@@ -327,11 +327,14 @@ absl::StatusOr<FoundPlan> FindPinned(const PlanRequest& request, PlanningInput i
   ATOLL_RETURN_IF_ERROR(Annotate(CheckTraffic(input, found.plan), "layout.plan"));
   plan::Rerank(input.cluster, input.costs, input.job, found.plan);
   found.island = InRuntimeForm(request, input, found.plan);
-  // What an edited order does not keep to of the runtime's rules.
-  ATOLL_RETURN_IF_ERROR(
-      Annotate(Validate(found.island, static_cast<int>(request.facts.layers.size()),
-                        request.spec.inner.batch_sequences),
-               "layout.plan"));
+  // What an edited order does not keep to of the runtime's rules. Described clusters have no
+  // members.
+  if (!request.members.empty()) {
+    ATOLL_RETURN_IF_ERROR(
+        Annotate(Validate(found.island, static_cast<int>(request.facts.layers.size()),
+                          request.spec.inner.batch_sequences),
+                 "layout.plan"));
+  }
   const std::vector<MemoryLack> lacks = PredictFitting(request, &found.island);
   if (lacks.empty()) return found;
   return absl::ResourceExhaustedError(absl::StrCat("layout.plan: ", Text(lacks[0])));
