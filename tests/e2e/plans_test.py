@@ -72,6 +72,44 @@ def preview_and_pinned(fixture):
           f"runs {layout_of(plan)}, pinned {layout_of(preview['islands'][0])}")
     same_losses(alone, fixture.finishes(pinned))
 
+    # An order of operations that no schedule has: every other micro-batch first, all forwards
+    # before the gradients, which keep the order in which they are summed.
+    island = preview["islands"][0]
+    count = int(island["replicas"][0]["micro_batches"])
+    forwards = [m ^ 1 if m ^ 1 < count else m for m in range(count)]
+    orders = {}
+    for number, stage in enumerate(island["replicas"][0]["stages"]):
+        for device in stage["devices"]:
+            orders.setdefault(device, []).append(number)
+    island["programs"] = [
+        {"device": device, "operations":
+         [{"kind": "OPERATION_KIND_FORWARD", "stage": stage, "micro_batch": m}
+          for stage in stages for m in forwards] +
+         [{"kind": "OPERATION_KIND_INPUT_GRADIENT", "stage": stage, "micro_batch": m}
+          for stage in reversed(stages) for m in range(count)]}
+        for device, stages in orders.items()]
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(preview, file)
+    ordered = fixture.submits("ordered", **dict(TINY, layout__plan=path))
+    fixture.reaches(ordered, 1)
+    for device in fixture.json("trace", ordered)["measured"]["devices"]:
+        ran = [(int(span.get("stage", 0)), int(span.get("micro_batch", 0)))
+               for span in device["spans"] if span["kind"] == "TRACE_KIND_FORWARD"]
+        check(ran == [(stage, m) for stage in orders[device["device"]] for m in forwards],
+              f"{device['device']} ran {ran}")
+    same_losses(alone, fixture.finishes(ordered))
+
+    # One that waits for itself.
+    program = island["programs"][-1]["operations"]
+    program.insert(0, program.pop())
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(preview, file)
+    refused = fixture.submits("refused", **dict(TINY, layout__plan=path))
+    fixture.wait_until("its reason", lambda: "before its FORWARD" in
+                       fixture.job(refused)["summary"]["waiting_for"], LIMIT_S)
+    fixture.atoll("cancel", refused)
+    island.pop("programs")
+
     # A device that is not there: the job says so and runs nothing else.
     second["devices"] = ["w9/0"]
     with open(path, "w", encoding="utf-8") as file:

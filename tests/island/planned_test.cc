@@ -1,6 +1,7 @@
 // What the planner decides for memory and for unlike devices trains as one device does, in the
 // memory that it predicts: blocks recomputed in part, layers shared unevenly.
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <set>
@@ -112,6 +113,74 @@ TEST_CASE("stages_with_tensor_parallelism_of_their_own_train_as_one_device_does"
   std::set<size_t> degrees;
   for (const PlanStage& stage : plan->replicas[0].stages) degrees.insert(stage.devices.size());
   REQUIRE(degrees == std::set<size_t>{1, 4});
+  RequireExact(job, *plan);
+}
+
+// One replica of two stages of half of the layers, in four micro-batches, whose programs are given
+// as operations of kind, stage and micro-batch.
+std::string PinnedOrder(const EngineJob& job,
+                        const std::vector<std::array<int, 3>> (&programs)[2]) {
+  const int64_t layers = job.model.layers + 2, first = layers / 2;
+  std::string json;
+  for (int d = 0; d < 2; ++d) {
+    absl::StrAppend(&json, d == 0 ? "" : "]}, ", "{\"device\": \"w1/", d, "\", \"operations\": [");
+    for (size_t i = 0; i < programs[d].size(); ++i) {
+      const auto& [kind, stage, micro_batch] = programs[d][i];
+      absl::StrAppend(&json, i == 0 ? "" : ", ", "{\"kind\": ", kind, ", \"stage\": ", stage,
+                      ", \"micro_batch\": ", micro_batch, "}");
+    }
+  }
+  return absl::StrCat(
+      "{\"islands\": [{\"replicas\": [{\"micro_batch_sequences\": ", job.batch_sequences / 4,
+      ", \"micro_batches\": 4, \"stages\": [{\"first_layer\": 0, \"layers\": ", first,
+      ", \"devices\": [\"w1/0\"]}, {\"first_layer\": ", first, ", \"layers\": ", layers - first,
+      ", \"devices\": [\"w1/1\"]}]}], \"programs\": [", json, "]}]}]}");
+}
+
+TEST_CASE("an_order_of_operations_that_the_job_pins_trains_as_one_device_does") {
+  EngineJob job = PlannedJob(ModelFamily::kGpt2, true);
+  job.batch_sequences = 8;
+  PlanRequest request = PlanningOf(job, 2);
+  request.spec.inner.micro_batch_sequences = 0;
+  // Forwards, gradients of inputs (2) and of weights (3) in an order of no schedule.
+  const std::vector<std::array<int, 3>> programs[2] = {{{1, 0, 1},
+                                                        {1, 0, 0},
+                                                        {1, 0, 3},
+                                                        {1, 0, 2},
+                                                        {2, 0, 1},
+                                                        {2, 0, 0},
+                                                        {3, 0, 0},
+                                                        {2, 0, 2},
+                                                        {3, 0, 1},
+                                                        {2, 0, 3},
+                                                        {3, 0, 2},
+                                                        {3, 0, 3}},
+                                                       {{1, 1, 1},
+                                                        {1, 1, 0},
+                                                        {2, 1, 1},
+                                                        {2, 1, 0},
+                                                        {1, 1, 3},
+                                                        {3, 1, 0},
+                                                        {1, 1, 2},
+                                                        {3, 1, 1},
+                                                        {2, 1, 2},
+                                                        {3, 1, 2},
+                                                        {2, 1, 3},
+                                                        {3, 1, 3}}};
+  request.spec.layout.plan = PinnedOrder(job, programs);
+  const auto plan = PlanIsland(request);
+  REQUIRE(plan.status().message() == "");
+  for (const PlanProgram& program : plan->programs) {
+    std::vector<std::array<int, 3>> ran;
+    for (const PlanOp& op : program.ops) {
+      const int kind = op.kind == PlanOpKind::kForward          ? 1
+                       : op.kind == PlanOpKind::kInputGradient  ? 2
+                       : op.kind == PlanOpKind::kWeightGradient ? 3
+                                                                : 0;
+      if (kind > 0) ran.push_back({kind, op.stage, op.micro_batch});
+    }
+    CHECK(ran == programs[program.device == "w1/0" ? 0 : 1]);
+  }
   RequireExact(job, *plan);
 }
 

@@ -26,6 +26,8 @@ TEST_CASE("links to all peers are fitted from real messages, which the others dr
     CHECK(link.bandwidth_bytes_per_s > 1e6);  // loopback, however busy
     CHECK(link.latency_ns >= 0);
     CHECK(link.samples == 3 * 5);
+    REQUIRE_FALSE(link.times.empty());
+    CHECK(link.times.back().bytes == 64 << 10);
   }
   CHECK(found.links[1].to == "c");
   const PeerDelivery probe = b.Hear(PeerChannel::kTensor);
