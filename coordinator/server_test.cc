@@ -215,17 +215,19 @@ class UnreadWatcher : public grpc::ClientReadReactor<v1::ClusterStatus> {
   explicit UnreadWatcher(v1::Status::Stub* stub) {
     request_.set_interval_ms(100);
     stub->async()->Watch(&context_, &request_, this);
+    AddHold();
     StartCall();
   }
   // Cancels it and waits until it has ended.
   ~UnreadWatcher() override {
     context_.TryCancel();
     StartRead(&message_);
+    RemoveHold();
     ended_.get_future().wait();
   }
-  // Waits for the first message, which comes with the metadata.
-  void Await() { first_.get_future().wait(); }
-  void OnReadInitialMetadataDone(bool) override { first_.set_value(); }
+  // Waits for the first message, which comes with the metadata; false: the call has ended instead.
+  bool Await() { return first_.get_future().get(); }
+  void OnReadInitialMetadataDone(bool ok) override { first_.set_value(ok); }
   void OnReadDone(bool ok) override {
     if (ok) StartRead(&message_);
   }
@@ -235,7 +237,8 @@ class UnreadWatcher : public grpc::ClientReadReactor<v1::ClusterStatus> {
   grpc::ClientContext context_;
   v1::StatusRequest request_;
   v1::ClusterStatus message_;
-  std::promise<void> first_, ended_;
+  std::promise<bool> first_;
+  std::promise<void> ended_;
 };
 
 TEST_CASE("unread_watchers_do_not_delay_other_calls") {
@@ -251,7 +254,7 @@ TEST_CASE("unread_watchers_do_not_delay_other_calls") {
   const double alone = seconds_of_calls();
   std::deque<UnreadWatcher> watchers;
   for (int i = 0; i < kWatchers; ++i) watchers.emplace_back(coordinator.status.get());
-  for (UnreadWatcher& watcher : watchers) watcher.Await();
+  for (UnreadWatcher& watcher : watchers) REQUIRE(watcher.Await());
   // A call takes a turn of the loop. With a status made for each watcher, a turn takes 0.3 s.
   const double watched = seconds_of_calls();
   INFO(alone << " s without watchers, " << watched << " s with them");

@@ -304,7 +304,8 @@ bool AcceptsPeerBlock(std::string_view bytes) {
   using worker::BlockKind;
   worker::PeerBlocks::Link link;
   link.send = [](const NodeId&, std::string, std::span<const std::byte>,
-                 std::shared_ptr<const void>) { return absl::OkStatus(); };
+                 std::shared_ptr<const void>, std::optional<uint64_t>) { return absl::OkStatus(); };
+  link.has_checksums = [] { return true; };
   link.is_lost = [](const NodeId&) { return false; };
   worker::PeerBlocks blocks("w2", link);
   blocks.Open("g", 1);

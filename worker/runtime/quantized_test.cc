@@ -28,6 +28,8 @@ class Text {
 RoundsOptions Job(const Text& text, Encoding encoding) {
   RoundsOptions options;
   JobSpec& spec = options.spec;
+  spec.outer.learning_rate = 0.7;
+  spec.outer.momentum = 0.8;
   spec.name = "tide";
   spec.model.hidden = 32;
   spec.model.layers = 2;
