@@ -63,15 +63,20 @@ TEST_CASE("a live profile has devices, the job's times and links with their age"
   CHECK(profile->assumptions() == "");
 }
 
-TEST_CASE("what a coordinator says, the planner understands: times, memory and links alike") {
-  const Fixture fixture;
-  const auto profile = LiveProfile(fixture.now, fixture.members, &fixture.job, fixture.book);
-  REQUIRE(profile.ok());
+plan::Model ModelOf(const Fixture& fixture) {
   plan::Model model;
   model.name = "lm";
   for (const LayerSize& layer : fixture.job.facts->layers) {
     model.layers.push_back({layer.name, layer.elements, 1e6, 1, 1, 0});
   }
+  return model;
+}
+
+TEST_CASE("what a coordinator says, the planner understands: times, memory and links alike") {
+  const Fixture fixture;
+  const auto profile = LiveProfile(fixture.now, fixture.members, &fixture.job, fixture.book);
+  REQUIRE(profile.ok());
+  plan::Model model = ModelOf(fixture);
   plan::CostOptions options;
   const auto profiled = ToProfiled(*profile, &model, &options);
   INFO(profiled.status());
@@ -100,11 +105,7 @@ TEST_CASE("times_by_size_that_workers_measure_reach_the_live_profile_and_a_plan_
   CHECK(edge.times(0).bytes() == 1'000);
   CHECK(edge.times(0).time_ns() == 25'000'000);
   CHECK(edge.times(1).time_ns() == 140'000'000);
-  plan::Model model;
-  model.name = "lm";
-  for (const LayerSize& layer : fixture.job.facts->layers) {
-    model.layers.push_back({layer.name, layer.elements, 1e6, 1, 1, 0});
-  }
+  plan::Model model = ModelOf(fixture);
   plan::CostOptions options;
   const auto profiled = ToProfiled(*profile, &model, &options);
   REQUIRE(profiled.ok());
