@@ -16,7 +16,6 @@ namespace {
 using simd::D8;
 using simd::F8;
 using simd::kLanes;
-using simd::V16;
 
 // Elements one task handles: large enough to hide the cost of handing it out.
 constexpr int64_t kTaskElements = 1 << 16;
@@ -29,10 +28,11 @@ constexpr int64_t kTileMax = 4096;     // a multiple of every codec's block
 constexpr int64_t kSideBySide = 4;
 
 // Numbers of f32 or bf16: those at i to i + 15, and the one at i.
-ATOLL_INLINE V16 LoadSixteen(const void* data, Encoding encoding, int64_t i) {
+template <class V>
+ATOLL_INLINE V LoadSixteen(const void* data, Encoding encoding, int64_t i) {
   return encoding == Encoding::kFloat32
-             ? simd::Load(static_cast<const float*>(data) + i)
-             : simd::FromBfloat16(static_cast<const Bfloat16*>(data) + i);
+             ? simd::Load<V>(static_cast<const float*>(data) + i)
+             : simd::FromBfloat16<V>(static_cast<const Bfloat16*>(data) + i);
 }
 float LoadOne(const void* data, Encoding encoding, int64_t i) {
   return encoding == Encoding::kFloat32 ? static_cast<const float*>(data)[i]
@@ -71,8 +71,9 @@ struct SgdUpdate {
   float eta;
 
   ATOLL_INLINE void Prefetch(int64_t i) const { __builtin_prefetch(theta + i, 1); }
-  ATOLL_INLINE void Sixteen(int64_t i, V16 g) const {
-    simd::Store(theta + i, simd::Load(theta + i) - g * eta);
+  template <class V>
+  ATOLL_INLINE void Sixteen(int64_t i, const V& g) const {
+    simd::Store(theta + i, simd::Load<V>(theta + i) - g * eta);
   }
   void One(int64_t i, float g) const { theta[i] -= eta * g; }
 };
@@ -86,10 +87,11 @@ struct NesterovUpdate {
     __builtin_prefetch(theta + i, 1);
     __builtin_prefetch(velocity + i, 1);
   }
-  ATOLL_INLINE void Sixteen(int64_t i, V16 g) const {
-    const V16 v = simd::Load(velocity + i) * mu + g;
+  template <class V>
+  ATOLL_INLINE void Sixteen(int64_t i, const V& g) const {
+    const V v = simd::Load<V>(velocity + i) * mu + g;
     simd::Store(velocity + i, v);
-    simd::Store(theta + i, simd::Load(theta + i) - (v * mu + g) * eta);
+    simd::Store(theta + i, simd::Load<V>(theta + i) - (v * mu + g) * eta);
   }
   void One(int64_t i, float g) const {
     velocity[i] = mu * velocity[i] + g;
@@ -108,12 +110,14 @@ struct AdamUpdate {
     __builtin_prefetch(first + i, 1);
     __builtin_prefetch(second + i, 1);
   }
-  ATOLL_INLINE void Sixteen(int64_t i, V16 g) const {
-    const V16 m = simd::Load(first + i) * beta1 + g * (1 - beta1);
-    const V16 v = simd::Load(second + i) * beta2 + g * g * (1 - beta2);
+  template <class V>
+  ATOLL_INLINE void Sixteen(int64_t i, const V& g) const {
+    const V m = simd::Load<V>(first + i) * beta1 + g * (1 - beta1);
+    const V v = simd::Load<V>(second + i) * beta2 + g * g * (1 - beta2);
     simd::Store(first + i, m);
     simd::Store(second + i, v);
-    simd::Store(theta + i, simd::Load(theta + i) - m * step / (simd::Sqrt(v) * rsqrt2 + epsilon));
+    simd::Store(theta + i,
+                simd::Load<V>(theta + i) - m * step / (simd::Sqrt(v) * rsqrt2 + epsilon));
   }
   void One(int64_t i, float g) const {
     first[i] = first[i] * beta1 + g * (1 - beta1);
@@ -134,15 +138,16 @@ struct DelayedUpdate {
     __builtin_prefetch(momentum + i, 1);
     __builtin_prefetch(sum + i, 1);
   }
-  ATOLL_INLINE void Sixteen(int64_t i, V16 g) const {
-    const V16 part = g * share;
-    V16 all = simd::Load(sum + i) + part;
-    V16 moved = simd::Load(theta + i) - part * eta;
+  template <class V>
+  ATOLL_INLINE void Sixteen(int64_t i, const V& g) const {
+    const V part = g * share;
+    V all = simd::Load<V>(sum + i) + part;
+    V moved = simd::Load<V>(theta + i) - part * eta;
     if (last) {
-      const V16 b = simd::Load(momentum + i) * mu + all;
+      const V b = simd::Load<V>(momentum + i) * mu + all;
       simd::Store(momentum + i, b);
       moved -= b * (mu * eta);
-      all = V16{};
+      all = V{};
     }
     simd::Store(sum + i, all);
     simd::Store(theta + i, moved);
@@ -166,7 +171,7 @@ enum class Types { kFloat32, kBfloat16, kMixed };
 // One pass over n elements from `begin` on that reads kCount deltas side by side and adds them to
 // g_before (null: to nothing). All but the update count elements from `begin`. The last pass hands
 // the sum to the update, any other leaves it in g_after.
-template <int kCount, Types kTypes, class Update>
+template <class V, int kCount, Types kTypes, class Update>
 ATOLL_INLINE void AddDeltas(const Plain* deltas, const float* g_before, float* g_after,
                             int64_t begin, int64_t n, const Update& update) {
   const void* data[kCount + 1];
@@ -178,12 +183,12 @@ ATOLL_INLINE void AddDeltas(const Plain* deltas, const float* g_before, float* g
     weight[d] = deltas[d].weight;
   }
   for (int64_t i = 0; i < n; i += kLanes) {
-    V16 g{};
-    if (g_before != nullptr) g = simd::Load(g_before + i);
+    V g{};
+    if (g_before != nullptr) g = simd::Load<V>(g_before + i);
 #pragma GCC unroll 4
     for (int d = 0; d < kCount; ++d) {
       const Encoding type = kTypes == Types::kMixed ? encoding[d] : static_cast<Encoding>(kTypes);
-      g += LoadSixteen(data[d], type, i) * weight[d];
+      g += LoadSixteen<V>(data[d], type, i) * weight[d];
     }
     if (g_after != nullptr) {
       simd::Store(g_after + i, g);
@@ -193,25 +198,25 @@ ATOLL_INLINE void AddDeltas(const Plain* deltas, const float* g_before, float* g
   }
 }
 
-template <Types kTypes, class Update>
+template <class V, Types kTypes, class Update>
 ATOLL_INLINE void AddSomeDeltas(const Plain* deltas, int64_t count, const float* g_before,
                                 float* g_after, int64_t begin, int64_t n, const Update& update) {
   switch (count) {
     case 0:
-      return AddDeltas<0, kTypes>(deltas, g_before, g_after, begin, n, update);
+      return AddDeltas<V, 0, kTypes>(deltas, g_before, g_after, begin, n, update);
     case 1:
-      return AddDeltas<1, kTypes>(deltas, g_before, g_after, begin, n, update);
+      return AddDeltas<V, 1, kTypes>(deltas, g_before, g_after, begin, n, update);
     case 2:
-      return AddDeltas<2, kTypes>(deltas, g_before, g_after, begin, n, update);
+      return AddDeltas<V, 2, kTypes>(deltas, g_before, g_after, begin, n, update);
     case 3:
-      return AddDeltas<3, kTypes>(deltas, g_before, g_after, begin, n, update);
+      return AddDeltas<V, 3, kTypes>(deltas, g_before, g_after, begin, n, update);
     default:
-      return AddDeltas<4, kTypes>(deltas, g_before, g_after, begin, n, update);
+      return AddDeltas<V, 4, kTypes>(deltas, g_before, g_after, begin, n, update);
   }
 }
 
 // Up to kSideBySide deltas over n elements from `begin` on, n a multiple of kLanes.
-template <class Update>
+template <class V, class Update>
 ATOLL_INLINE void AddPass(const Update& update, const Plain* deltas, int64_t count,
                           const float* g_before, float* g_after, int64_t begin, int64_t n) {
   bool same = true;
@@ -221,11 +226,11 @@ ATOLL_INLINE void AddPass(const Update& update, const Plain* deltas, int64_t cou
                                    : static_cast<Types>(deltas[0].encoding);
   switch (types) {
     case Types::kFloat32:
-      return AddSomeDeltas<Types::kFloat32>(deltas, count, g_before, g_after, begin, n, update);
+      return AddSomeDeltas<V, Types::kFloat32>(deltas, count, g_before, g_after, begin, n, update);
     case Types::kBfloat16:
-      return AddSomeDeltas<Types::kBfloat16>(deltas, count, g_before, g_after, begin, n, update);
+      return AddSomeDeltas<V, Types::kBfloat16>(deltas, count, g_before, g_after, begin, n, update);
     case Types::kMixed:
-      return AddSomeDeltas<Types::kMixed>(deltas, count, g_before, g_after, begin, n, update);
+      return AddSomeDeltas<V, Types::kMixed>(deltas, count, g_before, g_after, begin, n, update);
   }
 }
 
@@ -233,25 +238,25 @@ ATOLL_KERNEL(RunPass,
              (const SgdUpdate& update, const Plain* deltas, int64_t count, const float* g_before,
               float* g_after, int64_t begin, int64_t n),
              (update, deltas, count, g_before, g_after, begin, n)) {
-  AddPass(update, deltas, count, g_before, g_after, begin, n);
+  AddPass<V>(update, deltas, count, g_before, g_after, begin, n);
 }
 ATOLL_KERNEL(RunPass,
              (const NesterovUpdate& update, const Plain* deltas, int64_t count,
               const float* g_before, float* g_after, int64_t begin, int64_t n),
              (update, deltas, count, g_before, g_after, begin, n)) {
-  AddPass(update, deltas, count, g_before, g_after, begin, n);
+  AddPass<V>(update, deltas, count, g_before, g_after, begin, n);
 }
 ATOLL_KERNEL(RunPass,
              (const AdamUpdate& update, const Plain* deltas, int64_t count, const float* g_before,
               float* g_after, int64_t begin, int64_t n),
              (update, deltas, count, g_before, g_after, begin, n)) {
-  AddPass(update, deltas, count, g_before, g_after, begin, n);
+  AddPass<V>(update, deltas, count, g_before, g_after, begin, n);
 }
 ATOLL_KERNEL(RunPass,
              (const DelayedUpdate& update, const Plain* deltas, int64_t count,
               const float* g_before, float* g_after, int64_t begin, int64_t n),
              (update, deltas, count, g_before, g_after, begin, n)) {
-  AddPass(update, deltas, count, g_before, g_after, begin, n);
+  AddPass<V>(update, deltas, count, g_before, g_after, begin, n);
 }
 
 // Numbers i to i + 7 in double.
@@ -345,20 +350,20 @@ ATOLL_KERNEL(RectangleOfDots,
 
 ATOLL_KERNEL(ToBfloat16Block, (const float* from, Bfloat16* to, int64_t n), (from, to, n)) {
   const int64_t whole = n - n % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) simd::ToBfloat16(to + i, simd::Load(from + i));
+  for (int64_t i = 0; i < whole; i += kLanes) simd::ToBfloat16(to + i, simd::Load<V>(from + i));
   if (whole == n) return;
   Bfloat16 last[kLanes];
-  simd::ToBfloat16(last, simd::LoadFirst(from + whole, n - whole));
+  simd::ToBfloat16(last, simd::LoadFirst<V>(from + whole, n - whole));
   for (int64_t i = whole; i < n; ++i) to[i] = last[i - whole];
 }
 
 ATOLL_KERNEL(FromBfloat16Block, (const Bfloat16* from, float* to, int64_t n), (from, to, n)) {
   const int64_t whole = n - n % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) simd::Store(to + i, simd::FromBfloat16(from + i));
+  for (int64_t i = 0; i < whole; i += kLanes) simd::Store(to + i, simd::FromBfloat16<V>(from + i));
   if (whole == n) return;
   Bfloat16 last[kLanes] = {};
   for (int64_t i = whole; i < n; ++i) last[i - whole] = from[i];
-  simd::StoreFirst(to + whole, simd::FromBfloat16(last), n - whole);
+  simd::StoreFirst(to + whole, simd::FromBfloat16<V>(last), n - whole);
 }
 
 int64_t Tasks(int64_t n) { return (n + kTaskElements - 1) / kTaskElements; }

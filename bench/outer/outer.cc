@@ -31,16 +31,16 @@ constexpr int64_t kBlock = 1 << 16;
 
 ATOLL_KERNEL(ScaleBlock, (float* x, int64_t n), (x, n)) {
   for (int64_t i = 0; i < n; i += simd::kLanes) {
-    simd::Store(x + i, simd::Load(x + i) * 0.999999f);
+    simd::Store(x + i, simd::Load<V>(x + i) * 0.999999f);
   }
 }
 
 // The sum of n numbers, so that the compiler does not drop the reads.
 ATOLL_KERNEL(ReadBlock, (const float* x, int64_t n, float* sum), (x, n, sum)) {
-  simd::V16 sums[4] = {};
+  V sums[4] = {};
   for (int64_t i = 0; i < n; i += 4 * simd::kLanes) {
 #pragma GCC unroll 4
-    for (int lane = 0; lane < 4; ++lane) sums[lane] += simd::Load(x + i + lane * simd::kLanes);
+    for (int lane = 0; lane < 4; ++lane) sums[lane] += simd::Load<V>(x + i + lane * simd::kLanes);
   }
   *sum = simd::Sum(sums[0] + sums[1] + sums[2] + sums[3]);
 }

@@ -26,10 +26,10 @@
 namespace atl::blocks {
 
 using simd::F8;
-using simd::I16;
+using I16 = simd::Lanes<simd::F16>::Int;
 using simd::kLanes;
-using simd::U16;
-using simd::V16;
+using U16 = simd::Lanes<simd::F16>::Bits;
+using V16 = simd::F16;
 using B16 = int8_t __attribute__((vector_size(16)));
 using B64 = int8_t __attribute__((vector_size(64)));
 using V64 = float __attribute__((vector_size(256)));
@@ -92,8 +92,8 @@ ATOLL_INLINE void EncodeBlock(const float* delta, float* residual, char* out) {
   float values[kQuantBlock];
   U16 sizes{};
   for (int64_t i = 0; i < kQuantBlock; i += kLanes) {
-    V16 v = simd::Load(delta + i);
-    if (residual != nullptr) v += simd::Load(residual + i);
+    V16 v = simd::Load<V16>(delta + i);
+    if (residual != nullptr) v += simd::Load<V16>(residual + i);
     simd::Store(values + i, v);
     const U16 size = (U16)v & 0x7fffffffu;
     sizes = size > sizes ? size : sizes;
@@ -103,7 +103,7 @@ ATOLL_INLINE void EncodeBlock(const float* delta, float* residual, char* out) {
   const Scale s = ScaleOfLargest(Code::kLargest, largest);
   std::memcpy(out, &s.scale, sizeof(s.scale));
   for (int64_t i = 0; i < kQuantBlock; i += kLanes) {
-    const V16 value = s.finite ? simd::Load(values + i) : V16{};
+    const V16 value = s.finite ? simd::Load<V16>(values + i) : V16{};
     V16 sent;
     Code::Encode(value, s.scale, s.inverse, out + 4 + i * Code::kBits / 8, &sent);
     if (residual != nullptr) simd::Store(residual + i, s.finite ? value - sent : V16{});

@@ -7,9 +7,9 @@
 namespace atl {
 namespace {
 
-using simd::I16;
-using simd::U16;
-using simd::V16;
+using I16 = simd::Lanes<simd::F16>::Int;
+using U16 = simd::Lanes<simd::F16>::Bits;
+using V16 = simd::F16;
 
 // The exponent of x * sqrt(2) is log2(x) rounded to the nearest.
 constexpr float kRootOfTwo = 1.41421356f;

@@ -7,8 +7,8 @@
 namespace atl {
 namespace {
 
-using simd::I16;
-using simd::V16;
+using I16 = simd::Lanes<simd::F16>::Int;
+using V16 = simd::F16;
 
 // To the nearest whole number, ties to even, of numbers below 2^22: 1.5 * 2^23 added leaves it in
 // the low bits.
@@ -19,10 +19,10 @@ struct Eight {
   static constexpr float kLargest = 127;
 
   ATOLL_INLINE static void Encode(V16 value, float scale, float inverse, char* codes, V16* sent) {
-    const V16 shifted = value * inverse + simd::Splat(kMagic);
+    const V16 shifted = value * inverse + simd::Splat<V16>(kMagic);
     const blocks::B16 bytes = blocks::Narrow((I16)shifted);
     std::memcpy(codes, &bytes, sizeof(bytes));
-    *sent = (shifted - simd::Splat(kMagic)) * scale;
+    *sent = (shifted - simd::Splat<V16>(kMagic)) * scale;
   }
   ATOLL_INLINE static blocks::V64 Decode(blocks::B64 codes, float scale) {
     return blocks::Widen(codes) * scale;
@@ -40,9 +40,9 @@ struct Four {
   static constexpr float kLargest = 7;
 
   ATOLL_INLINE static void Encode(V16 value, float scale, float inverse, char* codes, V16* sent) {
-    const V16 shifted = value * inverse + simd::Splat(kMagic);
+    const V16 shifted = value * inverse + simd::Splat<V16>(kMagic);
     blocks::StoreHalves(codes, blocks::Narrow((I16)shifted + 8));
-    *sent = (shifted - simd::Splat(kMagic)) * scale;
+    *sent = (shifted - simd::Splat<V16>(kMagic)) * scale;
   }
   ATOLL_INLINE static V16 Numbers(float scale) {
     return __builtin_convertvector(blocks::kIota - 8, V16) * scale;

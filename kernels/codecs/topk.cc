@@ -17,9 +17,9 @@
 namespace atl {
 namespace {
 
-using simd::I16;
+using I16 = simd::Lanes<simd::F16>::Int;
 using simd::kLanes;
-using simd::V16;
+using V16 = simd::F16;
 
 constexpr int64_t kKeptMax = kTopKChunk / kTopKShare;
 constexpr int64_t kHeader = 2 * sizeof(float);
@@ -117,9 +117,9 @@ ATOLL_KERNEL(AddUp, (const float* delta, float* residual, float* values, int64_t
              (delta, residual, values, n, top)) {
   I16 largest{};
   for (int64_t i = 0; i < n; i += kLanes) {
-    V16 v = simd::LoadUpTo(delta + i, n - i);
+    V16 v = simd::LoadUpTo<V16>(delta + i, n - i);
     if (residual != nullptr) {
-      v += simd::LoadUpTo(residual + i, n - i);
+      v += simd::LoadUpTo<V16>(residual + i, n - i);
       simd::StoreUpTo(residual + i, v, n - i);
     }
     simd::Store(values + i, v);
@@ -135,7 +135,7 @@ ATOLL_KERNEL(CountFrom, (const float* values, int64_t n, int32_t least, int32_t*
              (values, n, least, count)) {
   I16 minus{};
   for (int64_t i = 0; i < n; i += kLanes) {
-    minus += ((I16)simd::Load(values + i) & kSizeBits) >= least;
+    minus += ((I16)simd::Load<V16>(values + i) & kSizeBits) >= least;
   }
   *count = 0;
   for (int64_t lane = 0; lane < kLanes; ++lane) *count -= minus[lane];

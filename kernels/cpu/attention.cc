@@ -18,7 +18,6 @@ namespace {
 using simd::kLanes;
 using simd::LoadUpTo;
 using simd::Splat;
-using simd::V16;
 
 constexpr int64_t kTileRows = 8;    // rows of a product held in registers
 constexpr int64_t kBlockRows = 64;  // queries whose scores are held at a time
@@ -80,59 +79,83 @@ struct Head {
   int64_t stride;
 };
 
-// c[0..8) [kVectors * 16] = (accumulate ? c : 0) + sum over k in [k_begin, k_end) of a[row][k] *
-// b[k]: the accumulators stay in registers.
-template <int kVectors>
+// Rows and vectors of a tile of a product whose sums an instruction set's registers hold.
+template <class V>
+struct Registers;
+template <>
+struct Registers<simd::Avx512> {  // 32 of a vector each
+  static constexpr int kRows = 8, kVectors = 2;
+};
+template <>
+struct Registers<simd::Avx2> {  // 16 of half a vector
+  static constexpr int kRows = 4, kVectors = 1;
+};
+template <>
+struct Registers<simd::Sse> {  // 16 of a quarter
+  static constexpr int kRows = 2, kVectors = 1;
+};
+
+// c[0..kRows) [kVectors * 16] = (accumulate ? c : 0) + sum over k in [k_begin, k_end) of a[row][k]
+// * b[k]: the accumulators stay in registers.
+template <class V, int kRows, int kVectors>
 ATOLL_INLINE void ProductTile(const float* a, int64_t a_row, int64_t a_k, const float* b,
                               int64_t b_stride, float* c, int64_t c_stride, int64_t k_begin,
                               int64_t k_end, bool accumulate) {
-  V16 sums[kTileRows][kVectors];
+  V sums[kRows][kVectors];
 #pragma GCC unroll 8
-  for (int row = 0; row < kTileRows; ++row) {
+  for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 8
     for (int i = 0; i < kVectors; ++i) {
-      sums[row][i] = accumulate ? simd::Load(c + row * c_stride + i * kLanes) : V16{};
+      sums[row][i] = accumulate ? simd::Load<V>(c + row * c_stride + i * kLanes) : V{};
     }
   }
   for (int64_t k = k_begin; k < k_end; ++k) {
-    V16 right[kVectors];
+    V right[kVectors];
 #pragma GCC unroll 8
-    for (int i = 0; i < kVectors; ++i) right[i] = simd::Load(b + k * b_stride + i * kLanes);
+    for (int i = 0; i < kVectors; ++i) right[i] = simd::Load<V>(b + k * b_stride + i * kLanes);
 #pragma GCC unroll 8
-    for (int row = 0; row < kTileRows; ++row) {
+    for (int row = 0; row < kRows; ++row) {
       const float left = a[row * a_row + k * a_k];
 #pragma GCC unroll 8
       for (int i = 0; i < kVectors; ++i) sums[row][i] += right[i] * left;
     }
   }
 #pragma GCC unroll 8
-  for (int row = 0; row < kTileRows; ++row) {
+  for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 8
     for (int i = 0; i < kVectors; ++i) simd::Store(c + row * c_stride + i * kLanes, sums[row][i]);
   }
 }
 
-// The same for any number of columns, a multiple of 16.
+// The same of kTileRows rows and any number of columns, a multiple of 16.
+template <class V>
 ATOLL_INLINE void Product(const float* a, int64_t a_row, int64_t a_k, const float* b,
                           int64_t b_stride, float* c, int64_t c_stride, int64_t cols,
                           int64_t k_begin, int64_t k_end, bool accumulate) {
+  constexpr int kRows = Registers<V>::kRows, kVectors = Registers<V>::kVectors;
   int64_t col = 0;
-  for (; col + 2 * kLanes <= cols; col += 2 * kLanes) {
-    ProductTile<2>(a, a_row, a_k, b + col, b_stride, c + col, c_stride, k_begin, k_end, accumulate);
+  for (; col + kVectors * kLanes <= cols; col += kVectors * kLanes) {
+    for (int64_t row = 0; row < kTileRows; row += kRows) {
+      ProductTile<V, kRows, kVectors>(a + row * a_row, a_row, a_k, b + col, b_stride,
+                                      c + row * c_stride + col, c_stride, k_begin, k_end,
+                                      accumulate);
+    }
   }
-  if (col < cols) {
-    ProductTile<1>(a, a_row, a_k, b + col, b_stride, c + col, c_stride, k_begin, k_end, accumulate);
+  if (kVectors > 1 && col < cols) {
+    ProductTile<V, kRows, 1>(a, a_row, a_k, b + col, b_stride, c + col, c_stride, k_begin, k_end,
+                             accumulate);
   }
 }
 
 // to[t][d] = from[begin + t][d] * factor for t < rows, zeros up to padded_rows and head_cols.
+template <class V>
 ATOLL_INLINE void PackRows(const Head& from, int64_t begin, int64_t rows, int64_t padded_rows,
                            const Layout& l, float factor, float* to) {
   for (int64_t t = 0; t < padded_rows; ++t) {
     for (int64_t d = 0; d < l.head_cols; d += kLanes) {
-      V16 v{};
+      V v{};
       if (t < rows) {
-        v = LoadUpTo(from.data + (begin + t) * from.stride + d, l.head_dim - d) * factor;
+        v = LoadUpTo<V>(from.data + (begin + t) * from.stride + d, l.head_dim - d) * factor;
       }
       simd::Store(to + t * l.head_cols + d, v);
     }
@@ -151,38 +174,42 @@ ATOLL_INLINE void PackTransposed(const Head& from, const Layout& l, float* to) {
 }
 
 // to[begin + t][d] = from[t][d] * factor.
+template <class V>
 ATOLL_INLINE void UnpackRow(const float* from, float factor, const Layout& l, float* to) {
   for (int64_t d = 0; d < l.head_dim; d += kLanes) {
-    simd::StoreUpTo(to + d, simd::Load(from + d) * factor, l.head_dim - d);
+    simd::StoreUpTo(to + d, simd::Load<V>(from + d) * factor, l.head_dim - d);
   }
 }
 
 // scores[i][j] = a[i] . transposed[:, j] for the queries [begin, begin + padded_rows) and the keys
 // that each tile of them sees.
+template <class V>
 ATOLL_INLINE void ScoreBlock(const float* a, const float* transposed, int64_t begin,
                              int64_t padded_rows, const Layout& l, const Mask& mask,
                              float* scores) {
   for (int64_t t = 0; t < padded_rows; t += kTileRows) {
     const int64_t first = mask.FirstOfTile(begin + t);
-    Product(a + t * l.head_cols, l.head_cols, 1, transposed + first, l.score_stride,
-            scores + t * l.score_stride + first, l.score_stride, mask.EndOfTile(begin + t) - first,
-            0, l.head_dim, false);
+    Product<V>(a + t * l.head_cols, l.head_cols, 1, transposed + first, l.score_stride,
+               scores + t * l.score_stride + first, l.score_stride,
+               mask.EndOfTile(begin + t) - first, 0, l.head_dim, false);
   }
 }
 
 // out[i] = sum over keys j of weights[i][j] * values[j].
+template <class V>
 ATOLL_INLINE void WeighBlock(const float* weights, const float* values, int64_t begin,
                              int64_t padded_rows, const Layout& l, const Mask& mask, float* out) {
   for (int64_t t = 0; t < padded_rows; t += kTileRows) {
     const int64_t end = mask.causal ? Smaller(begin + t + kTileRows, l.rows) : l.rows;
-    Product(weights + t * l.score_stride, l.score_stride, 1, values, l.head_cols,
-            out + t * l.head_cols, l.head_cols, l.head_cols, mask.FirstOfTile(begin + t), end,
-            false);
+    Product<V>(weights + t * l.score_stride, l.score_stride, 1, values, l.head_cols,
+               out + t * l.head_cols, l.head_cols, l.head_cols, mask.FirstOfTile(begin + t), end,
+               false);
   }
 }
 
 // out[j] += sum over queries i of weights[i][j] * rows[i] for all keys j that the block's queries
 // see.
+template <class V>
 ATOLL_INLINE void ScatterBlock(const float* weights, const float* rows, int64_t begin,
                                int64_t count, const Layout& l, const Mask& mask, float* out) {
   const int64_t keys = mask.causal ? begin + count : l.seq_len;
@@ -192,8 +219,8 @@ ATOLL_INLINE void ScatterBlock(const float* weights, const float* rows, int64_t 
     const int64_t end =
         mask.window > 0 ? Smaller(count, j + kTileRows - 1 + mask.window - begin) : count;
     if (first >= end) continue;
-    Product(weights + j, 1, l.score_stride, rows, l.head_cols, out + j * l.head_cols, l.head_cols,
-            l.head_cols, first, end, true);
+    Product<V>(weights + j, 1, l.score_stride, rows, l.head_cols, out + j * l.head_cols,
+               l.head_cols, l.head_cols, first, end, true);
   }
 }
 
@@ -208,28 +235,31 @@ ATOLL_INLINE RowKeys KeysOfRow(const Mask& mask, int64_t query) {
 }
 
 // Lanes of the keys [j, j + 16) that the row sees, `otherwise` elsewhere.
-ATOLL_INLINE V16 KeepSeen(V16 v, int64_t j, const RowKeys& keys, float otherwise) {
-  v = simd::KeepFirst(v, keys.end - j, otherwise);
-  return j < keys.first ? simd::KeepFrom(v, keys.first - j, otherwise) : v;
+template <class V>
+ATOLL_INLINE V KeepSeen(const V& v, int64_t j, const RowKeys& keys, float otherwise) {
+  const V kept = simd::KeepFirst(v, keys.end - j, otherwise);
+  return j < keys.first ? simd::KeepFrom(kept, keys.first - j, otherwise) : kept;
 }
 
-ATOLL_INLINE V16 Capped(V16 score, float cap) {
+template <class V>
+ATOLL_INLINE V Capped(const V& score, float cap) {
   return cap > 0 ? cap * simd::Tanh(score / cap) : score;
 }
 
 // A row of scores becomes exp(score - largest) over its keys, zeros around them.
+template <class V>
 ATOLL_INLINE void ExpRow(float* scores, const RowKeys& keys, float cap, float* largest,
                          float* sum) {
-  V16 most = Splat(kMinusInfinity);
+  V most = Splat<V>(kMinusInfinity);
   for (int64_t j = keys.begin; j < keys.end; j += kLanes) {
-    const V16 score = Capped(simd::Load(scores + j), cap);
+    const V score = Capped(simd::Load<V>(scores + j), cap);
     if (cap > 0) simd::Store(scores + j, score);
     most = simd::Max(KeepSeen(score, j, keys, kMinusInfinity), most);
   }
   *largest = simd::Largest(most);
-  V16 sums{};
+  V sums{};
   for (int64_t j = keys.begin; j < keys.padded; j += kLanes) {
-    const V16 e = KeepSeen(simd::Exp(simd::Load(scores + j) - *largest), j, keys, 0.0f);
+    const V e = KeepSeen(simd::Exp(simd::Load<V>(scores + j) - *largest), j, keys, 0.0f);
     simd::Store(scores + j, e);
     sums += e;
   }
@@ -237,13 +267,14 @@ ATOLL_INLINE void ExpRow(float* scores, const RowKeys& keys, float cap, float* l
 }
 
 // Scores become probabilities p = exp(score - lse), and dp becomes ds = p * (dp - delta).
+template <class V>
 ATOLL_INLINE void SoftmaxBackwardRow(float* scores, float* dp, const RowKeys& keys, float cap,
                                      float lse, float delta) {
   for (int64_t j = keys.begin; j < keys.padded; j += kLanes) {
-    const V16 score = Capped(simd::Load(scores + j), cap);
-    const V16 p = KeepSeen(simd::Exp(score - lse), j, keys, 0.0f);
+    const V score = Capped(simd::Load<V>(scores + j), cap);
+    const V p = KeepSeen(simd::Exp(score - lse), j, keys, 0.0f);
     simd::Store(scores + j, p);
-    V16 ds = p * (simd::Load(dp + j) - delta);
+    V ds = p * (simd::Load<V>(dp + j) - delta);
     if (cap > 0) ds *= 1.0f - score / cap * (score / cap);
     simd::Store(dp + j, ds);
   }
@@ -260,18 +291,19 @@ ATOLL_KERNEL(ForwardHead,
   for (int64_t begin = 0; begin < l.seq_len; begin += kBlockRows) {
     const int64_t rows = Smaller(kBlockRows, l.seq_len - begin);
     const int64_t padded_rows = RoundUp(rows, kTileRows);
-    PackRows(q, begin, rows, padded_rows, l, scale, queries);
-    ScoreBlock(queries, keys_t, begin, padded_rows, l, mask, scores);
+    PackRows<V>(q, begin, rows, padded_rows, l, scale, queries);
+    ScoreBlock<V>(queries, keys_t, begin, padded_rows, l, mask, scores);
     float sums[kBlockRows];
     for (int64_t t = 0; t < padded_rows; ++t) {
       float largest;
-      ExpRow(scores + t * l.score_stride, KeysOfRow(mask, begin + t), mask.softcap, &largest,
-             &sums[t]);
+      ExpRow<V>(scores + t * l.score_stride, KeysOfRow(mask, begin + t), mask.softcap, &largest,
+                &sums[t]);
       if (t < rows) lse[begin + t] = largest + __builtin_logf(sums[t]);
     }
-    WeighBlock(scores, values, begin, padded_rows, l, mask, results);
+    WeighBlock<V>(scores, values, begin, padded_rows, l, mask, results);
     for (int64_t t = 0; t < rows; ++t) {
-      UnpackRow(results + t * l.head_cols, 1.0f / sums[t], l, out.data + (begin + t) * out.stride);
+      UnpackRow<V>(results + t * l.head_cols, 1.0f / sums[t], l,
+                   out.data + (begin + t) * out.stride);
     }
   }
 }
@@ -299,34 +331,34 @@ ATOLL_KERNEL(BackwardHead,
   for (int64_t begin = 0; begin < l.seq_len; begin += kBlockRows) {
     const int64_t rows = Smaller(kBlockRows, l.seq_len - begin);
     const int64_t padded_rows = RoundUp(rows, kTileRows);
-    PackRows(q, begin, rows, padded_rows, l, scale, queries);
-    PackRows(dout, begin, rows, padded_rows, l, 1.0f, gradients);
+    PackRows<V>(q, begin, rows, padded_rows, l, scale, queries);
+    PackRows<V>(dout, begin, rows, padded_rows, l, 1.0f, gradients);
     for (int64_t t = 0; t < padded_rows; ++t) {
-      V16 dots{};
+      V dots{};
       for (int64_t d = 0; t < rows && d < l.head_dim; d += kLanes) {
-        dots += simd::Load(gradients + t * l.head_cols + d) *
-                LoadUpTo(out.data + (begin + t) * out.stride + d, l.head_dim - d);
+        dots += simd::Load<V>(gradients + t * l.head_cols + d) *
+                LoadUpTo<V>(out.data + (begin + t) * out.stride + d, l.head_dim - d);
       }
       deltas[t] = simd::Sum(dots);
     }
-    ScoreBlock(queries, shared.keys_t, begin, padded_rows, l, mask, scores);
-    ScoreBlock(gradients, shared.values_t, begin, padded_rows, l, mask, dp);
+    ScoreBlock<V>(queries, shared.keys_t, begin, padded_rows, l, mask, scores);
+    ScoreBlock<V>(gradients, shared.values_t, begin, padded_rows, l, mask, dp);
     for (int64_t t = 0; t < padded_rows; ++t) {
-      SoftmaxBackwardRow(scores + t * l.score_stride, dp + t * l.score_stride,
-                         KeysOfRow(mask, begin + t), mask.softcap, t < rows ? lse[begin + t] : 0.0f,
-                         deltas[t]);
+      SoftmaxBackwardRow<V>(scores + t * l.score_stride, dp + t * l.score_stride,
+                            KeysOfRow(mask, begin + t), mask.softcap,
+                            t < rows ? lse[begin + t] : 0.0f, deltas[t]);
     }
-    WeighBlock(dp, shared.keys, begin, padded_rows, l, mask, results);
+    WeighBlock<V>(dp, shared.keys, begin, padded_rows, l, mask, results);
     for (int64_t t = 0; t < rows; ++t) {
-      UnpackRow(results + t * l.head_cols, scale, l, dq.data + (begin + t) * dq.stride);
+      UnpackRow<V>(results + t * l.head_cols, scale, l, dq.data + (begin + t) * dq.stride);
     }
-    ScatterBlock(dp, queries, begin, rows, l, mask, shared.dk);
-    ScatterBlock(scores, gradients, begin, rows, l, mask, shared.dv);
+    ScatterBlock<V>(dp, queries, begin, rows, l, mask, shared.dk);
+    ScatterBlock<V>(scores, gradients, begin, rows, l, mask, shared.dv);
   }
 }
 
 ATOLL_KERNEL(PackHeadRows, (const Head& from, const Layout& l, float* to), (from, l, to)) {
-  PackRows(from, 0, l.seq_len, l.rows, l, 1.0f, to);
+  PackRows<V>(from, 0, l.seq_len, l.rows, l, 1.0f, to);
 }
 
 ATOLL_KERNEL(PackHeadTransposed, (const Head& from, const Layout& l, float* to), (from, l, to)) {
@@ -335,7 +367,7 @@ ATOLL_KERNEL(PackHeadTransposed, (const Head& from, const Layout& l, float* to),
 
 ATOLL_KERNEL(UnpackHead, (const float* from, const Layout& l, const Head& to), (from, l, to)) {
   for (int64_t t = 0; t < l.seq_len; ++t) {
-    UnpackRow(from + t * l.head_cols, 1.0f, l, to.data + t * to.stride);
+    UnpackRow<V>(from + t * l.head_cols, 1.0f, l, to.data + t * to.stride);
   }
 }
 

@@ -12,59 +12,39 @@
 namespace atl {
 namespace {
 
-using simd::F8;
 using simd::kLanes;
-using simd::V16;
-
-// Vectors of eight: sums of sixteen lanes do not stay in AVX2's registers in loops as long as
-// these.
-constexpr int64_t kHalf = kLanes / 2;
 
 int64_t RoundUp(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-ATOLL_INLINE F8 LoadHalf(const float* p) {
-  F8 v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
-
 // scores[p] = query . keys[p] * scale for kRows rows of `width` floats.
-template <int kRows>
+template <class V, int kRows>
 ATOLL_INLINE void Score(const float* query, const float* keys, int64_t width, float scale,
                         float* scores) {
-  F8 sums[kRows][2] = {};
+  V sums[kRows] = {};
   for (int64_t i = 0; i < width; i += kLanes) {
-    const F8 low = LoadHalf(query + i), high = LoadHalf(query + i + kHalf);
+    const V right = simd::Load<V>(query + i);
 #pragma GCC unroll 4
     for (int row = 0; row < kRows; ++row) {
-      sums[row][0] += low * LoadHalf(keys + row * width + i);
-      sums[row][1] += high * LoadHalf(keys + row * width + i + kHalf);
+      sums[row] += right * simd::Load<V>(keys + row * width + i);
     }
   }
 #pragma GCC unroll 4
-  for (int row = 0; row < kRows; ++row) {
-    V16 sum;
-    std::memcpy(&sum, sums[row], sizeof(sum));
-    scores[row] = simd::Sum(sum) * scale;
-  }
+  for (int row = 0; row < kRows; ++row) scores[row] = simd::Sum(sums[row]) * scale;
 }
 
-// out = sum over p of weights[p] * values[p] for kVectors * 8 channels of rows of `width` floats.
-template <int kVectors>
+// out = sum over p of weights[p] * values[p] for kVectors * 16 channels of rows of `width` floats.
+template <class V, int kVectors>
 ATOLL_INLINE void Weigh(const float* weights, const float* values, int64_t count, int64_t width,
                         float sum, float* out) {
-  F8 sums[kVectors] = {};
+  V sums[kVectors] = {};
   for (int64_t p = 0; p < count; ++p) {
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) {
-      sums[i] += weights[p] * LoadHalf(values + p * width + i * kHalf);
+      sums[i] += weights[p] * simd::Load<V>(values + p * width + i * kLanes);
     }
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < kVectors; ++i) {
-    sums[i] /= sum;
-    std::memcpy(out + i * kHalf, &sums[i], sizeof(sums[i]));
-  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kVectors; ++i) simd::Store(out + i * kLanes, sums[i] / sum);
 }
 
 // One query of one head. Rows have `width` floats, a multiple of 16; `scores` has room for `count`
@@ -76,31 +56,31 @@ ATOLL_KERNEL(AttendOne,
   constexpr int kRows = 4;  // at a time: their sums do not wait for each other
   int64_t p = 0;
   for (; p + kRows <= count; p += kRows) {
-    Score<kRows>(query, keys + p * width, width, scale, scores + p);
+    Score<V, kRows>(query, keys + p * width, width, scale, scores + p);
   }
-  for (; p < count; ++p) Score<1>(query, keys + p * width, width, scale, scores + p);
-  V16 highest = simd::Splat(-INFINITY);
+  for (; p < count; ++p) Score<V, 1>(query, keys + p * width, width, scale, scores + p);
+  V highest = simd::Splat<V>(-INFINITY);
   for (int64_t i = 0; i < count; i += kLanes) {
-    V16 score = simd::Load(scores + i);
+    V score = simd::Load<V>(scores + i);
     if (softcap > 0) score = softcap * simd::Tanh(score / softcap);
     simd::Store(scores + i, simd::KeepFirst(score, count - i, -INFINITY));
-    highest = simd::Max(highest, simd::Load(scores + i));
+    highest = simd::Max(highest, simd::Load<V>(scores + i));
   }
   const float largest = simd::Largest(highest);
-  V16 sums{};
+  V sums{};
   for (int64_t i = 0; i < count; i += kLanes) {
-    const V16 weight = simd::KeepFirst(simd::Exp(simd::Load(scores + i) - largest), count - i, 0);
+    const V weight = simd::KeepFirst(simd::Exp(simd::Load<V>(scores + i) - largest), count - i, 0);
     simd::Store(scores + i, weight);
     sums += weight;
   }
   const float sum = simd::Sum(sums);
   // So many channels at a time that their sums stay in registers.
-  constexpr int kMost = 8;
+  constexpr int kMost = 4;
   int64_t i = 0;
-  for (; i + kMost * kHalf <= width; i += kMost * kHalf) {
-    Weigh<kMost>(scores, values + i, count, width, sum, out + i);
+  for (; i + kMost * kLanes <= width; i += kMost * kLanes) {
+    Weigh<V, kMost>(scores, values + i, count, width, sum, out + i);
   }
-  for (; i < width; i += kLanes) Weigh<2>(scores, values + i, count, width, sum, out + i);
+  for (; i < width; i += kLanes) Weigh<V, 1>(scores, values + i, count, width, sum, out + i);
 }
 
 class CachedBackend final : public CpuBackend, public SequenceCache {

@@ -12,7 +12,6 @@ namespace {
 using simd::kLanes;
 using simd::LoadUpTo;
 using simd::StoreUpTo;
-using simd::V16;
 
 // One row of heads: first half * cos - second half * sin, and the other way round.
 ATOLL_KERNEL(RopeRow, (float* x, const float* table, int64_t heads, int64_t half, float direction),
@@ -20,9 +19,9 @@ ATOLL_KERNEL(RopeRow, (float* x, const float* table, int64_t heads, int64_t half
   for (int64_t head = 0; head < heads; ++head, x += 2 * half) {
     for (int64_t i = 0; i < half; i += kLanes) {
       const int64_t n = half - i;
-      const V16 cosine = LoadUpTo(table + i, n);
-      const V16 sine = LoadUpTo(table + half + i, n) * direction;
-      const V16 a = LoadUpTo(x + i, n), b = LoadUpTo(x + half + i, n);
+      const V cosine = LoadUpTo<V>(table + i, n);
+      const V sine = LoadUpTo<V>(table + half + i, n) * direction;
+      const V a = LoadUpTo<V>(x + i, n), b = LoadUpTo<V>(x + half + i, n);
       StoreUpTo(x + i, a * cosine - b * sine, n);
       StoreUpTo(x + half + i, b * cosine + a * sine, n);
     }
@@ -32,8 +31,8 @@ ATOLL_KERNEL(RopeRow, (float* x, const float* table, int64_t heads, int64_t half
 ATOLL_KERNEL(GatedRun, (Activation kind, const float* gate, const float* up, float* y, int64_t n),
              (kind, gate, up, y, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 g = LoadUpTo(gate + i, n - i);
-    StoreUpTo(y + i, simd::Activate(kind, g) * LoadUpTo(up + i, n - i), n - i);
+    const V g = LoadUpTo<V>(gate + i, n - i);
+    StoreUpTo(y + i, simd::Activate(kind, g) * LoadUpTo<V>(up + i, n - i), n - i);
   }
 }
 
@@ -43,9 +42,9 @@ ATOLL_KERNEL(SwigluBackwardRun,
               int64_t n),
              (gate, up, dy, dgate, dup, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 g = LoadUpTo(gate + i, n - i), u = LoadUpTo(up + i, n - i);
-    const V16 d = LoadUpTo(dy + i, n - i);
-    const V16 s = simd::Sigmoid(g);
+    const V g = LoadUpTo<V>(gate + i, n - i), u = LoadUpTo<V>(up + i, n - i);
+    const V d = LoadUpTo<V>(dy + i, n - i);
+    const V s = simd::Sigmoid(g);
     StoreUpTo(dgate + i, d * u * s * (1.0f + g * (1.0f - s)), n - i);
     StoreUpTo(dup + i, d * g * s, n - i);
   }
@@ -56,8 +55,8 @@ ATOLL_KERNEL(GatedBackwardRun,
               float* dup, int64_t n),
              (kind, gate, up, dy, dgate, dup, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 g = LoadUpTo(gate + i, n - i), u = LoadUpTo(up + i, n - i);
-    const V16 d = LoadUpTo(dy + i, n - i);
+    const V g = LoadUpTo<V>(gate + i, n - i), u = LoadUpTo<V>(up + i, n - i);
+    const V d = LoadUpTo<V>(dy + i, n - i);
     StoreUpTo(dgate + i, d * u * simd::ActivateDerivative(kind, g), n - i);
     StoreUpTo(dup + i, d * simd::Activate(kind, g), n - i);
   }
@@ -65,21 +64,21 @@ ATOLL_KERNEL(GatedBackwardRun,
 
 ATOLL_KERNEL(SoftcapRun, (const float* x, float* y, float cap, int64_t n), (x, y, cap, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    StoreUpTo(y + i, cap * simd::Tanh(LoadUpTo(x + i, n - i) / cap), n - i);
+    StoreUpTo(y + i, cap * simd::Tanh(LoadUpTo<V>(x + i, n - i) / cap), n - i);
   }
 }
 
 ATOLL_KERNEL(SoftcapBackwardRun, (const float* x, const float* dy, float* dx, float cap, int64_t n),
              (x, dy, dx, cap, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 t = simd::Tanh(LoadUpTo(x + i, n - i) / cap);
-    StoreUpTo(dx + i, LoadUpTo(dy + i, n - i) * (1.0f - t * t), n - i);
+    const V t = simd::Tanh(LoadUpTo<V>(x + i, n - i) / cap);
+    StoreUpTo(dx + i, LoadUpTo<V>(dy + i, n - i) * (1.0f - t * t), n - i);
   }
 }
 
 ATOLL_KERNEL(GeluRun, (Activation kind, const float* x, float* y, int64_t n), (kind, x, y, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    StoreUpTo(y + i, simd::Activate(kind, LoadUpTo(x + i, n - i)), n - i);
+    StoreUpTo(y + i, simd::Activate(kind, LoadUpTo<V>(x + i, n - i)), n - i);
   }
 }
 
@@ -87,22 +86,24 @@ ATOLL_KERNEL(GeluBackwardRun,
              (Activation kind, const float* x, const float* dy, float* dx, int64_t n),
              (kind, x, dy, dx, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 derivative = simd::ActivateDerivative(kind, LoadUpTo(x + i, n - i));
-    StoreUpTo(dx + i, derivative * LoadUpTo(dy + i, n - i), n - i);
+    const V derivative = simd::ActivateDerivative(kind, LoadUpTo<V>(x + i, n - i));
+    StoreUpTo(dx + i, derivative * LoadUpTo<V>(dy + i, n - i), n - i);
   }
 }
 
 // Up to 16 elements of a run of f32 or bf16.
-ATOLL_INLINE V16 LoadAs(const void* p, bool bf16, int64_t i, int64_t n) {
-  if (!bf16) return LoadUpTo(static_cast<const float*>(p) + i, n);
+template <class V>
+ATOLL_INLINE V LoadAs(const void* p, bool bf16, int64_t i, int64_t n) {
+  if (!bf16) return LoadUpTo<V>(static_cast<const float*>(p) + i, n);
   const Bfloat16* halves = static_cast<const Bfloat16*>(p) + i;
-  if (n >= kLanes) return simd::FromBfloat16(halves);
+  if (n >= kLanes) return simd::FromBfloat16<V>(halves);
   Bfloat16 lanes[kLanes] = {};
   for (int64_t lane = 0; lane < n; ++lane) lanes[lane] = halves[lane];
-  return simd::FromBfloat16(lanes);
+  return simd::FromBfloat16<V>(lanes);
 }
 
-ATOLL_INLINE void StoreAs(void* p, bool bf16, int64_t i, V16 v, int64_t n) {
+template <class V>
+ATOLL_INLINE void StoreAs(void* p, bool bf16, int64_t i, const V& v, int64_t n) {
   if (!bf16) return StoreUpTo(static_cast<float*>(p) + i, v, n);
   Bfloat16* halves = static_cast<Bfloat16*>(p) + i;
   if (n >= kLanes) return simd::ToBfloat16(halves, v);
@@ -117,14 +118,15 @@ ATOLL_KERNEL(AddScaledRun,
               float alpha, int64_t n),
              (a, a_bf16, b, b_bf16, out, out_bf16, alpha, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    V16 sum = LoadAs(a, a_bf16, i, n - i);
-    if (b != nullptr) sum += LoadAs(b, b_bf16, i, n - i) * alpha;
+    V sum = LoadAs<V>(a, a_bf16, i, n - i);
+    if (b != nullptr) sum += LoadAs<V>(b, b_bf16, i, n - i) * alpha;
     StoreAs(out, out_bf16, i, sum, n - i);
   }
 }
 
 ATOLL_KERNEL(ScaleRun, (float* x, float factor, int64_t n), (x, factor, n)) {
-  for (int64_t i = 0; i < n; i += kLanes) StoreUpTo(x + i, LoadUpTo(x + i, n - i) * factor, n - i);
+  for (int64_t i = 0; i < n; i += kLanes)
+    StoreUpTo(x + i, LoadUpTo<V>(x + i, n - i) * factor, n - i);
 }
 
 void* Element(const Tensor& x, int64_t row, int64_t col) {

@@ -15,7 +15,6 @@ namespace {
 using simd::kLanes;
 using simd::LoadUpTo;
 using simd::StoreUpTo;
-using simd::V16;
 
 // Sums over rows of x - shift, and of its square.
 ATOLL_KERNEL(ColumnMoments,
@@ -24,10 +23,10 @@ ATOLL_KERNEL(ColumnMoments,
              (x, shift, rows, n, sums, squares)) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t rest = n - i;
-    const V16 from = LoadUpTo(shift + i, rest);
-    V16 sum{}, square{};
+    const V from = LoadUpTo<V>(shift + i, rest);
+    V sum{}, square{};
     for (int64_t row = 0; row < rows; ++row) {
-      const V16 v = LoadUpTo(x + row * n + i, rest) - from;
+      const V v = LoadUpTo<V>(x + row * n + i, rest) - from;
       sum += v;
       square += v * v;
     }
@@ -37,9 +36,11 @@ ATOLL_KERNEL(ColumnMoments,
 }
 
 // z = x * scale + shift + add, add null for zero.
-ATOLL_INLINE V16 Affine(const float* x, const float* add, V16 scale, V16 shift, int64_t rest) {
-  V16 z = LoadUpTo(x, rest) * scale + shift;
-  if (add != nullptr) z += LoadUpTo(add, rest);
+template <class V>
+ATOLL_INLINE V Affine(const float* x, const float* add, const V& scale, const V& shift,
+                      int64_t rest) {
+  V z = LoadUpTo<V>(x, rest) * scale + shift;
+  if (add != nullptr) z += LoadUpTo<V>(add, rest);
   return z;
 }
 
@@ -50,9 +51,9 @@ ATOLL_KERNEL(NormalizeRows,
              (kind, x, add, scale, shift, rows, n, y)) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t rest = n - i;
-    const V16 scales = LoadUpTo(scale + i, rest), shifts = LoadUpTo(shift + i, rest);
+    const V scales = LoadUpTo<V>(scale + i, rest), shifts = LoadUpTo<V>(shift + i, rest);
     for (int64_t at = i; at < rows * n; at += n) {
-      const V16 z = Affine(x + at, add == nullptr ? nullptr : add + at, scales, shifts, rest);
+      const V z = Affine(x + at, add == nullptr ? nullptr : add + at, scales, shifts, rest);
       StoreUpTo(y + at, simd::Activate(kind, z), rest);
     }
   }
@@ -66,14 +67,14 @@ ATOLL_KERNEL(GradientMoments,
              (kind, x, add, dy, scale, shift, mean, rows, n, sums, dots)) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t rest = n - i;
-    const V16 scales = LoadUpTo(scale + i, rest), shifts = LoadUpTo(shift + i, rest);
-    const V16 means = LoadUpTo(mean + i, rest);
-    V16 sum{}, dot{};
+    const V scales = LoadUpTo<V>(scale + i, rest), shifts = LoadUpTo<V>(shift + i, rest);
+    const V means = LoadUpTo<V>(mean + i, rest);
+    V sum{}, dot{};
     for (int64_t at = i; at < rows * n; at += n) {
-      const V16 z = Affine(x + at, add == nullptr ? nullptr : add + at, scales, shifts, rest);
-      const V16 dz = LoadUpTo(dy + at, rest) * simd::ActivateDerivative(kind, z);
+      const V z = Affine(x + at, add == nullptr ? nullptr : add + at, scales, shifts, rest);
+      const V dz = LoadUpTo<V>(dy + at, rest) * simd::ActivateDerivative(kind, z);
       sum += dz;
-      dot += dz * (LoadUpTo(x + at, rest) - means);
+      dot += dz * (LoadUpTo<V>(x + at, rest) - means);
     }
     StoreUpTo(sums + i, sum, rest);
     StoreUpTo(dots + i, dot, rest);
@@ -88,13 +89,13 @@ ATOLL_KERNEL(GradientRows,
              (kind, x, add, dy, scale, shift, mean, by_x, constant, rows, n, dx, dadd)) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t rest = n - i;
-    const V16 scales = LoadUpTo(scale + i, rest), shifts = LoadUpTo(shift + i, rest);
-    const V16 means = LoadUpTo(mean + i, rest);
-    const V16 slopes = LoadUpTo(by_x + i, rest), constants = LoadUpTo(constant + i, rest);
+    const V scales = LoadUpTo<V>(scale + i, rest), shifts = LoadUpTo<V>(shift + i, rest);
+    const V means = LoadUpTo<V>(mean + i, rest);
+    const V slopes = LoadUpTo<V>(by_x + i, rest), constants = LoadUpTo<V>(constant + i, rest);
     for (int64_t at = i; at < rows * n; at += n) {
-      const V16 z = Affine(x + at, add == nullptr ? nullptr : add + at, scales, shifts, rest);
-      const V16 dz = LoadUpTo(dy + at, rest) * simd::ActivateDerivative(kind, z);
-      const V16 from_mean = LoadUpTo(x + at, rest) - means;
+      const V z = Affine(x + at, add == nullptr ? nullptr : add + at, scales, shifts, rest);
+      const V dz = LoadUpTo<V>(dy + at, rest) * simd::ActivateDerivative(kind, z);
+      const V from_mean = LoadUpTo<V>(x + at, rest) - means;
       StoreUpTo(dx + at, dz * scales + from_mean * slopes + constants, rest);
       if (dadd != nullptr) StoreUpTo(dadd + at, dz, rest);
     }
@@ -108,11 +109,11 @@ ATOLL_KERNEL(GateRows,
              (x, other, factor, rows, n, y, sums)) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t rest = n - i;
-    const V16 factors = LoadUpTo(factor + i, rest);
-    V16 sum{};
+    const V factors = LoadUpTo<V>(factor + i, rest);
+    V sum{};
     for (int64_t at = i; at < rows * n; at += n) {
-      const V16 v = LoadUpTo(x + at, rest);
-      if (other != nullptr) sum += v * LoadUpTo(other + at, rest);
+      const V v = LoadUpTo<V>(x + at, rest);
+      if (other != nullptr) sum += v * LoadUpTo<V>(other + at, rest);
       StoreUpTo(y + at, v * factors, rest);
     }
     if (sums != nullptr) StoreUpTo(sums + i, sum, rest);
@@ -121,14 +122,14 @@ ATOLL_KERNEL(GateRows,
 
 ATOLL_KERNEL(AddRow, (const float* x, float factor, float* y, int64_t n), (x, factor, y, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    StoreUpTo(y + i, LoadUpTo(y + i, n - i) + LoadUpTo(x + i, n - i) * factor, n - i);
+    StoreUpTo(y + i, LoadUpTo<V>(y + i, n - i) + LoadUpTo<V>(x + i, n - i) * factor, n - i);
   }
 }
 
 ATOLL_KERNEL(MaxRow, (const float* x, float* y, int64_t n), (x, y, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 v = LoadUpTo(x + i, n - i), most = LoadUpTo(y + i, n - i);
-    StoreUpTo(y + i, v > most ? v : most, n - i);
+    const V v = LoadUpTo<V>(x + i, n - i), most = LoadUpTo<V>(y + i, n - i);
+    StoreUpTo(y + i, simd::Max(v, most), n - i);
   }
 }
 

@@ -14,7 +14,6 @@ namespace {
 using simd::kLanes;
 using simd::LoadUpTo;
 using simd::StoreUpTo;
-using simd::V16;
 
 // Rows of activations per product: what follows it finds them in the second-level cache, and
 // packing the weights again for every block costs oneDNN about 3%.
@@ -24,9 +23,9 @@ constexpr int64_t kGemmRows = 256;
 ATOLL_KERNEL(StartRow, (const float* add, const float* bias, float* y, int64_t n),
              (add, bias, y, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    V16 sum{};
-    if (add != nullptr) sum += LoadUpTo(add + i, n - i);
-    if (bias != nullptr) sum += LoadUpTo(bias + i, n - i);
+    V sum{};
+    if (add != nullptr) sum += LoadUpTo<V>(add + i, n - i);
+    if (bias != nullptr) sum += LoadUpTo<V>(bias + i, n - i);
     StoreUpTo(y + i, sum, n - i);
   }
 }
@@ -37,13 +36,13 @@ ATOLL_KERNEL(ActivateRow,
               int64_t n),
              (kind, bias, add, pre, y, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    V16 x = LoadUpTo(pre + i, n - i);
+    V x = LoadUpTo<V>(pre + i, n - i);
     if (bias != nullptr) {
-      x += LoadUpTo(bias + i, n - i);
+      x += LoadUpTo<V>(bias + i, n - i);
       StoreUpTo(pre + i, x, n - i);
     }
-    V16 result = simd::Activate(kind, x);
-    if (add != nullptr) result += LoadUpTo(add + i, n - i);
+    V result = simd::Activate(kind, x);
+    if (add != nullptr) result += LoadUpTo<V>(add + i, n - i);
     StoreUpTo(y + i, result, n - i);
   }
 }
@@ -53,8 +52,9 @@ ATOLL_KERNEL(DeactivateRow,
              (Activation kind, const float* pre, const float* add, float* dx, int64_t n),
              (kind, pre, add, dx, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    V16 result = LoadUpTo(dx + i, n - i) * simd::ActivateDerivative(kind, LoadUpTo(pre + i, n - i));
-    if (add != nullptr) result += LoadUpTo(add + i, n - i);
+    V result =
+        LoadUpTo<V>(dx + i, n - i) * simd::ActivateDerivative(kind, LoadUpTo<V>(pre + i, n - i));
+    if (add != nullptr) result += LoadUpTo<V>(add + i, n - i);
     StoreUpTo(dx + i, result, n - i);
   }
 }
@@ -63,18 +63,18 @@ ATOLL_KERNEL(DeactivateRow,
 ATOLL_KERNEL(AddColumns, (const float* x, int64_t stride, int64_t rows, float* sums, int64_t n),
              (x, stride, rows, sums, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    V16 sum{};
-    for (int64_t row = 0; row < rows; ++row) sum += LoadUpTo(x + row * stride + i, n - i);
-    StoreUpTo(sums + i, LoadUpTo(sums + i, n - i) + sum, n - i);
+    V sum{};
+    for (int64_t row = 0; row < rows; ++row) sum += LoadUpTo<V>(x + row * stride + i, n - i);
+    StoreUpTo(sums + i, LoadUpTo<V>(sums + i, n - i) + sum, n - i);
   }
 }
 
 // y = a + b, each null for zero; y may be a.
 ATOLL_KERNEL(AddRow, (const float* a, const float* b, float* y, int64_t n), (a, b, y, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    V16 sum{};
-    if (a != nullptr) sum = LoadUpTo(a + i, n - i);
-    if (b != nullptr) sum += LoadUpTo(b + i, n - i);
+    V sum{};
+    if (a != nullptr) sum = LoadUpTo<V>(a + i, n - i);
+    if (b != nullptr) sum += LoadUpTo<V>(b + i, n - i);
     StoreUpTo(y + i, sum, n - i);
   }
 }

@@ -12,7 +12,6 @@ using simd::kLanes;
 using simd::LoadUpTo;
 using simd::Splat;
 using simd::StoreUpTo;
-using simd::V16;
 
 // Rows whose weight gradients one block sums.
 constexpr int64_t kPartialRows = 128;
@@ -20,15 +19,15 @@ constexpr int64_t kPartialRows = 128;
 ATOLL_KERNEL(RmsNormRow,
              (const float* x, const float* w, float* y, float* rstd, int64_t n, float eps),
              (x, w, y, rstd, n, eps)) {
-  V16 squares{};
+  V squares{};
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 v = LoadUpTo(x + i, n - i);
+    const V v = LoadUpTo<V>(x + i, n - i);
     squares += v * v;
   }
   const float r = 1.0f / __builtin_sqrtf(simd::Sum(squares) / static_cast<float>(n) + eps);
   *rstd = r;
   for (int64_t i = 0; i < n; i += kLanes) {
-    StoreUpTo(y + i, LoadUpTo(x + i, n - i) * r * LoadUpTo(w + i, n - i), n - i);
+    StoreUpTo(y + i, LoadUpTo<V>(x + i, n - i) * r * LoadUpTo<V>(w + i, n - i), n - i);
   }
 }
 
@@ -37,15 +36,15 @@ ATOLL_KERNEL(RmsNormBackwardRow,
              (const float* dy, const float* x, const float* w, const float* add, float* dx,
               float rstd, int64_t n),
              (dy, x, w, add, dx, rstd, n)) {
-  V16 dots{};
+  V dots{};
   for (int64_t i = 0; i < n; i += kLanes) {
-    dots += LoadUpTo(dy + i, n - i) * LoadUpTo(w + i, n - i) * LoadUpTo(x + i, n - i);
+    dots += LoadUpTo<V>(dy + i, n - i) * LoadUpTo<V>(w + i, n - i) * LoadUpTo<V>(x + i, n - i);
   }
   const float slope = simd::Sum(dots) * rstd * rstd * rstd / static_cast<float>(n);
   for (int64_t i = 0; i < n; i += kLanes) {
-    V16 result =
-        LoadUpTo(dy + i, n - i) * LoadUpTo(w + i, n - i) * rstd - LoadUpTo(x + i, n - i) * slope;
-    if (add != nullptr) result += LoadUpTo(add + i, n - i);
+    V result = LoadUpTo<V>(dy + i, n - i) * LoadUpTo<V>(w + i, n - i) * rstd -
+               LoadUpTo<V>(x + i, n - i) * slope;
+    if (add != nullptr) result += LoadUpTo<V>(add + i, n - i);
     StoreUpTo(dx + i, result, n - i);
   }
 }
@@ -54,8 +53,8 @@ ATOLL_KERNEL(RmsNormBackwardRow,
 ATOLL_KERNEL(RmsNormWeightRow, (const float* dy, const float* x, float* dw, float rstd, int64_t n),
              (dy, x, dw, rstd, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 term = LoadUpTo(dy + i, n - i) * LoadUpTo(x + i, n - i) * rstd;
-    StoreUpTo(dw + i, LoadUpTo(dw + i, n - i) + term, n - i);
+    const V term = LoadUpTo<V>(dy + i, n - i) * LoadUpTo<V>(x + i, n - i) * rstd;
+    StoreUpTo(dw + i, LoadUpTo<V>(dw + i, n - i) + term, n - i);
   }
 }
 
@@ -63,21 +62,21 @@ ATOLL_KERNEL(LayerNormRow,
              (const float* x, const float* w, const float* b, float* y, float* mean, float* rstd,
               int64_t n, float eps),
              (x, w, b, y, mean, rstd, n, eps)) {
-  V16 sums{};
-  for (int64_t i = 0; i < n; i += kLanes) sums += LoadUpTo(x + i, n - i);
+  V sums{};
+  for (int64_t i = 0; i < n; i += kLanes) sums += LoadUpTo<V>(x + i, n - i);
   const float m = simd::Sum(sums) / static_cast<float>(n);
-  V16 squares{};
+  V squares{};
   for (int64_t i = 0; i < n; i += kLanes) {
     // Lanes behind the end must not count (0 - m)^2.
-    const V16 v = simd::KeepFirst(LoadUpTo(x + i, n - i) - m, n - i, 0.0f);
+    const V v = simd::KeepFirst(LoadUpTo<V>(x + i, n - i) - m, n - i, 0.0f);
     squares += v * v;
   }
   const float r = 1.0f / __builtin_sqrtf(simd::Sum(squares) / static_cast<float>(n) + eps);
   *mean = m;
   *rstd = r;
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 normal = (LoadUpTo(x + i, n - i) - m) * r;
-    StoreUpTo(y + i, normal * LoadUpTo(w + i, n - i) + LoadUpTo(b + i, n - i), n - i);
+    const V normal = (LoadUpTo<V>(x + i, n - i) - m) * r;
+    StoreUpTo(y + i, normal * LoadUpTo<V>(w + i, n - i) + LoadUpTo<V>(b + i, n - i), n - i);
   }
 }
 
@@ -86,18 +85,18 @@ ATOLL_KERNEL(LayerNormBackwardRow,
              (const float* dy, const float* x, const float* w, const float* add, float* dx,
               float mean, float rstd, int64_t n),
              (dy, x, w, add, dx, mean, rstd, n)) {
-  V16 sums{}, dots{};
+  V sums{}, dots{};
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 g = LoadUpTo(dy + i, n - i) * LoadUpTo(w + i, n - i);
+    const V g = LoadUpTo<V>(dy + i, n - i) * LoadUpTo<V>(w + i, n - i);
     sums += g;
-    dots += g * (LoadUpTo(x + i, n - i) - mean);
+    dots += g * (LoadUpTo<V>(x + i, n - i) - mean);
   }
   const float g_mean = simd::Sum(sums) / static_cast<float>(n);
   const float slope = simd::Sum(dots) * rstd * rstd / static_cast<float>(n);
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 g = LoadUpTo(dy + i, n - i) * LoadUpTo(w + i, n - i);
-    V16 result = (g - g_mean - (LoadUpTo(x + i, n - i) - mean) * slope) * rstd;
-    if (add != nullptr) result += LoadUpTo(add + i, n - i);
+    const V g = LoadUpTo<V>(dy + i, n - i) * LoadUpTo<V>(w + i, n - i);
+    V result = (g - g_mean - (LoadUpTo<V>(x + i, n - i) - mean) * slope) * rstd;
+    if (add != nullptr) result += LoadUpTo<V>(add + i, n - i);
     StoreUpTo(dx + i, result, n - i);
   }
 }
@@ -108,10 +107,10 @@ ATOLL_KERNEL(LayerNormWeightRow,
               int64_t n),
              (dy, x, dw, db, mean, rstd, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 g = LoadUpTo(dy + i, n - i);
-    const V16 term = g * (LoadUpTo(x + i, n - i) - mean) * rstd;
-    StoreUpTo(dw + i, LoadUpTo(dw + i, n - i) + term, n - i);
-    StoreUpTo(db + i, LoadUpTo(db + i, n - i) + g, n - i);
+    const V g = LoadUpTo<V>(dy + i, n - i);
+    const V term = g * (LoadUpTo<V>(x + i, n - i) - mean) * rstd;
+    StoreUpTo(dw + i, LoadUpTo<V>(dw + i, n - i) + term, n - i);
+    StoreUpTo(db + i, LoadUpTo<V>(db + i, n - i) + g, n - i);
   }
 }
 

@@ -8,20 +8,17 @@
 namespace atl {
 namespace {
 
-using simd::D8;
-using simd::F8;
 using simd::kLanes;
 using simd::LoadUpTo;
 using simd::Splat;
 using simd::StoreUpTo;
-using simd::V16;
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
 ATOLL_KERNEL(LargestOfRow, (const float* x, int64_t n, float* largest), (x, n, largest)) {
-  V16 most = Splat(kMinusInfinity);
+  V most = Splat<V>(kMinusInfinity);
   for (int64_t i = 0; i < n; i += kLanes) {
-    most = simd::Max(simd::KeepFirst(LoadUpTo(x + i, n - i), n - i, kMinusInfinity), most);
+    most = simd::Max(simd::KeepFirst(LoadUpTo<V>(x + i, n - i), n - i, kMinusInfinity), most);
   }
   *largest = simd::Largest(most);
 }
@@ -29,9 +26,9 @@ ATOLL_KERNEL(LargestOfRow, (const float* x, int64_t n, float* largest), (x, n, l
 // The sum of exp(x - less); the exponentials go to `exps` unless that is null. exps may be x.
 ATOLL_KERNEL(ExpRow, (const float* x, float* exps, int64_t n, float less, float* sum),
              (x, exps, n, less, sum)) {
-  V16 sums{};
+  V sums{};
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 e = simd::Exp(LoadUpTo(x + i, n - i) - less);
+    const V e = simd::Exp(LoadUpTo<V>(x + i, n - i) - less);
     if (exps != nullptr) StoreUpTo(exps + i, e, n - i);
     sums += simd::KeepFirst(e, n - i, 0.0f);
   }
@@ -39,26 +36,23 @@ ATOLL_KERNEL(ExpRow, (const float* x, float* exps, int64_t n, float less, float*
 }
 
 ATOLL_KERNEL(ScaleRow, (float* x, float factor, int64_t n), (x, factor, n)) {
-  for (int64_t i = 0; i < n; i += kLanes) StoreUpTo(x + i, LoadUpTo(x + i, n - i) * factor, n - i);
+  for (int64_t i = 0; i < n; i += kLanes)
+    StoreUpTo(x + i, LoadUpTo<V>(x + i, n - i) * factor, n - i);
 }
 
 ATOLL_KERNEL(SumSquares, (const float* x, int64_t n, double* sum), (x, n, sum)) {
-  D8 sums[2] = {};
+  simd::Doubles<V> sums{};
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 v = LoadUpTo(x + i, n - i);
-    F8 halves[2];
-    std::memcpy(halves, &v, sizeof(v));
-    for (int half = 0; half < 2; ++half) {
-      const D8 wide = __builtin_convertvector(halves[half], D8);
-      sums[half] += wide * wide;
-    }
+    const auto wide = simd::Widen(LoadUpTo<V>(x + i, n - i));
+    sums += wide * wide;
   }
-  *sum = 0;
-  for (int lane = 0; lane < 8; ++lane) *sum += sums[0][lane] + sums[1][lane];
+  *sum = simd::SumOfDoubles(sums);
 }
 
 // The new parameters, and their rounded copy if there is one.
-ATOLL_INLINE void StoreParam(float* param, Bfloat16* copy, int64_t i, V16 updated, int64_t rest) {
+template <class V>
+ATOLL_INLINE void StoreParam(float* param, Bfloat16* copy, int64_t i, const V& updated,
+                             int64_t rest) {
   StoreUpTo(param + i, updated, rest);
   if (copy == nullptr) return;
   if (rest >= kLanes) return simd::ToBfloat16(copy + i, updated);
@@ -77,15 +71,17 @@ struct AdamFactors {
   bool zero_grad;
 };
 
+template <class V>
 struct AdamMoments {
-  V16 first, second, step;
+  V first, second, step;
 };
 
-ATOLL_INLINE AdamMoments AdamMomentsAt(const float* grad, const float* m, const float* v, int64_t i,
-                                       int64_t rest, const AdamFactors& f) {
-  const V16 g = LoadUpTo(grad + i, rest) * f.grad_scale;
-  const V16 first = LoadUpTo(m + i, rest) * f.beta1 + g * f.rest1;
-  const V16 second = LoadUpTo(v + i, rest) * f.beta2 + g * g * f.rest2;
+template <class V>
+ATOLL_INLINE AdamMoments<V> AdamMomentsAt(const float* grad, const float* m, const float* v,
+                                          int64_t i, int64_t rest, const AdamFactors& f) {
+  const V g = LoadUpTo<V>(grad + i, rest) * f.grad_scale;
+  const V first = LoadUpTo<V>(m + i, rest) * f.beta1 + g * f.rest1;
+  const V second = LoadUpTo<V>(v + i, rest) * f.beta2 + g * g * f.rest2;
   return {first, second, first * f.step / (simd::Sqrt(second) * f.rsqrt2 + f.eps)};
 }
 
@@ -95,11 +91,11 @@ ATOLL_KERNEL(AdamWRun,
              (param, grad, m, v, copy, n, f)) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t rest = n - i;
-    const AdamMoments moments = AdamMomentsAt(grad, m, v, i, rest, f);
+    const AdamMoments<V> moments = AdamMomentsAt<V>(grad, m, v, i, rest, f);
     StoreUpTo(m + i, moments.first, rest);
     StoreUpTo(v + i, moments.second, rest);
-    StoreParam(param, copy, i, LoadUpTo(param + i, rest) * f.decay - moments.step, rest);
-    if (f.zero_grad) StoreUpTo(grad + i, V16{}, rest);
+    StoreParam(param, copy, i, LoadUpTo<V>(param + i, rest) * f.decay - moments.step, rest);
+    if (f.zero_grad) StoreUpTo(grad + i, V{}, rest);
   }
 }
 
@@ -109,12 +105,12 @@ ATOLL_KERNEL(LambRun,
              (param, grad, m, v, copy, n, f)) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t rest = n - i;
-    const AdamMoments moments = AdamMomentsAt(grad, m, v, i, rest, f);
-    const V16 old = LoadUpTo(param + i, rest);
+    const AdamMoments<V> moments = AdamMomentsAt<V>(grad, m, v, i, rest, f);
+    const V old = LoadUpTo<V>(param + i, rest);
     StoreUpTo(m + i, moments.first, rest);
     StoreUpTo(v + i, moments.second, rest);
     StoreParam(param, copy, i, old - (moments.step + old * f.decay) * f.lr, rest);
-    if (f.zero_grad) StoreUpTo(grad + i, V16{}, rest);
+    if (f.zero_grad) StoreUpTo(grad + i, V{}, rest);
   }
 }
 
@@ -122,27 +118,18 @@ ATOLL_KERNEL(LambSquares,
              (const float* param, const float* grad, const float* m, const float* v, int64_t n,
               const AdamFactors& f, double* sums),
              (param, grad, m, v, n, f, sums)) {
-  D8 params{}, directions{};
+  simd::Doubles<V> params{}, directions{};
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t rest = n - i;
-    const V16 old = LoadUpTo(param + i, rest);
-    const V16 direction =
-        simd::KeepFirst(AdamMomentsAt(grad, m, v, i, rest, f).step + old * f.decay, rest, 0.0f);
-    F8 halves[4];
-    std::memcpy(halves, &old, sizeof(old));
-    std::memcpy(halves + 2, &direction, sizeof(direction));
-    for (int half = 0; half < 2; ++half) {
-      const D8 p = __builtin_convertvector(halves[half], D8);
-      const D8 d = __builtin_convertvector(halves[2 + half], D8);
-      params += p * p;
-      directions += d * d;
-    }
+    const V old = LoadUpTo<V>(param + i, rest);
+    const V direction =
+        simd::KeepFirst(AdamMomentsAt<V>(grad, m, v, i, rest, f).step + old * f.decay, rest, 0.0f);
+    const auto p = simd::Widen(old), d = simd::Widen(direction);
+    params += p * p;
+    directions += d * d;
   }
-  sums[0] = sums[1] = 0;
-  for (int lane = 0; lane < 8; ++lane) {
-    sums[0] += params[lane];
-    sums[1] += directions[lane];
-  }
+  sums[0] = simd::SumOfDoubles(params);
+  sums[1] = simd::SumOfDoubles(directions);
 }
 
 struct MomentumFactors {
@@ -157,23 +144,24 @@ ATOLL_KERNEL(MomentumRun,
              (param, grad, m, v, copy, n, f)) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t rest = n - i;
-    const V16 p = param == nullptr ? V16{} : LoadUpTo(param + i, rest);
-    V16 g = LoadUpTo(grad + i, rest) * f.grad_scale + p * f.decay;
+    const V p = param == nullptr ? V{} : LoadUpTo<V>(param + i, rest);
+    V g = LoadUpTo<V>(grad + i, rest) * f.grad_scale + p * f.decay;
     if (v != nullptr) {
-      const V16 square = LoadUpTo(v + i, rest) * f.alpha + g * g * f.rest;
+      const V square = LoadUpTo<V>(v + i, rest) * f.alpha + g * g * f.rest;
       StoreUpTo(v + i, square, rest);
       g = g / (simd::Sqrt(square) + f.eps);
     }
-    const V16 moment = LoadUpTo(m + i, rest) * f.momentum + g;
+    const V moment = LoadUpTo<V>(m + i, rest) * f.momentum + g;
     StoreUpTo(m + i, moment, rest);
     if (param != nullptr) StoreParam(param, copy, i, p - moment * f.lr, rest);
-    if (f.zero_grad) StoreUpTo(grad + i, V16{}, rest);
+    if (f.zero_grad) StoreUpTo(grad + i, V{}, rest);
   }
 }
 
 ATOLL_KERNEL(ScaledCopyRun, (const float* x, float* y, float factor, int64_t n),
              (x, y, factor, n)) {
-  for (int64_t i = 0; i < n; i += kLanes) StoreUpTo(y + i, LoadUpTo(x + i, n - i) * factor, n - i);
+  for (int64_t i = 0; i < n; i += kLanes)
+    StoreUpTo(y + i, LoadUpTo<V>(x + i, n - i) * factor, n - i);
 }
 
 // One row of cross-entropy: its loss, 0 where the target is to be ignored.
