@@ -18,7 +18,8 @@ from cluster import Cluster, ClusterError  # noqa: E402
 from corpus import write_corpus  # noqa: E402
 
 COMMITTED = re.compile(r"^(\S+) .*: version \d+ is committed: (\d+) tokens so far", re.M)
-VALIDATED = re.compile(r"^\S+ .*: version (\d+): validation loss ([0-9.]+) nats a token", re.M)
+VALIDATED = re.compile(r"^\S+ .*: version (\d+): validation loss (?:of \S+ )?([0-9.]+) nats a token "
+                       r"over (\d+) tokens", re.M)
 VERSION = re.compile(r": version (\d+) is committed: (\d+) tokens so far")
 STUDENT_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
                9: 2.262}
@@ -49,18 +50,34 @@ def interval(values):
     return STUDENT_975[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def kept(folder, what, make):
-    """make(), a JSON value, or what it gave when it was last called for `what` with this folder."""
+def kept_path(folder, what):
     key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
-    path = os.path.join(folder, key[:24] + ".json")
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    value = make()
+    return os.path.join(folder, key[:24] + ".json")
+
+
+def find_kept(folder, what):
+    """The JSON value that keep() has put into this folder for `what`, or None."""
+    path = kept_path(folder, what)
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def keep(folder, what, value):
+    path = kept_path(folder, what)
     os.makedirs(folder, exist_ok=True)
     with open(path + ".part", "w", encoding="utf-8") as file:
         json.dump(value, file)
     os.replace(path + ".part", path)
+
+
+def kept(folder, what, make):
+    """make(), or what it gave when it was last called for `what` with this folder."""
+    value = find_kept(folder, what)
+    if value is None:
+        value = make()
+        keep(folder, what, value)
     return value
 
 
@@ -96,11 +113,15 @@ def parse_log(log):
     def seconds(stamp):
         return datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
     tokens = {0: 0, **{int(v): int(t) for v, t in VERSION.findall(log)}}
-    return Result([(tokens[int(v)], float(loss)) for v, loss in VALIDATED.findall(log)],
+    losses = {}  # of a version: one, or one of each site that has a text
+    for version, loss, count in VALIDATED.findall(log):
+        losses.setdefault(int(version), []).append((float(loss), int(count)))
+    return Result([(tokens[version], statistics.fmean([l for l, _ in each], [n for _, n in each]))
+                   for version, each in losses.items()],
                   [(seconds(stamp), int(t)) for stamp, t in COMMITTED.findall(log)])
 
 
-def wait_for_end(cluster, job, what, meanwhile):
+def wait_for_end(cluster, job, what, meanwhile, poll_s):
     shown, limit = None, time.monotonic() + 7200
     while time.monotonic() < limit:
         cluster.check_alive_but()
@@ -115,7 +136,7 @@ def wait_for_end(cluster, job, what, meanwhile):
             if summary["state"] != "JOB_STATE_DONE":
                 raise ClusterError(f"{what}: {summary['reason']}; logs: {cluster.folder}")
             return
-        time.sleep(0.5)
+        time.sleep(poll_s)
     raise ClusterError(f"{what} did not end within two hours; logs: {cluster.folder}")
 
 
@@ -132,14 +153,17 @@ def split_corpus(path, count):
 
 
 def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None, observe=None, meanwhile=None,
-              own_texts=False, site_servers=()):
+              own_texts=False, site_servers=(), text=None, poll_s=0.5):
     """Trains `spec` with one worker for each list of flags in worker_flags, and one server.
 
     observe(cluster, job) is called when it has ended, before the daemons stop; meanwhile(cluster,
-    tokens) twice a second until then. own_texts: each worker is a site with a text of its own, a part
-    of the corpus. site_servers: sites that have a server of their own."""
+    tokens) every poll_s until then. own_texts: each worker is a site with a text of its own, a part
+    of the corpus. site_servers: sites that have a server of their own. text: a file that has the
+    corpus already. Several threads may call this at once; daemons end with the thread."""
     folder = tempfile.mkdtemp(prefix="atoll-islands-")
     corpus = os.path.join(folder, "corpus.txt")
+    if text:
+        shutil.copyfile(text, corpus)
     write_corpus(corpus, corpus_bytes)
     count = len(worker_flags)
     data = {"path": "corpus.txt"}
@@ -160,7 +184,7 @@ def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None, observe=No
             cluster.worker(f"w{i + 1}", *flags)
         job = cluster.wait_until("the coordinator",
                                  lambda: cluster.atoll("submit", job_file)[1].strip())
-        wait_for_end(cluster, job, what, meanwhile)
+        wait_for_end(cluster, job, what, meanwhile, poll_s)
         result = parse_log(cluster.atoll("logs", job)[1])
         if observe:
             observe(cluster, job)

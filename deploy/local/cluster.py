@@ -11,9 +11,12 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+LIBC = ctypes.CDLL(None)  # here: another thread may hold the loader's lock when a child is forked
+PORTS_LOCK, PORTS = threading.Lock(), set()
 
 
 class ClusterError(Exception):
@@ -63,11 +66,14 @@ def decided_twice(decisions):
 
 def free_port():
     """None that the kernel gives to outgoing connections: they would take it while its daemon is down,
-    and one to itself even succeeds."""
+    and one to itself even succeeds. None twice: threads of this process may have a cluster each."""
     for port in random.sample(range(20_000, 32_768), 100):
-        with socket.socket() as probe:
+        with PORTS_LOCK, socket.socket() as probe:
+            if port in PORTS:
+                continue
             try:
                 probe.bind(("127.0.0.1", port))
+                PORTS.add(port)
                 return port
             except OSError:
                 pass
@@ -75,9 +81,9 @@ def free_port():
 
 
 def die_with_parent():
-    """Runs in the child: no daemon outlives us, and Ctrl-C reaches only us."""
+    """Runs in the child: no daemon outlives the thread that started it, and Ctrl-C reaches only us."""
     os.setpgrp()
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class Daemon:
