@@ -92,15 +92,15 @@ using Avx512 = F16;
 using Avx2 = Two<F8>;
 using Sse = Two<Two<F4>>;
 
-// The types that belong to a register of floats: whole numbers with the same lanes, the lanes of
-// bfloat16, and the double of each lane.
+// What belongs to a vector of floats: whole numbers and bits in as many lanes, its lanes in
+// bfloat16.
 template <class V>
 struct Lanes;
 template <>
 struct Lanes<F4> {
   using Int = int32_t __attribute__((vector_size(16)));
   using Bits = uint32_t __attribute__((vector_size(16)));
-  using Halves = uint16_t __attribute__((vector_size(8)));
+  using Bfloats = uint16_t __attribute__((vector_size(8)));
   static constexpr Int kIota = {0, 1, 2, 3};
   static constexpr int64_t kCount = 4;
 };
@@ -108,7 +108,7 @@ template <>
 struct Lanes<F8> {
   using Int = int32_t __attribute__((vector_size(32)));
   using Bits = uint32_t __attribute__((vector_size(32)));
-  using Halves = uint16_t __attribute__((vector_size(16)));
+  using Bfloats = uint16_t __attribute__((vector_size(16)));
   static constexpr Int kIota = {0, 1, 2, 3, 4, 5, 6, 7};
   static constexpr int64_t kCount = 8;
 };
@@ -116,7 +116,7 @@ template <>
 struct Lanes<F16> {
   using Int = int32_t __attribute__((vector_size(64)));
   using Bits = uint32_t __attribute__((vector_size(64)));
-  using Halves = uint16_t __attribute__((vector_size(32)));
+  using Bfloats = uint16_t __attribute__((vector_size(32)));
   static constexpr Int kIota = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   static constexpr int64_t kCount = 16;
 };
@@ -431,7 +431,7 @@ ATOLL_INLINE V FromBfloat16(const Bfloat16* p) {
     using Half = decltype(V::low);
     return {FromBfloat16<Half>(p), FromBfloat16<Half>(p + Lanes<Half>::kCount)};
   } else {
-    typename Lanes<V>::Halves halves;
+    typename Lanes<V>::Bfloats halves;
     std::memcpy(&halves, p, sizeof(halves));
     return FromBits<V>(__builtin_convertvector(halves, typename Lanes<V>::Bits) << 16);
   }
@@ -448,7 +448,7 @@ ATOLL_INLINE void ToBfloat16(Bfloat16* p, const V& v) {
     const Bits bits = ToBits(v);
     const Bits rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
     const Bits result = Select(v == v, rounded, bits | 0x400000u);
-    const auto halves = __builtin_convertvector(result >> 16, typename Lanes<V>::Halves);
+    const auto halves = __builtin_convertvector(result >> 16, typename Lanes<V>::Bfloats);
     std::memcpy(p, &halves, sizeof(halves));
   }
 }
