@@ -13,8 +13,6 @@
 namespace atl {
 namespace {
 
-using simd::D8;
-using simd::F8;
 using simd::kLanes;
 
 // Elements one task handles: large enough to hide the cost of handing it out.
@@ -259,38 +257,41 @@ ATOLL_KERNEL(RunPass,
   AddPass<V>(update, deltas, count, g_before, g_after, begin, n);
 }
 
+// Eight doubles.
+template <class V>
+using D = decltype(simd::Doubles<V>::low);
+
 // Numbers i to i + 7 in double.
-ATOLL_INLINE D8 LoadDoubles(const Plain& from, bool all_f32, int64_t i) {
-  F8 numbers;
-  if (all_f32 || from.encoding == Encoding::kFloat32) {
-    std::memcpy(&numbers, static_cast<const float*>(from.data) + i, sizeof(numbers));
+template <class V>
+ATOLL_INLINE D<V> LoadDoubles(const Plain& from, bool all_f32, int64_t i) {
+  using Half = decltype(simd::Halves(V{}).low);
+  const Half numbers = all_f32 || from.encoding == Encoding::kFloat32
+                           ? simd::Load<Half>(static_cast<const float*>(from.data) + i)
+                           : simd::FromBfloat16<Half>(static_cast<const Bfloat16*>(from.data) + i);
+  if constexpr (std::is_same_v<V, simd::Avx512>) {
+    return __builtin_convertvector(numbers, simd::D8);
   } else {
-    using H8 = uint16_t __attribute__((vector_size(16)));
-    using U8 = uint32_t __attribute__((vector_size(32)));
-    H8 half;
-    std::memcpy(&half, static_cast<const Bfloat16*>(from.data) + i, sizeof(half));
-    numbers = (F8)(__builtin_convertvector(half, U8) << 16);
+    return simd::Widen(numbers);
   }
-  return __builtin_convertvector(numbers, D8);
 }
 
 // Adds the dot products of rows and columns over n numbers, a multiple of kLanes, to
 // sums[row * kColumns + column]; of a triangle, whose columns are the rows, those with column >=
 // row. Each product has accumulators of its own, so that its bits do not depend on the others.
-template <int kRows, int kColumns, bool kTriangle>
+template <class V, int kRows, int kColumns, bool kTriangle>
 ATOLL_INLINE void AddDots(const Plain* rows, const Plain* columns, bool all_f32, int64_t n,
                           double* sums) {
-  D8 parts[2][kRows][kColumns] = {};
+  D<V> parts[2][kRows][kColumns] = {};
   for (int64_t i = 0; i < n; i += kLanes) {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
-      D8 a[kRows], b[kColumns];
+      D<V> a[kRows], b[kColumns];
       const int64_t at = i + half * kLanes / 2;
 #pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) a[r] = LoadDoubles(rows[r], all_f32, at);
+      for (int r = 0; r < kRows; ++r) a[r] = LoadDoubles<V>(rows[r], all_f32, at);
 #pragma GCC unroll 4
       for (int c = 0; c < kColumns; ++c) {
-        b[c] = kTriangle ? a[c] : LoadDoubles(columns[c], all_f32, at);
+        b[c] = kTriangle ? a[c] : LoadDoubles<V>(columns[c], all_f32, at);
       }
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
@@ -301,51 +302,52 @@ ATOLL_INLINE void AddDots(const Plain* rows, const Plain* columns, bool all_f32,
   }
   for (int r = 0; r < kRows; ++r) {
     for (int c = kTriangle ? r : 0; c < kColumns; ++c) {
-      double total = 0;
-      for (int lane = 0; lane < 8; ++lane) total += parts[0][r][c][lane] + parts[1][r][c][lane];
-      sums[r * kColumns + c] += total;
+      sums[r * kColumns + c] += simd::SumOfLanes<double>(parts[0][r][c] + parts[1][r][c]);
     }
   }
 }
 
-// Products that AVX-512 has registers for: of four deltas among each other, of two with four.
+// Products that registers hold: with AVX-512 of four deltas among each other, or of two with four;
+// else of two, or of two with one.
 constexpr int64_t kTriangleMost = 4, kRowsMost = 2, kColumnsMost = 4;
 
+template <class V>
 ATOLL_INLINE void AddTriangle(const Plain* rows, int64_t count, bool all_f32, int64_t n,
                               double* sums) {
   switch (count) {
     case 1:
-      return AddDots<1, 1, true>(rows, rows, all_f32, n, sums);
+      return AddDots<V, 1, 1, true>(rows, rows, all_f32, n, sums);
     case 2:
-      return AddDots<2, 2, true>(rows, rows, all_f32, n, sums);
+      return AddDots<V, 2, 2, true>(rows, rows, all_f32, n, sums);
     case 3:
-      return AddDots<3, 3, true>(rows, rows, all_f32, n, sums);
+      return AddDots<V, 3, 3, true>(rows, rows, all_f32, n, sums);
     default:
-      return AddDots<4, 4, true>(rows, rows, all_f32, n, sums);
+      return AddDots<V, 4, 4, true>(rows, rows, all_f32, n, sums);
   }
 }
+template <class V>
 ATOLL_INLINE void AddRectangle(const Plain* rows, int64_t row_count, const Plain* columns,
                                int64_t column_count, bool all_f32, int64_t n, double* sums) {
   if (row_count == 2) {
-    return column_count == 4 ? AddDots<2, 4, false>(rows, columns, all_f32, n, sums)
-                             : AddDots<2, 1, false>(rows, columns, all_f32, n, sums);
+    return column_count == 4 ? AddDots<V, 2, 4, false>(rows, columns, all_f32, n, sums)
+                             : AddDots<V, 2, 1, false>(rows, columns, all_f32, n, sums);
   }
-  return column_count == 4 ? AddDots<1, 4, false>(rows, columns, all_f32, n, sums)
-                           : AddDots<1, 1, false>(rows, columns, all_f32, n, sums);
+  return column_count == 4 ? AddDots<V, 1, 4, false>(rows, columns, all_f32, n, sums)
+                           : AddDots<V, 1, 1, false>(rows, columns, all_f32, n, sums);
 }
 
 ATOLL_KERNEL(TriangleOfDots,
              (const Plain* rows, int64_t count, bool all_f32, int64_t n, double* sums),
              (rows, count, all_f32, n, sums)) {
-  return all_f32 ? AddTriangle(rows, count, true, n, sums)
-                 : AddTriangle(rows, count, false, n, sums);
+  return all_f32 ? AddTriangle<V>(rows, count, true, n, sums)
+                 : AddTriangle<V>(rows, count, false, n, sums);
 }
 ATOLL_KERNEL(RectangleOfDots,
              (const Plain* rows, int64_t row_count, const Plain* columns, int64_t column_count,
               bool all_f32, int64_t n, double* sums),
              (rows, row_count, columns, column_count, all_f32, n, sums)) {
-  return all_f32 ? AddRectangle(rows, row_count, columns, column_count, true, n, sums)
-                 : AddRectangle(rows, row_count, columns, column_count, false, n, sums);
+  return all_f32 ? AddRectangle<V>(rows, row_count, columns, column_count, true, n, sums)
+                 : AddRectangle<V>(rows, row_count, columns, column_count, false, n, sums);
 }
 
 ATOLL_KERNEL(ToBfloat16Block, (const float* from, Bfloat16* to, int64_t n), (from, to, n)) {
@@ -400,13 +402,14 @@ class GramPart {
   void AddTo(double* sums) const {
     const auto rows = std::ssize(block_.rows), columns = std::ssize(block_.columns);
     const bool triangle = block_.is_triangle();
-    const int64_t most = simd::InstructionLevel() >= 4 ? kTriangleMost : 1;
+    const bool avx512 = simd::InstructionLevel() >= 4;
+    const int64_t most = avx512 ? kTriangleMost : 2, wide = avx512 ? kColumnsMost : 1;
     for (int64_t row = 0; row < rows; row += most) {
       const int64_t end = std::min(rows, row + most);
       if (triangle) Add(row, end, row, end, sums);
       for (int64_t r = row; r < end; r += kRowsMost) {
         for (int64_t c = triangle ? end : 0; c < columns;) {
-          const int64_t width = columns - c >= kColumnsMost ? kColumnsMost : 1;
+          const int64_t width = columns - c >= wide ? wide : 1;
           Add(r, std::min(end, r + kRowsMost), c, c + width, sums);
           c += width;
         }

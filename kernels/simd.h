@@ -92,15 +92,15 @@ using Avx512 = F16;
 using Avx2 = Two<F8>;
 using Sse = Two<Two<F4>>;
 
-// The types that belong to a register of floats: whole numbers with the same lanes, the lanes of
-// bfloat16, and the double of each lane.
+// What belongs to a vector of floats: whole numbers and bits in as many lanes, its lanes in
+// bfloat16.
 template <class V>
 struct Lanes;
 template <>
 struct Lanes<F4> {
   using Int = int32_t __attribute__((vector_size(16)));
   using Bits = uint32_t __attribute__((vector_size(16)));
-  using Halves = uint16_t __attribute__((vector_size(8)));
+  using Bfloats = uint16_t __attribute__((vector_size(8)));
   static constexpr Int kIota = {0, 1, 2, 3};
   static constexpr int64_t kCount = 4;
 };
@@ -108,7 +108,7 @@ template <>
 struct Lanes<F8> {
   using Int = int32_t __attribute__((vector_size(32)));
   using Bits = uint32_t __attribute__((vector_size(32)));
-  using Halves = uint16_t __attribute__((vector_size(16)));
+  using Bfloats = uint16_t __attribute__((vector_size(16)));
   static constexpr Int kIota = {0, 1, 2, 3, 4, 5, 6, 7};
   static constexpr int64_t kCount = 8;
 };
@@ -116,12 +116,13 @@ template <>
 struct Lanes<F16> {
   using Int = int32_t __attribute__((vector_size(64)));
   using Bits = uint32_t __attribute__((vector_size(64)));
-  using Halves = uint16_t __attribute__((vector_size(32)));
+  using Bfloats = uint16_t __attribute__((vector_size(32)));
   static constexpr Int kIota = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   static constexpr int64_t kCount = 16;
 };
 template <class Half>
 struct Lanes<Two<Half>> {
+  using Int = Two<typename Lanes<Half>::Int>;
   using Bits = Two<typename Lanes<Half>::Bits>;
   static constexpr int64_t kCount = 2 * Lanes<Half>::kCount;
 };
@@ -153,6 +154,7 @@ ATOLL_TWO_OPERATOR(*)
 ATOLL_TWO_OPERATOR(/)
 ATOLL_TWO_OPERATOR(<)
 ATOLL_TWO_OPERATOR(>)
+ATOLL_TWO_OPERATOR(>=)
 ATOLL_TWO_OPERATOR(==)
 ATOLL_TWO_OPERATOR(&)
 ATOLL_TWO_OPERATOR(|)
@@ -191,23 +193,19 @@ ATOLL_INLINE V Select(const Mask& mask, const V& a, const V& b) {
   }
 }
 
-// The lanes' bits as unsigned numbers, and back.
-template <class V>
-ATOLL_INLINE typename Lanes<V>::Bits ToBits(const V& v) {
-  if constexpr (kIsTwo<V>) {
-    return {ToBits(v.low), ToBits(v.high)};
+// The same bits in lanes of another type.
+template <class To, class From>
+ATOLL_INLINE To BitCast(const From& from) {
+  if constexpr (kIsTwo<To>) {
+    using Half = decltype(To::low);
+    return {BitCast<Half>(from.low), BitCast<Half>(from.high)};
   } else {
-    return (typename Lanes<V>::Bits)v;
+    return (To)from;
   }
 }
 template <class V>
-ATOLL_INLINE V FromBits(const typename Lanes<V>::Bits& bits) {
-  if constexpr (kIsTwo<V>) {
-    using Half = decltype(V::low);
-    return {FromBits<Half>(bits.low), FromBits<Half>(bits.high)};
-  } else {
-    return (V)bits;
-  }
+ATOLL_INLINE auto ToBits(const V& v) {
+  return BitCast<typename Lanes<V>::Bits>(v);
 }
 
 // Not V{x, x, ...}: GCC 12 would insert the lanes of a returned vector one by one.
@@ -291,6 +289,20 @@ ATOLL_INLINE V Max(const V& a, const V& b) {
   return Select(a > b, a, b);
 }
 
+// Of whole numbers of type T.
+template <class T, class Ints>
+ATOLL_INLINE T LargestOf(Ints v) {
+  if constexpr (kIsTwo<Ints>) {
+    return LargestOf<T>(Max(v.low, v.high));
+  } else {
+    T largest = v[0];
+    for (size_t lane = 1; lane < sizeof(v) / sizeof(T); ++lane) {
+      largest = v[lane] > largest ? v[lane] : largest;
+    }
+    return largest;
+  }
+}
+
 // A vector's halves.
 template <class Half>
 ATOLL_INLINE Two<Half> Halves(const Two<Half>& v) {
@@ -345,13 +357,14 @@ ATOLL_INLINE auto Widen(const V& v) {
 template <class V>
 using Doubles = decltype(Widen(V{}));
 
-template <class D>
-ATOLL_INLINE double SumOfDoubles(const D& v) {
-  if constexpr (kIsTwo<D>) {
-    return SumOfDoubles(v.low + v.high);
+// Of lanes of type T.
+template <class T, class Lane>
+ATOLL_INLINE T SumOfLanes(const Lane& v) {
+  if constexpr (kIsTwo<Lane>) {
+    return SumOfLanes<T>(v.low + v.high);
   } else {
-    double sum = 0;
-    for (size_t lane = 0; lane < sizeof(D) / sizeof(double); ++lane) sum += v[lane];
+    T sum = 0;
+    for (size_t lane = 0; lane < sizeof(v) / sizeof(T); ++lane) sum += v[lane];
     return sum;
   }
 }
@@ -388,7 +401,7 @@ ATOLL_INLINE V Exp(V x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  return FromBits<V>(ToBits(p) + (ToBits(shifted) << 23));
+  return BitCast<V>(ToBits(p) + (ToBits(shifted) << 23));
 }
 
 template <class V>
@@ -431,9 +444,9 @@ ATOLL_INLINE V FromBfloat16(const Bfloat16* p) {
     using Half = decltype(V::low);
     return {FromBfloat16<Half>(p), FromBfloat16<Half>(p + Lanes<Half>::kCount)};
   } else {
-    typename Lanes<V>::Halves halves;
+    typename Lanes<V>::Bfloats halves;
     std::memcpy(&halves, p, sizeof(halves));
-    return FromBits<V>(__builtin_convertvector(halves, typename Lanes<V>::Bits) << 16);
+    return BitCast<V>(__builtin_convertvector(halves, typename Lanes<V>::Bits) << 16);
   }
 }
 
@@ -448,7 +461,7 @@ ATOLL_INLINE void ToBfloat16(Bfloat16* p, const V& v) {
     const Bits bits = ToBits(v);
     const Bits rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
     const Bits result = Select(v == v, rounded, bits | 0x400000u);
-    const auto halves = __builtin_convertvector(result >> 16, typename Lanes<V>::Halves);
+    const auto halves = __builtin_convertvector(result >> 16, typename Lanes<V>::Bfloats);
     std::memcpy(p, &halves, sizeof(halves));
   }
 }

@@ -4,8 +4,9 @@
 //
 // A codec's `Code` has:
 //   kBits: 4 or 8.  kLargest: the largest |code * scale| / scale.
-//   ATOLL_INLINE static void Encode(V16 value, float scale, float inverse, char* codes, V16* sent):
-//     16 codes to `codes`, and what they decode to. inverse = kLargest / largest |value|, or 0.
+//   template <class V>
+//   ATOLL_INLINE static V Encode(const V& value, float scale, float inverse, char* codes):
+//     16 codes to `codes`; returns what they decode to. inverse = kLargest / largest |value|, or 0.
 //   ATOLL_INLINE static V64 Decode(B64 codes, float scale), of 8 bits;
 //   ATOLL_INLINE static V16 Numbers(float scale), of 4 bits: what codes 0 to 15 decode to
 //   static int EncodeOne(float value, float inverse);  static float DecodeOne(int code, float
@@ -26,15 +27,16 @@
 namespace atl::blocks {
 
 using simd::F8;
-using I16 = simd::Lanes<simd::F16>::Int;
 using simd::kLanes;
-using U16 = simd::Lanes<simd::F16>::Bits;
+using I16 = simd::Lanes<simd::F16>::Int;
 using V16 = simd::F16;
 using B16 = int8_t __attribute__((vector_size(16)));
 using B64 = int8_t __attribute__((vector_size(64)));
 using V64 = float __attribute__((vector_size(256)));
 using B8 = uint8_t __attribute__((vector_size(8)));
-using S8 = uint16_t __attribute__((vector_size(16)));
+using S4 = int16_t __attribute__((vector_size(8)));
+using S8 = int16_t __attribute__((vector_size(16)));
+using Pairs = uint16_t __attribute__((vector_size(16)));
 using S16 = int16_t __attribute__((vector_size(32)));
 
 inline constexpr I16 kIota = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -47,8 +49,25 @@ ATOLL_INLINE V64 Widen(B64 bytes) {
   return __builtin_convertvector(__builtin_convertvector(__builtin_convertvector(bytes, S64), I64),
                                  V64);
 }
-ATOLL_INLINE B16 Narrow(I16 numbers) {
-  return __builtin_convertvector(__builtin_convertvector(numbers, S16), B16);
+template <class Int>
+ATOLL_INLINE auto NarrowToShorts(const Int& numbers) {
+  if constexpr (std::is_same_v<Int, I16>) {
+    return __builtin_convertvector(numbers, S16);
+  } else if constexpr (std::is_same_v<Int, simd::Lanes<F8>::Int>) {
+    return __builtin_convertvector(numbers, S8);
+  } else if constexpr (std::is_same_v<Int, simd::Lanes<simd::F4>::Int>) {
+    return __builtin_convertvector(numbers, S4);
+  } else {
+    const auto low = NarrowToShorts(numbers.low), high = NarrowToShorts(numbers.high);
+    std::conditional_t<sizeof(low) == sizeof(S8), S16, S8> both;
+    std::memcpy(&both, &low, sizeof(low));
+    std::memcpy(reinterpret_cast<char*>(&both) + sizeof(low), &high, sizeof(high));
+    return both;
+  }
+}
+template <class Int>
+ATOLL_INLINE B16 Narrow(const Int& numbers) {
+  return __builtin_convertvector(NarrowToShorts(numbers), B16);
 }
 inline constexpr float kFloatMax = std::numeric_limits<float>::max();
 
@@ -63,7 +82,7 @@ ATOLL_INLINE float ScaleOf(const void* block) {
 
 // 16 codes of 4 bits each: the low halves of 16 bytes.
 ATOLL_INLINE void StoreHalves(char* codes, B16 bytes) {
-  S8 apart;
+  Pairs apart;
   std::memcpy(&apart, &bytes, sizeof(apart));
   const B8 pairs = __builtin_convertvector((apart & 15) | (apart >> 4 & 0xf0), B8);
   std::memcpy(codes, &pairs, sizeof(pairs));
@@ -87,41 +106,37 @@ ATOLL_INLINE Scale ScaleOfLargest(float kLargest, uint32_t largest_bits) {
           inverse <= kFloatMax ? inverse : 0};
 }
 
-template <class Code>
+template <class V, class Code>
 ATOLL_INLINE void EncodeBlock(const float* delta, float* residual, char* out) {
   float values[kQuantBlock];
-  U16 sizes{};
+  typename simd::Lanes<V>::Bits sizes{};
   for (int64_t i = 0; i < kQuantBlock; i += kLanes) {
-    V16 v = simd::Load<V16>(delta + i);
-    if (residual != nullptr) v += simd::Load<V16>(residual + i);
+    V v = simd::Load<V>(delta + i);
+    if (residual != nullptr) v += simd::Load<V>(residual + i);
     simd::Store(values + i, v);
-    const U16 size = (U16)v & 0x7fffffffu;
-    sizes = size > sizes ? size : sizes;
+    sizes = simd::Max(simd::ToBits(v) & 0x7fffffffu, sizes);
   }
-  uint32_t largest = 0;
-  for (int64_t lane = 0; lane < kLanes; ++lane) largest = std::max(largest, sizes[lane]);
-  const Scale s = ScaleOfLargest(Code::kLargest, largest);
+  const Scale s = ScaleOfLargest(Code::kLargest, simd::LargestOf<uint32_t>(sizes));
   std::memcpy(out, &s.scale, sizeof(s.scale));
   for (int64_t i = 0; i < kQuantBlock; i += kLanes) {
-    const V16 value = s.finite ? simd::Load<V16>(values + i) : V16{};
-    V16 sent;
-    Code::Encode(value, s.scale, s.inverse, out + 4 + i * Code::kBits / 8, &sent);
-    if (residual != nullptr) simd::Store(residual + i, s.finite ? value - sent : V16{});
+    const V value = s.finite ? simd::Load<V>(values + i) : V{};
+    const V sent = Code::Encode(value, s.scale, s.inverse, out + 4 + i * Code::kBits / 8);
+    if (residual != nullptr) simd::Store(residual + i, s.finite ? value - sent : V{});
   }
 }
 
 // Whole blocks.
-template <class Code>
+template <class V, class Code>
 ATOLL_INLINE void EncodeBlocks(const float* delta, float* residual, char* out, int64_t blocks) {
   if (residual == nullptr) {
     for (int64_t b = 0; b < blocks; ++b) {
-      EncodeBlock<Code>(delta + b * kQuantBlock, nullptr, out + b * kBlockBytes<Code>);
+      EncodeBlock<V, Code>(delta + b * kQuantBlock, nullptr, out + b * kBlockBytes<Code>);
     }
     return;
   }
   for (int64_t b = 0; b < blocks; ++b) {
-    EncodeBlock<Code>(delta + b * kQuantBlock, residual + b * kQuantBlock,
-                      out + b * kBlockBytes<Code>);
+    EncodeBlock<V, Code>(delta + b * kQuantBlock, residual + b * kQuantBlock,
+                         out + b * kBlockBytes<Code>);
   }
 }
 
@@ -246,7 +261,7 @@ void ReferenceDecode(const std::byte* bytes, float* out, int64_t elements) {
   ATOLL_KERNEL(Code##EncodeBlocks,                                                                \
                (const float* delta, float* residual, char* out, int64_t count),                   \
                (delta, residual, out, count)) {                                                   \
-    blocks::EncodeBlocks<Code>(delta, residual, out, count);                                      \
+    blocks::EncodeBlocks<V, Code>(delta, residual, out, count);                                   \
   }                                                                                               \
   ATOLL_KERNEL(Code##DecodeBlocks, (const char* bytes, float* out, int64_t count),                \
                (bytes, out, count)) {                                                             \

@@ -7,7 +7,6 @@
 namespace atl {
 namespace {
 
-using I16 = simd::Lanes<simd::F16>::Int;
 using U16 = simd::Lanes<simd::F16>::Bits;
 using V16 = simd::F16;
 
@@ -19,21 +18,27 @@ struct E3m0 {
   static constexpr int kBits = 4, kZero = 0;
   static constexpr float kLargest = 1;
 
-  ATOLL_INLINE static V16 Number(I16 level, U16 sign, float scale) {
-    const V16 power = (V16)((U16)(level + kExponentOfLevel) << 23 | sign);
-    return (level > 0 ? power : V16{}) * scale;
+  template <class V>
+  ATOLL_INLINE static V Number(const typename simd::Lanes<V>::Int& level,
+                               const typename simd::Lanes<V>::Bits& sign, float scale) {
+    using Bits = typename simd::Lanes<V>::Bits;
+    const V power = simd::BitCast<V>(simd::BitCast<Bits>(level + kExponentOfLevel) << 23 | sign);
+    return simd::Select(level > 0, power, V{}) * scale;
   }
-  ATOLL_INLINE static void Encode(V16 value, float scale, float inverse, char* codes, V16* sent) {
-    const V16 ratio = value * inverse * kRootOfTwo;
-    I16 level = (I16)(((U16)ratio & 0x7fffffffu) >> 23) - kExponentOfLevel;
-    level = level > 0 ? level : I16{};
-    level = level < 7 ? level : I16{} + 7;
-    const U16 sign = (U16)value & (level > 0 ? U16{} + 0x80000000u : U16{});
-    blocks::StoreHalves(codes, blocks::Narrow(level | (I16)(sign >> 28)));
-    *sent = Number(level, sign, scale);
+  template <class V>
+  ATOLL_INLINE static V Encode(const V& value, float scale, float inverse, char* codes) {
+    using Int = typename simd::Lanes<V>::Int;
+    using Bits = typename simd::Lanes<V>::Bits;
+    const V ratio = value * inverse * kRootOfTwo;
+    Int level = simd::BitCast<Int>((simd::ToBits(ratio) & 0x7fffffffu) >> 23) - kExponentOfLevel;
+    level = simd::Max(level, Int{});
+    level = simd::Select(level < 7, level, Int{} + 7);
+    const Bits sign = simd::Select(level > 0, simd::ToBits(value) & 0x80000000u, Bits{});
+    blocks::StoreHalves(codes, blocks::Narrow(level | simd::BitCast<Int>(sign >> 28)));
+    return Number<V>(level, sign, scale);
   }
   ATOLL_INLINE static V16 Numbers(float scale) {
-    return Number(blocks::kIota & 7, (U16)(blocks::kIota & 8) << 28, scale);
+    return Number<V16>(blocks::kIota & 7, (U16)(blocks::kIota & 8) << 28, scale);
   }
   static int EncodeOne(float value, float inverse) {
     const float ratio = std::abs(value) * inverse * kRootOfTwo;

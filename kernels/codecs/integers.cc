@@ -7,22 +7,27 @@
 namespace atl {
 namespace {
 
-using I16 = simd::Lanes<simd::F16>::Int;
 using V16 = simd::F16;
 
 // To the nearest whole number, ties to even, of numbers below 2^22: 1.5 * 2^23 added leaves it in
 // the low bits.
 constexpr float kMagic = 12582912.0f;
 
+template <class V>
+ATOLL_INLINE auto ToInts(const V& v) {
+  return simd::BitCast<typename simd::Lanes<V>::Int>(v);
+}
+
 struct Eight {
   static constexpr int kBits = 8, kZero = 0;
   static constexpr float kLargest = 127;
 
-  ATOLL_INLINE static void Encode(V16 value, float scale, float inverse, char* codes, V16* sent) {
-    const V16 shifted = value * inverse + simd::Splat<V16>(kMagic);
-    const blocks::B16 bytes = blocks::Narrow((I16)shifted);
+  template <class V>
+  ATOLL_INLINE static V Encode(const V& value, float scale, float inverse, char* codes) {
+    const V shifted = value * inverse + kMagic;
+    const blocks::B16 bytes = blocks::Narrow(ToInts(shifted));
     std::memcpy(codes, &bytes, sizeof(bytes));
-    *sent = (shifted - simd::Splat<V16>(kMagic)) * scale;
+    return (shifted - kMagic) * scale;
   }
   ATOLL_INLINE static blocks::V64 Decode(blocks::B64 codes, float scale) {
     return blocks::Widen(codes) * scale;
@@ -39,10 +44,11 @@ struct Four {
   static constexpr int kBits = 4, kZero = 8;
   static constexpr float kLargest = 7;
 
-  ATOLL_INLINE static void Encode(V16 value, float scale, float inverse, char* codes, V16* sent) {
-    const V16 shifted = value * inverse + simd::Splat<V16>(kMagic);
-    blocks::StoreHalves(codes, blocks::Narrow((I16)shifted + 8));
-    *sent = (shifted - simd::Splat<V16>(kMagic)) * scale;
+  template <class V>
+  ATOLL_INLINE static V Encode(const V& value, float scale, float inverse, char* codes) {
+    const V shifted = value * inverse + kMagic;
+    blocks::StoreHalves(codes, blocks::Narrow(ToInts(shifted) + 8));
+    return (shifted - kMagic) * scale;
   }
   ATOLL_INLINE static V16 Numbers(float scale) {
     return __builtin_convertvector(blocks::kIota - 8, V16) * scale;

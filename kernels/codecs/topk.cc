@@ -17,9 +17,7 @@
 namespace atl {
 namespace {
 
-using I16 = simd::Lanes<simd::F16>::Int;
 using simd::kLanes;
-using V16 = simd::F16;
 
 constexpr int64_t kKeptMax = kTopKChunk / kTopKShare;
 constexpr int64_t kHeader = 2 * sizeof(float);
@@ -115,30 +113,29 @@ void FinishNotFinite(int64_t elements, float* residual, std::byte* out) {
 // the largest size's bits.
 ATOLL_KERNEL(AddUp, (const float* delta, float* residual, float* values, int64_t n, int32_t* top),
              (delta, residual, values, n, top)) {
-  I16 largest{};
+  using Int = typename simd::Lanes<V>::Int;
+  Int largest{};
   for (int64_t i = 0; i < n; i += kLanes) {
-    V16 v = simd::LoadUpTo<V16>(delta + i, n - i);
+    V v = simd::LoadUpTo<V>(delta + i, n - i);
     if (residual != nullptr) {
-      v += simd::LoadUpTo<V16>(residual + i, n - i);
+      v += simd::LoadUpTo<V>(residual + i, n - i);
       simd::StoreUpTo(residual + i, v, n - i);
     }
     simd::Store(values + i, v);
-    const I16 size = (I16)v & kSizeBits;
-    largest = size > largest ? size : largest;
+    largest = simd::Max(simd::BitCast<Int>(v) & kSizeBits, largest);
   }
-  *top = 0;
-  for (int64_t lane = 0; lane < kLanes; ++lane) *top = std::max(*top, largest[lane]);
+  *top = simd::LargestOf<int32_t>(largest);
 }
 
 // How many sizes have bits of at least `least`, which is above 0.
 ATOLL_KERNEL(CountFrom, (const float* values, int64_t n, int32_t least, int32_t* count),
              (values, n, least, count)) {
-  I16 minus{};
+  using Int = typename simd::Lanes<V>::Int;
+  Int minus{};
   for (int64_t i = 0; i < n; i += kLanes) {
-    minus += ((I16)simd::Load<V16>(values + i) & kSizeBits) >= least;
+    minus += (simd::BitCast<Int>(simd::Load<V>(values + i)) & kSizeBits) >= least;
   }
-  *count = 0;
-  for (int64_t lane = 0; lane < kLanes; ++lane) *count -= minus[lane];
+  *count = -simd::SumOfLanes<int32_t>(minus);
 }
 
 // The bits of the kept->count-th largest size, by bisection: at least so many are not below it.

@@ -46,7 +46,7 @@ ATOLL_KERNEL(SumSquares, (const float* x, int64_t n, double* sum), (x, n, sum)) 
     const auto wide = simd::Widen(LoadUpTo<V>(x + i, n - i));
     sums += wide * wide;
   }
-  *sum = simd::SumOfDoubles(sums);
+  *sum = simd::SumOfLanes<double>(sums);
 }
 
 // The new parameters, and their rounded copy if there is one.
@@ -128,8 +128,8 @@ ATOLL_KERNEL(LambSquares,
     params += p * p;
     directions += d * d;
   }
-  sums[0] = simd::SumOfDoubles(params);
-  sums[1] = simd::SumOfDoubles(directions);
+  sums[0] = simd::SumOfLanes<double>(params);
+  sums[1] = simd::SumOfLanes<double>(directions);
 }
 
 struct MomentumFactors {
