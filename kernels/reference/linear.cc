@@ -1,10 +1,45 @@
 // Linear layers and embeddings.
 
+#include <vector>
+
 #include "kernels/reference/reference.h"
 #include "kernels/reference/reference_backend.h"
 
 namespace atl {
 namespace {
+
+// rows x cols numbers, row by row.
+struct Matrix {
+  int64_t rows, cols;
+  std::vector<double> numbers;
+};
+
+Matrix Read(const Tensor& x) {
+  Matrix m{x.rows, x.cols, {}};
+  m.numbers.reserve(x.rows * x.cols);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t c = 0; c < x.cols; ++c) m.numbers.push_back(At(x, r, c));
+  }
+  return m;
+}
+
+Matrix ReadTransposed(const Tensor& x) {
+  Matrix m{x.cols, x.rows, {}};
+  m.numbers.reserve(x.rows * x.cols);
+  for (int64_t c = 0; c < x.cols; ++c) {
+    for (int64_t r = 0; r < x.rows; ++r) m.numbers.push_back(At(x, r, c));
+  }
+  return m;
+}
+
+// sums[c] += sum over k of a[row][k] * b[k][c], added in the order of k.
+void AddProduct(const Matrix& a, int64_t row, const Matrix& b, std::vector<double>& sums) {
+  for (int64_t k = 0; k < b.rows; ++k) {
+    const double left = a.numbers[row * a.cols + k];
+    const double* right = b.numbers.data() + k * b.cols;
+    for (int64_t c = 0; c < b.cols; ++c) sums[c] += left * right[c];
+  }
+}
 
 // The row of a table for a token, -1 where it is not in this part of the table.
 template <typename Op>
@@ -20,42 +55,44 @@ std::unique_ptr<Backend> NewReferenceBackend() { return std::make_unique<Referen
 
 void ReferenceBackend::Run(Stream&, const LinearForward& op, Workspace) {
   op.Check();
-  for (int64_t n = 0; n < op.x.rows; ++n) {
-    for (int64_t o = 0; o < op.w.rows; ++o) {
-      double sum = AtOrZero(op.bias, 0, o);
-      for (int64_t i = 0; i < op.x.cols; ++i) sum += double{At(op.x, n, i)} * At(op.w, o, i);
-      if (op.activation != Activation::kNone) At(op.pre, n, o) = sum;
+  const Matrix x = Read(op.x), w = ReadTransposed(op.w);
+  std::vector<double> sums(w.cols);
+  for (int64_t n = 0; n < x.rows; ++n) {
+    for (int64_t o = 0; o < w.cols; ++o) sums[o] = AtOrZero(op.bias, 0, o);
+    AddProduct(x, n, w, sums);
+    for (int64_t o = 0; o < w.cols; ++o) {
+      if (op.activation != Activation::kNone) At(op.pre, n, o) = sums[o];
       const double add = AtOrZero(op.add, n, o);
-      At(op.y, n, o) = Activate(op.activation, sum) + add;
+      At(op.y, n, o) = Activate(op.activation, sums[o]) + add;
     }
   }
 }
 
 void ReferenceBackend::Run(Stream&, const LinearBackwardInput& op, Workspace) {
   op.Check();
-  for (int64_t n = 0; n < op.dx.rows; ++n) {
-    for (int64_t i = 0; i < op.dx.cols; ++i) {
-      double sum = 0;
-      for (int64_t o = 0; o < op.dy.cols; ++o) sum += double{At(op.dy, n, o)} * At(op.w, o, i);
+  const Matrix dy = Read(op.dy), w = Read(op.w);
+  for (int64_t n = 0; n < dy.rows; ++n) {
+    std::vector<double> sums(w.cols);
+    AddProduct(dy, n, w, sums);
+    for (int64_t i = 0; i < w.cols; ++i) {
       if (op.activation != Activation::kNone) {
-        sum *= ActivateDerivative(op.activation, At(op.pre, n, i));
+        sums[i] *= ActivateDerivative(op.activation, At(op.pre, n, i));
       }
-      At(op.dx, n, i) = sum + AtOrZero(op.add, n, i);
+      At(op.dx, n, i) = sums[i] + AtOrZero(op.add, n, i);
     }
   }
 }
 
 void ReferenceBackend::Run(Stream&, const LinearBackwardWeight& op, Workspace) {
   op.Check();
-  for (int64_t o = 0; o < op.dy.cols; ++o) {
-    for (int64_t i = 0; i < op.x.cols; ++i) {
-      double sum = 0;
-      for (int64_t n = 0; n < op.x.rows; ++n) sum += double{At(op.dy, n, o)} * At(op.x, n, i);
-      At(op.dw, o, i) += sum;
-    }
+  const Matrix dy = ReadTransposed(op.dy), x = Read(op.x);
+  for (int64_t o = 0; o < dy.rows; ++o) {
+    std::vector<double> sums(x.cols);
+    AddProduct(dy, o, x, sums);
+    for (int64_t i = 0; i < x.cols; ++i) At(op.dw, o, i) += sums[i];
     if (!op.dbias.present()) continue;
     double sum = 0;
-    for (int64_t n = 0; n < op.x.rows; ++n) sum += At(op.dy, n, o);
+    for (int64_t n = 0; n < x.rows; ++n) sum += At(op.dy, n, o);
     At(op.dbias, o) += sum;
   }
 }

@@ -135,7 +135,9 @@ TEST_CASE("every backend is there to be tested") {
 }
 
 TEST_CASE("a repeated operation gives the same bits") {
-  const std::vector<Present> backends = PresentBackends();
+  std::vector<Present> backends = PresentBackends();
+  // The emulator runs threads in one order, always the same.
+  std::erase_if(backends, [](const Present& p) { return p.entry->name.starts_with("emulated"); });
   for (const OpCase& op_case : TestCases()) {
     for (const auto& [entry, backend] : backends) {
       if (TooLarge(op_case, *entry)) continue;
