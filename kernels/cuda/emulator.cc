@@ -11,7 +11,8 @@
 
 namespace atl::emulated {
 
-thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+constinit thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+constinit thread_local char* warp_slots = nullptr;
 
 namespace {
 
@@ -46,7 +47,6 @@ class Machine {
   void* shared() {
     return shared_.data() + (16 - reinterpret_cast<uintptr_t>(shared_.data()) % 16);
   }
-  char* slot(int lane) { return slots_[current_ / kWarp * kWarp + lane].bytes; }
 
   enum State { kReady, kAtBlockBarrier, kAtWarpBarrier, kDone };
 
@@ -57,9 +57,6 @@ class Machine {
     bool started = false;
     std::unique_ptr<char[]> stack;
     int state = kReady;
-  };
-  struct alignas(16) Slot {
-    char bytes[32];
   };
 
   static void Main(unsigned low, unsigned high) {
@@ -93,6 +90,7 @@ class Machine {
 
   // Runs the ready threads of a warp until all are done or wait for the whole block.
   void RunWarp(unsigned begin, unsigned end) {
+    warp_slots = slots_ + begin * kSlotBytes;
     for (;;) {
       unsigned at_warp = 0;
       for (current_ = begin; current_ < end; ++current_) {
@@ -127,7 +125,7 @@ class Machine {
   const std::function<void()>* kernel_ = nullptr;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<char> shared_;
-  Slot slots_[1024];
+  alignas(16) char slots_[1024 * kSlotBytes];
   jmp_buf scheduler_;
   unsigned current_ = 0;
 };
@@ -143,6 +141,5 @@ void Emulate(dim3 grid, dim3 block, int64_t shared_bytes, const std::function<vo
 void* DynamicShared() { return machine.shared(); }
 void BlockBarrier() { machine.Yield(Machine::kAtBlockBarrier); }
 void WarpBarrier() { machine.Yield(Machine::kAtWarpBarrier); }
-char* LaneSlot(int lane) { return machine.slot(lane); }
 
 }  // namespace atl::emulated

@@ -29,7 +29,7 @@ struct float2 {
 };
 
 // Of the running thread.
-extern thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+extern constinit thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 // Runs `kernel` for every thread of the grid. REQUIRES: block.y == block.z == 1.
 void Emulate(dim3 grid, dim3 block, int64_t shared_bytes, const std::function<void()>& kernel);
@@ -38,7 +38,9 @@ void* DynamicShared();
 void BlockBarrier();
 void WarpBarrier();
 // 32 bytes for each lane of the running thread's warp, to hand values over in.
-char* LaneSlot(int lane);
+inline constexpr int kSlotBytes = 32;
+extern constinit thread_local char* warp_slots;
+inline char* LaneSlot(int lane) { return warp_slots + kSlotBytes * lane; }
 
 inline void __syncthreads() { BlockBarrier(); }
 inline void __syncwarp() { WarpBarrier(); }
