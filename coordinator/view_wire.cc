@@ -213,6 +213,9 @@ void EncodeView(const MemberView& view, v1::Member* wire) {
   wire->set_endpoint(view.endpoint);
   wire->set_memory_bytes(view.memory_bytes);
   wire->set_peer_endpoint(view.peer_endpoint);
+  for (const std::string& endpoint : view.more_peer_endpoints) {
+    wire->add_more_peer_endpoints(endpoint);
+  }
   wire->set_site(view.site);
   wire->set_site_source(view.site_source);
   wire->set_measuring(view.measuring);

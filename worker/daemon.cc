@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
 #include "common/end_signals.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
@@ -57,6 +59,23 @@ absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOption
 }
 
 // What an operator can get wrong, before anything is touched.
+absl::Status CheckPeerEndpoints(const std::vector<std::string>& endpoints) {
+  if (endpoints.empty() || std::ssize(endpoints) > kPeerEndpointsMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "given ", endpoints.size(), " times: a worker has 1 to ", kPeerEndpointsMax, " of them"));
+  }
+  for (size_t i = 0; i < endpoints.size(); ++i) {
+    ATOLL_RETURN_IF_ERROR(CheckTcpEndpoint(endpoints[i]));
+    const bool any_port = absl::EndsWith(endpoints[i], ":*") || absl::EndsWith(endpoints[i], ":0");
+    if (!any_port && std::find(endpoints.begin(), endpoints.begin() + i, endpoints[i]) !=
+                         endpoints.begin() + i) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", endpoints[i], "\" is given twice: each is an address of another network"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckOptions(const DaemonOptions& options) {
   if (options.join.empty() || !options.coordinator.empty()) {
     ATOLL_RETURN_IF_ERROR(Annotate(CheckAddresses(options.coordinator), "--coordinator"));
@@ -71,7 +90,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat(flag, " ", price, ": must be from 0 to below 1e9"));
   }
-  ATOLL_RETURN_IF_ERROR(Annotate(CheckTcpEndpoint(options.peer_endpoint), "--peer-endpoint"));
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckPeerEndpoints(options.peer_endpoints), "--peer-endpoint"));
   if (!(options.emulate_slowdown >= 1) || options.emulate_slowdown > 1000) {
     return absl::InvalidArgumentError(
         absl::StrCat("--emulate-slowdown ", options.emulate_slowdown, ": must be from 1 to 1000"));
@@ -101,11 +120,12 @@ absl::Status CheckOptions(const DaemonOptions& options) {
 
 // An island of several workers needs every member within the others' reach.
 void WarnIfOutOfReach(const DaemonOptions& options) {
-  if (!IsLoopback(options.peer_endpoint) ||
+  const std::string& endpoint = options.peer_endpoints[0];
+  if (!IsLoopback(endpoint) ||
       IsLoopback(absl::StrCat("tcp://", SplitAddresses(options.coordinator)[0]))) {
     return;
   }
-  LogWarning("worker", "workers of other machines cannot reach this one at ", options.peer_endpoint,
+  LogWarning("worker", "workers of other machines cannot reach this one at ", endpoint,
              ": islands that they share need --peer-endpoint=tcp://ADDRESS:7200, with an address "
              "of this machine");
 }
@@ -136,7 +156,7 @@ std::string EmulationText(const DaemonOptions& options) {
 // Whether its GPUs may work with other workers' by NCCL, which needs plaintext (device_side.h): on
 // this machine where that has more GPUs, as the driver lists them, or else beyond it.
 bool JoinsOthers(const DaemonOptions& options) {
-  if (!IsLoopback(options.peer_endpoint)) return options.tls.insecure;
+  if (!IsLoopback(options.peer_endpoints[0])) return options.tls.insecure;
   std::error_code error;
   const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", error);
   return !error && std::distance(begin(gpus), end(gpus)) > 1;
@@ -167,7 +187,8 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   GroupOptions group;
   group.link.name = options.name;
   group.link.incarnation = incarnation;
-  group.link.endpoint = options.peer_endpoint;
+  group.link.endpoint = options.peer_endpoints[0];
+  group.link.more_endpoints = {options.peer_endpoints.begin() + 1, options.peer_endpoints.end()};
   group.link.allow_plaintext_beyond_loopback = options.tls.insecure;
   ATOLL_ASSIGN_OR_RETURN(group.link.keys, ReadCurveKey(options.curve_key_path));
   group.make_devices = [devices] { return NewLocalDevices(devices); };
@@ -189,6 +210,12 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   auto member = GroupMember::Create(std::move(group));
   if (!member.ok()) return Annotate(member.status(), "--peer-endpoint");
   return member;
+}
+
+std::string EndpointsText(const GroupMember& member) {
+  std::vector<std::string> endpoints = {member.endpoint()};
+  endpoints.insert(endpoints.end(), member.more_endpoints().begin(), member.more_endpoints().end());
+  return absl::StrJoin(endpoints, ", ");
 }
 
 WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateFolder& state,
@@ -363,6 +390,7 @@ class Daemon {
       }
       if (auto* heartbeat = std::get_if<WorkerHeartbeat>(&send->message)) {
         metrics_->NoteHeartbeat(*heartbeat, core_.paused(), compute_.queued());
+        metrics_->NoteEdges(member_->EdgeBytesSent());
         // Measurements pass the core by: it decides nothing on them.
         heartbeat->devices = member_->Work();
         heartbeat->unreachable = member_->Unreachable();
@@ -501,11 +529,12 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
                     device.info.uuid.empty() ? "" : " ", device.info.uuid);
   }
   identity.peer_endpoint = member->endpoint();
+  identity.more_peer_endpoints = member->more_endpoints();
   identity.peer_public_key = member->options().link.keys.public_key;
   identity.site = options.site;
   ATOLL_ASSIGN_OR_RETURN(identity.mark, ReadClusterMark(RealFiles(), state->path()));
   LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", names, ", each with ",
-          devices[0].info.threads, " threads, for peers at ", member->endpoint(), ", ",
+          devices[0].info.threads, " threads, for peers at ", EndpointsText(*member), ", ",
           identity.held.size(), " jobs with saved states");
 
   AttachOptions attach;

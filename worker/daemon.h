@@ -30,7 +30,8 @@ struct DaemonOptions {
   int64_t memory_bytes = 0;  // 0: the device's, or the machine's
   // Where other workers of an island reach this one; port "*": any. The default serves islands
   // within one machine.
-  std::string peer_endpoint = "tcp://127.0.0.1:*";
+  // At least one, at most kPeerEndpointsMax; each in another network.
+  std::vector<std::string> peer_endpoints = {"tcp://127.0.0.1:*"};
   bool profile_again = false;      // forget earlier measurements of the devices
   std::string site;                // its network, by its operator; empty: found by measuring
   double price_per_hour = 0;       // of each device, in the operator's currency
@@ -61,7 +62,14 @@ void AddNoticeFlags(App& app, DaemonOptions* options) {
 
 // Where it stands and what it costs there. `App` is CLI::App.
 template <class App>
-void AddSiteFlags(App& app, DaemonOptions* options) {
+void AddNetworkFlags(App& app, DaemonOptions* options) {
+  app.add_option(
+         "--peer-endpoint", options->peer_endpoints,
+         "tcp://HOST:PORT for the other workers of its island; port *: any free port; up to "
+         "4, each in another network, over all of which large messages go")
+      ->allow_extra_args(false)
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--site", options->site,
                  "site of the machine: name of its fast network; default: found by measurement");
   app.add_option("--price-per-hour", options->price_per_hour,

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace atl::worker {
 
 void DaemonMetrics::NoteStep(double seconds) {
@@ -22,6 +24,11 @@ void DaemonMetrics::NoteConnection(bool connected) {
   connected_ = connected;
 }
 
+void DaemonMetrics::NoteEdges(const std::array<int64_t, kPeerEndpointsMax>& sent_bytes) {
+  const std::lock_guard lock(mutex_);
+  edge_sent_bytes_ = sent_bytes;
+}
+
 void DaemonMetrics::Collect(MetricsWriter& writer) const {
   writer.AddDisk(state_dir_);
   const std::lock_guard lock(mutex_);
@@ -29,6 +36,11 @@ void DaemonMetrics::Collect(MetricsWriter& writer) const {
   writer.Add(kWorkerDevices, static_cast<double>(devices_));
   writer.Add(kWorkerStepSeconds, steps_);
   writer.Add(kWorkQueue, static_cast<double>(compute_queue_), {{"queue", "compute"}});
+  for (size_t edge = 0; edge < edge_sent_bytes_.size(); ++edge) {
+    if (edge > 0 && edge_sent_bytes_[edge] == 0) continue;
+    writer.Add(kWorkerPeerSentBytes, static_cast<double>(edge_sent_bytes_[edge]),
+               {{"edge", absl::StrCat(edge)}});
+  }
   if (!progress_) return;
   const IslandProgress& p = *progress_;
   const MetricsWriter::Labels job = {{"atoll_job", p.job}};

@@ -4,6 +4,7 @@
 #ifndef ATOLL_WORKER_DAEMON_METRICS_H_
 #define ATOLL_WORKER_DAEMON_METRICS_H_
 
+#include <array>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "common/metrics/metrics_server.h"
 #include "common/metrics/names.h"
 #include "common/protocol/heartbeat.h"
+#include "common/protocol/island_plan.h"
 
 namespace atl::worker {
 
@@ -24,6 +26,8 @@ class DaemonMetrics {
   // `paused`: its island is. `compute_queue`: what waits for the compute thread.
   void NoteHeartbeat(const WorkerHeartbeat& heartbeat, bool paused, size_t compute_queue);
   void NoteConnection(bool connected);
+  // To other workers, by edge (peer_link.h).
+  void NoteEdges(const std::array<int64_t, kPeerEndpointsMax>& sent_bytes);
   LoopPulse& pulse() { return pulse_; }
 
   // `wake` makes the daemon's loop turn; `queued` is the length of the loop's queue, on the
@@ -42,6 +46,7 @@ class DaemonMetrics {
   bool paused_ = false;
   size_t compute_queue_ = 0;
   bool connected_ = false;
+  std::array<int64_t, kPeerEndpointsMax> edge_sent_bytes_ = {};
 };
 
 }  // namespace atl::worker

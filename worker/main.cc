@@ -37,10 +37,7 @@ int main(int argc, char** argv) {
   app.add_option("--devices", options.devices,
                  "number of devices into which its threads and memory are divided")
       ->capture_default_str();
-  app.add_option("--peer-endpoint", options.peer_endpoint,
-                 "tcp://HOST:PORT for the other workers of its island; port *: any free port")
-      ->capture_default_str();
-  atl::worker::AddSiteFlags(app, &options);
+  atl::worker::AddNetworkFlags(app, &options);
   app.add_option_function<std::string>(
          "--profile", [&options](const std::string&) { options.profile_again = true; },
          "\"again\": discards the stored profile of its devices and measures again")

@@ -157,6 +157,9 @@ inline constexpr Metric kWorkerPushedBytes{"atoll_worker_pushed_bytes_total", Me
                                            "pushed for the job at work"};
 inline constexpr Metric kWorkerPulledBytes{"atoll_worker_pulled_bytes_total", MetricType::kCounter,
                                            "pulled for the job at work"};
+inline constexpr Metric kWorkerPeerSentBytes{
+    "atoll_worker_peer_sent_bytes_total", MetricType::kCounter,
+    "sent to other workers of its islands, by edge: of its peer endpoints, from 0"};
 inline constexpr Metric kWorkerDevices{"atoll_worker_devices", MetricType::kGauge,
                                        "devices of this worker"};
 inline constexpr Metric kDevicePeakBytes{"atoll_device_memory_peak_bytes", MetricType::kGauge,

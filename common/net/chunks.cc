@@ -63,9 +63,30 @@ absl::Status CheckOnlyChunk(const v1::Chunk& chunk, std::span<const std::byte> p
 }
 
 absl::Status IncomingTensor::Accept(const v1::Chunk& chunk, std::span<const std::byte> payload) {
-  const int64_t offset = next_ * chunk_bytes_;
-  const int64_t expected = complete() ? -1 : std::min(chunk_bytes_, total_bytes_ - offset);
-  ATOLL_RETURN_IF_ERROR(CheckPlace(chunk, payload, next_, expected));
+  if (complete()) return CheckPlace(chunk, payload, next_, -1);
+  if (chunk.index() != next_) return CheckPlace(chunk, payload, next_, 0);
+  return Take(chunk, payload);
+}
+
+absl::Status IncomingTensor::AcceptOnce(const v1::Chunk& chunk,
+                                        std::span<const std::byte> payload) {
+  if (chunk.index() < 0 || chunk.index() >= chunk_count()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk.index(), " of ", chunk_count(), " came"));
+  }
+  accepted_.resize(static_cast<size_t>(chunk_count()));
+  if (accepted_[static_cast<size_t>(chunk.index())]) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.index(), " came twice"));
+  }
+  ATOLL_RETURN_IF_ERROR(Take(chunk, payload));
+  accepted_[static_cast<size_t>(chunk.index())] = true;
+  return absl::OkStatus();
+}
+
+absl::Status IncomingTensor::Take(const v1::Chunk& chunk, std::span<const std::byte> payload) {
+  const int64_t offset = chunk.index() * chunk_bytes_;
+  const int64_t expected = std::min(chunk_bytes_, total_bytes_ - offset);
+  ATOLL_RETURN_IF_ERROR(CheckPlace(chunk, payload, chunk.index(), expected));
   const bool sealed = !chunk.tag().empty();
   uint64_t checksum = 0;
   if (!raw_.empty()) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "common/net/frame.h"
 #include "common/net/payload.h"
@@ -25,15 +26,23 @@ class SendAccount {
 
   // `wake` is called on libzmq's threads. Both must live until libzmq has released everything.
   SendAccount(std::shared_ptr<Total> total, int64_t total_max, std::function<void()> wake)
-      : total_(std::move(total)), total_max_(total_max), wake_(std::move(wake)) {}
+      : SendAccount(std::move(total), total_max, std::move(wake), kConnectionBytesMax) {}
+  // With another limit than 4 MiB for the connection.
+  SendAccount(std::shared_ptr<Total> total, int64_t total_max, std::function<void()> wake,
+              int64_t connection_max)
+      : total_(std::move(total)),
+        total_max_(total_max),
+        connection_max_(connection_max),
+        wake_(std::move(wake)) {}
 
   // Whether to send a chunk now. If not, `wake` is called once when it is worth calling again. Two
   // chunks may always be on their way, so that no connection waits for others to move.
   bool Admits(int64_t chunk_bytes) {
     if (HasRoom(chunk_bytes)) return true;
-    wake_at_ = std::max(kConnectionBytesMax / 2, chunk_bytes);
+    wake_at_ = std::max(connection_max_ / 2, chunk_bytes);
     return HasRoom(chunk_bytes);  // what was released meanwhile wakes no thread
   }
+  int64_t bytes() const { return bytes_; }
   void Add(int64_t bytes) {
     bytes_ += bytes;
     *total_ += bytes;
@@ -51,13 +60,14 @@ class SendAccount {
   bool HasRoom(int64_t chunk_bytes) const {
     const int64_t bytes = bytes_;
     if (bytes < 2 * chunk_bytes) return true;
-    return bytes + chunk_bytes <= kConnectionBytesMax && *total_ + chunk_bytes <= total_max_;
+    return bytes + chunk_bytes <= connection_max_ && *total_ + chunk_bytes <= total_max_;
   }
 
   std::atomic<int64_t> bytes_ = 0;
   std::atomic<int64_t> wake_at_ = kNoneWaiting;
   const std::shared_ptr<Total> total_;
   const int64_t total_max_;
+  const int64_t connection_max_;
   const std::function<void()> wake_;
 };
 
@@ -78,6 +88,7 @@ class OutgoingTensor {
   void SkipTo(int64_t chunk) { next_ = chunk; }
   bool done() const { return next_ >= chunk_count(); }
   int64_t next_bytes() const;  // of the next chunk. REQUIRES: !done()
+  int64_t left_bytes() const { return total_bytes() - next_ * chunk_bytes_; }  // REQUIRES: !done()
 
   // The next chunk's payload; its header goes into `chunk`. fp32 and bytes are read from where
   // they lie, bf16 is made in a buffer of `pool`. `account` counts it until libzmq lets go. What
@@ -99,7 +110,7 @@ class OutgoingTensor {
   int64_t next_ = 0;
 };
 
-// Receives a tensor's chunks in order, into floats or as encoded bytes.
+// Receives a tensor's chunks, into floats or as encoded bytes.
 class IncomingTensor {
  public:
   IncomingTensor(Encoding encoding, std::span<float> values, int64_t chunk_bytes)
@@ -118,14 +129,20 @@ class IncomingTensor {
   // InvalidArgument: not the chunk that must come now, or not its size. DataLoss: its checksum is
   // wrong. Either way nothing is counted as received. A chunk with a tag has been opened.
   absl::Status Accept(const v1::Chunk& chunk, std::span<const std::byte> payload);
+  // As Accept, but in any order, each chunk once. A tensor uses one of the two alone.
+  absl::Status AcceptOnce(const v1::Chunk& chunk, std::span<const std::byte> payload);
 
  private:
+  // REQUIRES: the tensor has a chunk of this index.
+  absl::Status Take(const v1::Chunk& chunk, std::span<const std::byte> payload);
+
   Encoding encoding_ = Encoding::kFloat32;
   std::span<float> values_;
   std::span<std::byte> raw_;
   int64_t chunk_bytes_;
   int64_t total_bytes_;
   int64_t next_ = 0;
+  std::vector<bool> accepted_;  // by AcceptOnce
 };
 
 // As IncomingTensor::Accept, for a tensor of one chunk that stays where it is, but for its

@@ -79,7 +79,7 @@ absl::Status Check(const v1::PeerHello& hello) {
   }
   if (hello.generation() < 0) return Bad("generation", hello.generation());
   if (hello.plan() < 0) return Bad("plan", hello.plan());
-  if (hello.lane() < 0 || hello.lane() > 1) return Bad("lane", hello.lane());
+  if (hello.lane() < 0 || hello.lane() >= kPeerLanesMax) return Bad("lane", hello.lane());
   return absl::OkStatus();
 }
 
@@ -99,6 +99,7 @@ absl::Status Check(const v1::PeerOpen& open) {
   ATOLL_RETURN_IF_ERROR(CheckChannel(open.channel()));
   if (open.header().size() > 512) return Bad("header's length", open.header().size());
   if (open.bytes() < 0 || open.bytes() > kElementsMax) return Bad("bytes", open.bytes());
+  if (open.sequence() < 0) return Bad("sequence", open.sequence());
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@ namespace atl {
 inline constexpr uint32_t kProtocolVersion = 1;
 inline constexpr int64_t kElementsMax = int64_t{1} << 40;  // of one tensor; more is a lie
 inline constexpr size_t kReasonBytesMax = 512;
+inline constexpr int kPeerLanesMax = 5;  // that a worker has to another one
 inline constexpr size_t kLinkKeyBytes = 32, kLinkTagBytes = 16;
 
 // A frame with version and transfer number set.

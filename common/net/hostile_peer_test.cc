@@ -52,8 +52,11 @@ class FalseSender {
     while (dealer_.Send(message) != SendOutcome::kSent) Await(dealer_, ZMQ_POLLOUT);
   }
   void Send(const v1::Frame& frame) { Send({frame.SerializeAsString()}); }
-  void Open(uint64_t number, int channel, int64_t bytes, const std::string& header = "h") {
+  // As its channel's next message on this lane, unless `sequence` says otherwise.
+  void Open(uint64_t number, int channel, int64_t bytes, const std::string& header = "h",
+            int64_t sequence = 0) {
     v1::Frame frame = MakeFrame(number);
+    frame.mutable_peer_open()->set_sequence(sequence != 0 ? sequence : ++opened_[channel]);
     frame.mutable_peer_open()->set_channel(channel);
     frame.mutable_peer_open()->set_bytes(bytes);
     frame.mutable_peer_open()->set_header(header);
@@ -76,6 +79,7 @@ class FalseSender {
  private:
   std::unique_ptr<ZmqContext> context_;
   Socket dealer_;
+  std::map<int, int64_t> opened_;  // messages, by channel
 };
 
 // The other ends of a link's lanes, which answer what they like.
@@ -192,9 +196,125 @@ TEST_CASE("a description that breaks a rule loses its sender, and no memory is t
       1,
       [](auto& s) {
         s.Open(2, 1, 10);
-        s.Open(3, 1, 10);
+        s.Open(3, 1, 10, "h", 1);
       },
       "out of turn");
+  RequireBroken(
+      1,
+      [](auto& s) {
+        s.Open(2, 1, 10);
+        s.Open(2, 1, 10, "h", 1);
+      },
+      "out of turn");
+  RequireBroken(
+      1, [](auto& s) { s.Open(2, 1, 10, "h", -1); }, "sequence -1");
+  RequireBroken(
+      1, [](auto& s) { s.Open(2, 1, 10, "h", 4); },
+      "out of turn");  // 4,000 bytes are no 4 messages
+  RequireBroken(
+      1,
+      [](auto& s) {
+        s.Open(2, 1, 1000, "h", 3);  // what was sent before may come yet
+        s.Open(3, 1, 1500, "h", 2);
+      },
+      "1500 bytes were not granted");
+}
+
+// Lanes of one sender; a rule that the last of these breaks loses the sender.
+TEST_CASE("lanes of one session that contradict each other lose their sender") {
+  const std::string chunk(1024, 'x');
+  const auto broken = [&](auto sin, absl::string_view reason) {
+    Deceived fixture;
+    const auto first = fixture.Lane(1), second = fixture.Lane(2);
+    first->Open(2, 1, 2000);
+    first->SendChunk(2, 0, chunk);
+    sin(*second);
+    REQUIRE(absl::StrContains(fixture.w.AwaitLost("m"), reason));
+    REQUIRE(fixture.w.heard(kTensor) == 0);
+    fixture.RequireStillServing();
+  };
+  broken([&](auto& s) { s.SendChunk(2, 1, chunk); }, "a chunk of no open message");
+  broken([&](auto& s) { s.Open(2, 1, 1 << 20); }, "out of turn");
+  broken([&](auto& s) { s.Open(2, 1, 2000, "other"); }, "out of turn");
+  broken([&](auto& s) { s.Open(2, 2, 2000); }, "out of turn");
+  broken([&](auto& s) { s.Open(2, 1, 2000, "h", 2); }, "out of turn");
+  broken([&](auto& s) { s.Open(3, 1, 2000, "h", 1); }, "out of turn");
+  broken([&](auto& s) { s.Open(2, 0, 2000); }, "channel 0 on the wrong lane");
+  const auto opened = [&](auto sin) {
+    return [sin](auto& s) {
+      s.Open(2, 1, 2000);
+      sin(s);
+    };
+  };
+  broken(opened([&](auto& s) { s.SendChunk(2, 2, chunk); }), "chunk 2 of 2");
+  broken(opened([&](auto& s) { s.SendChunk(2, 1, chunk); }), "1024 bytes instead of 976");
+  // Until the other lane's has been read, this one is the first.
+  const auto twice = opened([&](auto& s) {
+    s.SendChunk(2, 0, chunk);
+    s.SendChunk(2, 0, chunk);
+  });
+  broken(twice, "chunk 0 came twice");
+}
+
+TEST_CASE("a message of several lanes is put together, and waits for those sent before it") {
+  const std::string chunk(1024, 'x');
+  Deceived fixture;
+  const auto first = fixture.Lane(1), second = fixture.Lane(2);
+  second->Open(3, 1, 2048, "later", 2);
+  second->SendChunk(3, 1, chunk);
+  first->Open(3, 1, 2048, "later", 2);
+  first->SendChunk(3, 0, chunk);
+  first->Open(2, 1, 1024, "before", 1);
+  fixture.RequireStillServing();
+  REQUIRE(fixture.w.heard(kTensor) == 0);
+  first->SendChunk(2, 0, chunk);
+  REQUIRE(fixture.w.Hear(kTensor).header == "before");
+  const PeerDelivery later = fixture.w.Hear(kTensor);
+  REQUIRE(later.header == "later");
+  REQUIRE(later.payload.size() == 2048);
+}
+
+TEST_CASE("messages without a sequence are delivered in the order in which they were opened") {
+  Deceived fixture;
+  const auto lane = fixture.Lane(1);
+  for (uint64_t number = 2; number < 5; ++number) {
+    v1::Frame frame = MakeFrame(number);
+    frame.mutable_peer_open()->set_channel(1);
+    frame.mutable_peer_open()->set_bytes(1024);
+    frame.mutable_peer_open()->set_header(std::to_string(number));
+    lane->Send(frame);
+  }
+  for (uint64_t number : {4, 3, 2}) lane->SendChunk(number, 0, std::string(1024, 'x'));
+  for (const char* header : {"2", "3", "4"}) REQUIRE(fixture.w.Hear(kTensor).header == header);
+}
+
+TEST_CASE("what a lane brings of a session that is over, or without a first lane, is dropped") {
+  const std::string chunk(1024, 'x');
+  Deceived fixture;
+  const auto first = fixture.Lane(1);
+  FalseSender old(fixture.w.member.endpoint);
+  v1::Frame hello = HelloOf(fixture.m.member, fixture.w.member, 2);
+  hello.mutable_peer_hello()->set_session(77);
+  old.Send(hello);
+  REQUIRE(old.Hear().has_peer_welcome());
+  const int64_t before = fixture.w.link->frames_refused();
+  old.Open(2, 1, 1024, "old");
+  old.SendChunk(2, 0, chunk);
+  while (fixture.w.link->frames_refused() < before + 2) std::this_thread::yield();
+  first->Open(2, 1, 0, "new");
+  REQUIRE(fixture.w.Hear(kTensor).header == "new");
+}
+
+TEST_CASE("lanes with chunks of different sizes lose their sender") {
+  Deceived fixture;
+  const auto first = fixture.Lane(1);
+  FalseSender second(fixture.w.member.endpoint);
+  v1::Frame hello = HelloOf(fixture.m.member, fixture.w.member, 2);
+  hello.mutable_peer_hello()->set_chunk_bytes(4096);
+  second.Send(hello);
+  REQUIRE(second.Hear().has_peer_welcome());
+  second.Open(2, 1, 5000);
+  REQUIRE(absl::StrContains(fixture.w.AwaitLost("m"), "different sizes"));
 }
 
 TEST_CASE("chunks that break a rule lose their sender, and no memory is taken for them") {
@@ -207,7 +327,7 @@ TEST_CASE("chunks that break a rule lose their sender, and no memory is taken fo
         s.Open(2, 1, 2000);
         s.SendChunk(2, 1, chunk);
       },
-      "chunk 1 came instead of 0");
+      "1024 bytes instead of 976");
   RequireBroken(
       1,
       [&](auto& s) {
@@ -308,7 +428,7 @@ TEST_CASE("a hello that waits is not welcomed in place of a later one on a newer
   const std::vector<IslandMember> members = {fixture.w.member, fixture.p.member, fixture.m.member};
   REQUIRE(fixture.w.link->SetPeers(Plan(2), members).ok());
   REQUIRE(second->Hear().has_peer_welcome());
-  second->Open(3, 1, 0, "here");
+  second->Open(3, 1, 0, "here", 1);
   REQUIRE(fixture.w.Hear(kTensor).header == "here");
 }
 
@@ -351,11 +471,12 @@ TEST_CASE("random bytes and mangled frames do a peer no harm") {
   Rng rng(kSeed);
   FalseSender sender(fixture.w.member.endpoint);
   for (int i = 0; i < 3000; ++i) {
-    v1::Frame frame = i % 2 == 0 ? HelloOf(fixture.m.member, fixture.w.member, rng.Below(2))
+    v1::Frame frame = i % 2 == 0 ? HelloOf(fixture.m.member, fixture.w.member, rng.Below(3))
                                  : MakeFrame(1 + rng.Below(50));
     if (i % 2 == 1) {
       frame.mutable_peer_open()->set_channel(rng.Below(3));
       frame.mutable_peer_open()->set_bytes(rng.Below(3000));
+      frame.mutable_peer_open()->set_sequence(1 + rng.Below(10));
     }
     std::string header = frame.SerializeAsString();
     const uint64_t changes = rng.Below(4);

@@ -12,6 +12,7 @@
 
 #include "common/event_loop.h"
 #include "common/net/peer_link.h"
+#include "common/rng.h"
 
 namespace atl {
 
@@ -20,6 +21,13 @@ inline constexpr Duration kPatience = std::chrono::seconds(20);
 
 inline PeerFence Plan(int64_t plan, Generation generation = 1) {
   return {"job-1", generation, plan};
+}
+
+inline std::string RandomText(size_t size) {
+  Rng rng(size);
+  std::string text(size, '\0');
+  for (char& letter : text) letter = static_cast<char>(rng.Next());
+  return text;
 }
 
 // A worker's link, and what came over it.
@@ -31,6 +39,7 @@ class TestPeer : public PeerHandler {
     member = {name, options.incarnation, "", options.keys.public_key};
     link = PeerLink::Create(options, this).value();
     member.endpoint = link->endpoint();
+    member.more_endpoints = link->more_endpoints();
   }
 
   absl::Status Admit(const NodeId&, PeerChannel, absl::string_view header, int64_t) override {

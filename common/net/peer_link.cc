@@ -24,6 +24,10 @@ PeerLink::~PeerLink() = default;
 
 const NodeId& PeerLink::name() const { return impl_->options().name; }
 const std::string& PeerLink::endpoint() const { return impl_->endpoint(); }
+const std::vector<std::string>& PeerLink::more_endpoints() const { return impl_->more_endpoints(); }
+int PeerLink::EdgesTo(const IslandMember& member) const {
+  return CountEdges(impl_->options(), member);
+}
 bool PeerLink::has_checksums() const { return impl_->options().keys.empty(); }
 absl::Status PeerLink::SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members) {
   return impl_->SetPeers(fence, members);
@@ -46,9 +50,9 @@ void PeerLink::SetTemporaryPeers(const std::vector<IslandMember>& temporary_peer
                                  Duration for_so_long) {
   impl_->SetTemporaryPeers(temporary_peers, for_so_long);
 }
-absl::StatusOr<std::unique_ptr<PeerSampler>> PeerLink::Sample(const IslandMember& member,
+absl::StatusOr<std::unique_ptr<PeerSampler>> PeerLink::Sample(const IslandMember& member, int edge,
                                                               Duration limit) const {
-  return impl_->Sample(member, limit);
+  return impl_->Sample(member, edge, limit);
 }
 void PeerLink::Lose(const NodeId& peer, const std::string& reason) { impl_->Lose(peer, reason); }
 void PeerLink::DropQueued(PeerChannel channel) { impl_->DropQueued(channel); }
@@ -85,8 +89,14 @@ absl::Status PeerLink::Impl::Check(const PeerFence& fence,
           absl::StrCat(who, " has no key and we have one; start it with --curve-key"));
     }
     const ClientSecurity security{options_.keys, options_.allow_plaintext_beyond_loopback};
-    ATOLL_RETURN_IF_ERROR(
-        Annotate(CheckSecurity(security, member.endpoint, member.public_key), who));
+    for (int edge = 0; edge <= std::ssize(member.more_endpoints); ++edge) {
+      ATOLL_RETURN_IF_ERROR(
+          Annotate(CheckSecurity(security, EndpointOfEdge(member, edge), member.public_key), who));
+    }
+    if (CountEdges(options_, member) > kPeerEndpointsMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(who, " has more than ", kPeerEndpointsMax, " endpoints"));
+    }
   }
   return absl::OkStatus();
 }

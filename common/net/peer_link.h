@@ -6,6 +6,12 @@
 // they were sent, whole and checked, or not at all; nothing is sent twice. The bytes on the wire
 // are in proto/frame.proto.
 //
+// Edges. A worker may bind up to 4 endpoints, each in another network. Between two workers there
+// are as many edges as the one with more endpoints has: edge i connects their i-th endpoints, or
+// the last where there are fewer. Edge 0 carries commands. Bytes in bulk go over all edges: each
+// takes the next chunk as soon as it has room for it. An edge after the first that cannot be
+// connected is not used until it can; one that is lost in use loses the peer.
+//
 // Fencing. SetPeers says under which plan we speak, and with whom. A message is delivered only when
 // both ends are at the same job, generation and plan, sent by the incarnation that the plan names.
 // A peer with an older plan is refused; one with a newer plan waits until we follow.
@@ -100,11 +106,12 @@ class PeerHandler {
 struct PeerLinkOptions {
   NodeId name;
   Incarnation incarnation = 0;
-  std::string endpoint = "tcp://127.0.0.1:*";  // port "*": any that is free
+  std::string endpoint = "tcp://127.0.0.1:*";    // port "*": any that is free
+  std::vector<std::string> more_endpoints = {};  // in further networks; kPeerEndpointsMax in all
   KeyPair keys;  // with keys, only members whose keys the plan names get in
   bool allow_plaintext_beyond_loopback = false;
   int io_threads = 1;
-  int64_t chunk_bytes = int64_t{1} << 20;
+  int64_t chunk_bytes = int64_t{1} << 20;  // of several edges: kStripeBytes at most
 
   // Granted to every peer, by channel, in payload bytes plus kPeerMessageCost a message. A message
   // that does not fit alone is refused at Send. All-reduces of several groups wait for each other's
@@ -113,12 +120,13 @@ struct PeerLinkOptions {
                                                      int64_t{256} << 20, int64_t{16} << 30};
   Duration silence_max = std::chrono::seconds(6);  // of its network thread; then it is lost
   // Others' that have said hello. With more, those that wait for a plan are refused, oldest first.
-  int connections_max = 1024;
+  int connections_max = 4096;
   // Waiting to be sent to one peer.
   int64_t queued_bytes_max = int64_t{4} << 30;
   int queued_messages_max = 16384;
 };
 inline constexpr int64_t kPeerMessageCost = 1024;
+inline constexpr int64_t kStripeBytes = int64_t{256} << 10;
 
 // What was seen of a peer since the link was made. All grow only, but for the round trip.
 struct PeerCounters {
@@ -130,6 +138,8 @@ struct PeerCounters {
   int64_t messages_refused = 0;  // that it sent and our handler did not admit
   int64_t frames_refused = 0;    // that it sent and that break the protocol, or are of another plan
   int64_t times_lost = 0;
+  std::array<int64_t, kPeerEndpointsMax> edge_bytes_sent = {};  // payload_bytes_sent, by edge
+  std::array<int64_t, kPeerEndpointsMax> edge_bytes_received = {};
   Duration round_trip{0};  // quickest of the last pings; 0: not known yet
 };
 
@@ -156,6 +166,8 @@ class PeerLink {
   const NodeId& name() const;
   // The endpoint bound, with its real port.
   const std::string& endpoint() const;
+  const std::vector<std::string>& more_endpoints() const;
+  int EdgesTo(const IslandMember& member) const;
   // Whether payloads travel with checksums: without keys, where nothing else protects them.
   bool has_checksums() const;
 
@@ -189,8 +201,9 @@ class PeerLink {
   // Takes samples of these for so long, whatever our peers and plan are;
   // replaces those before. Thread-safe, but not for callbacks.
   void SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers, Duration for_so_long);
-  // Connects within `limit`, whatever our peers are. Thread-safe, but not for callbacks.
-  absl::StatusOr<std::unique_ptr<PeerSampler>> Sample(const IslandMember& member,
+  // Connects over an edge within `limit`, whatever our peers are. Thread-safe, but not for
+  // callbacks.
+  absl::StatusOr<std::unique_ptr<PeerSampler>> Sample(const IslandMember& member, int edge,
                                                       Duration limit) const;
   // Counts the peer as lost, for a reason that the caller knows; the peer is notified.
   void Lose(const NodeId& peer, const std::string& reason);

@@ -17,8 +17,19 @@
 
 namespace atl {
 
-inline constexpr int kLanes = 2;
+// Lane 0 carries commands over edge 0; lane 1 + e carries the other channels over edge e. Lane 1
+// has what is one for all of these: credit, and the numbers of messages.
+inline constexpr int kLanes = kPeerLanesMax;
+static_assert(kLanes == 1 + kPeerEndpointsMax);
 inline constexpr int LaneOf(int channel) { return channel == 0 ? 0 : 1; }
+inline constexpr bool Carries(int lane, int channel) { return (lane == 0) == (channel == 0); }
+inline constexpr int EdgeOf(int lane) { return lane == 0 ? 0 : lane - 1; }
+
+int CountEdges(const PeerLinkOptions& options, const IslandMember& member);
+// The member's endpoint of this edge.
+const std::string& EndpointOfEdge(const IslandMember& member, int edge);
+// What to connect to: with our own address of the edge, in libzmq's form, after the first edge.
+std::string AddressOfEdge(const PeerLinkOptions& options, const IslandMember& member, int edge);
 
 class PeerLink::Impl {
  public:
@@ -32,6 +43,7 @@ class PeerLink::Impl {
   absl::Status Start();
   const PeerLinkOptions& options() const { return options_; }
   const std::string& endpoint() const { return endpoint_; }
+  const std::vector<std::string>& more_endpoints() const { return more_endpoints_; }
 
   absl::Status SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members);
   absl::Status AwaitPeers(Instant deadline, const std::vector<NodeId>& peers);
@@ -41,7 +53,7 @@ class PeerLink::Impl {
   std::vector<std::pair<NodeId, std::string>> Probe(const std::vector<IslandMember>& members,
                                                     Duration limit) const;
   void SetTemporaryPeers(const std::vector<IslandMember>& temporary_peers, Duration for_so_long);
-  absl::StatusOr<std::unique_ptr<PeerSampler>> Sample(const IslandMember& member,
+  absl::StatusOr<std::unique_ptr<PeerSampler>> Sample(const IslandMember& member, int edge,
                                                       Duration limit) const;
   void Lose(const NodeId& peer, const std::string& reason);
   void DropQueued(PeerChannel channel);
@@ -56,7 +68,10 @@ class PeerLink::Impl {
   struct Outgoing {
     PeerMessage message;
     uint64_t round = 0;   // of SetPeers calls, in which it was sent
-    uint64_t number = 0;  // on its lane; 0: not begun
+    uint64_t number = 0;  // on lane 0 or 1; 0: not begun
+    int64_t sequence = 0;
+    unsigned opened = 0;  // a bit for each lane
+    bool wants_arrival = false;
     std::optional<OutgoingTensor> tensor;
     Instant queued;
     int64_t cost() const { return static_cast<int64_t>(message.payload.size()) + kPeerMessageCost; }
@@ -64,6 +79,7 @@ class PeerLink::Impl {
   struct Lane {
     std::unique_ptr<LinkClient> link;
     std::shared_ptr<SendAccount> account;
+    int descriptor = -1;     // of its connection, which libzmq may have closed already
     bool up = false;         // the connection is there
     bool hello_due = false;  // to be said when it is up
     bool welcomed = false;   // under the present fence
@@ -71,6 +87,7 @@ class PeerLink::Impl {
     uint64_t hello_number = 0;          // of the last one
     std::optional<Instant> connect_at;  // lost, and libzmq does not seem to make it again
     std::string trouble = "no connection yet";
+    bool trouble_logged = false;
   };
   struct Arrival {
     std::function<void(absl::Status, PeerTiming)> arrived;
@@ -83,10 +100,11 @@ class PeerLink::Impl {
   };
   struct Peer {
     IslandMember member;
-    std::array<std::unique_ptr<Lane>, kLanes> lanes;
+    std::array<std::unique_ptr<Lane>, kLanes> lanes;  // none where there is no edge
+    int64_t chunk_bytes = 0;
     std::array<std::deque<Outgoing>, kPeerChannels> queues;
-    std::array<int64_t, kPeerChannels> limit = {}, spent = {};
-    std::map<std::pair<int, uint64_t>, Arrival> arrivals;  // by lane and number
+    std::array<int64_t, kPeerChannels> limit = {}, spent = {}, begun = {};
+    std::map<std::pair<int, uint64_t>, Arrival> arrivals;  // by lane, 0 or 1, and number
     bool lost = false;
     uint64_t session = 0;      // grows with every fence and loss
     std::optional<Ping> ping;  // not answered yet
@@ -98,7 +116,11 @@ class PeerLink::Impl {
 
   // ---- What is received: others' lanes to us. ----
   struct Incoming {
-    uint64_t number = 0;  // 0: none is on its way
+    int channel = 0;
+    int64_t sequence = 0;
+    uint64_t number = 0;
+    unsigned opened = 0;  // a bit for each lane
+    bool complete = false;
     std::string header;
     int64_t bytes = 0;
     bool wants_arrival = false;
@@ -116,10 +138,16 @@ class PeerLink::Impl {
     v1::PeerHello hello;
     std::string key;  // that the connection proved
     bool welcomed = false;
+
+    // Of lane 0, and of lane 1 for all others.
     uint64_t session = 0;
     uint64_t last_number = 0;
-    std::array<Incoming, kPeerChannels> incoming;
+    std::map<uint64_t, Incoming> incoming;  // by number, until it is delivered
+    std::array<std::map<int64_t, uint64_t>, kPeerChannels> numbers;  // of these, by sequence
+    std::array<int64_t, kPeerChannels> delivered = {};               // messages
     std::array<int64_t, kPeerChannels> granted = {}, received = {}, returned = {};
+
+    std::string first_bulk;  // lanes after 1: the id of lane 1
   };
 
   // What Send and AwaitPeers look at. Guarded by mutex_.
@@ -142,28 +170,35 @@ class PeerLink::Impl {
   void StartPeer(Peer& peer);
   absl::Status Check(const PeerFence& fence, const std::vector<IslandMember>& members) const;
   absl::Status Connect(Peer& peer);
+  absl::StatusOr<std::unique_ptr<Lane>> Connect(const Peer& peer, int lane);
   void Reset(Peer& peer, const absl::Status& why);  // ends all that is under way with it
   void OnPeerLost(const NodeId& name, std::string why);
   void Note(const Peer& peer, const std::string& trouble);
   void NoteConnection(const NodeId& name, bool connected);
   bool ReceiveSome();
   void Count(const NodeId& peer, int64_t PeerCounters::*counter, int64_t amount = 1);
+  void CountSent(const NodeId& peer, int edge, int64_t bytes);
+  void CountReceived(const NodeId& peer, int edge, int64_t bytes);
   void CountStranger(int64_t frames = 1);
   Peer* Find(const NodeId& name);
 
   // lanes
   void Queue(const NodeId& to, Outgoing outgoing);
   bool WatchLane(Peer& peer, int lane);  // whether something has come
+  void OnLaneDown(Peer& peer, int lane, ConnectionEvent event);
+  void NoteTrouble(Peer& peer, int lane, std::string trouble);
   void ConnectAgain(Lane& lane);
   bool PumpPeer(Peer& peer);  // whether there is more to send at once
   void SayHello(Peer& peer, int lane);
   bool SendNext(Peer& peer, int lane);
-  bool Open(Peer& peer, Lane& lane, int channel);
-  bool SendChunk(Peer& peer, Lane& lane, Outgoing& outgoing);
+  void Begin(Peer& peer, int channel);
+  bool IsBestLane(const Peer& peer, int lane, int channel) const;
+  bool Open(Peer& peer, int lane, int channel);
+  bool SendChunk(Peer& peer, int lane, Outgoing& outgoing);
   void Finish(Peer& peer, int channel);
   void Ping(Peer& peer);
   void OnLaneFrame(const NodeId& name, int lane, LinkFrame& in);
-  void OnWelcome(Peer& peer, Lane& lane, const v1::PeerWelcome& welcome);
+  void OnWelcome(Peer& peer, int lane, const v1::PeerWelcome& welcome);
   void OnArrival(Peer& peer, int lane, uint64_t number, const v1::PeerArrival& arrival);
   void OnPong(Peer& peer, uint64_t number);
   void Fail(const NodeId& to, Outgoing outgoing, const absl::Status& why);
@@ -179,9 +214,16 @@ class PeerLink::Impl {
   void Welcome(Route& route);
   void Refuse(const Route& route, v1::PeerRefusal::Code code, const std::string& why);
   void Break(Route& route, const std::string& why);
-  absl::Status OnOpen(Route& route, uint64_t number, const v1::PeerOpen& open);
-  absl::Status OnChunk(Route& route, LinkFrame& in);
-  void Deliver(Route& route, int channel);
+  Route* FirstBulk(
+      Route& route);  // of a lane after 1: lane 1 of its session; null: none is welcomed
+  absl::Status OnMessageFrame(Route& route, LinkFrame& in);
+  absl::Status OnOpen(Route& first, const Route& route, uint64_t number, v1::PeerOpen& open);
+  absl::Status CheckOpen(const Route& first, uint64_t number, const v1::PeerOpen& open) const;
+  void Take(Route& first, uint64_t number, const v1::PeerOpen& open);
+  absl::Status OnChunk(Route& first, const Route& route, LinkFrame& in);
+  absl::Status Accept(Incoming& incoming, LinkFrame& in);
+  void DeliverReady(Route& first, int channel);
+  void Deliver(Route& first, Incoming incoming);
   void Arrived(Route& route, const Incoming& incoming, const std::string& refusal);
   void ReturnCredit(const std::string& id, uint64_t session, int channel, int64_t cost);
   SendOutcome Answer(const std::string& id, const v1::Frame& frame);
@@ -192,6 +234,7 @@ class PeerLink::Impl {
   const std::shared_ptr<SendAccount::Total> unsent_bytes_ = std::make_shared<SendAccount::Total>(0);
   const std::shared_ptr<TaskQueue> tasks_;  // also held by deliveries that outlive us
   std::string endpoint_;
+  std::vector<std::string> more_endpoints_;
   std::unique_ptr<ZmqContext> context_;
   std::unique_ptr<LinkServer> link_;
 

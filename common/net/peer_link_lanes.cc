@@ -7,6 +7,8 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "common/logging.h"
+#include "common/net/edge_load.h"
 #include "common/net/peer_link_impl.h"
 
 namespace atl {
@@ -75,34 +77,26 @@ bool PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
     switch (*event) {
       case ConnectionEvent::kConnected:
         SetUp(descriptor);
-        NoteConnection(name, true);
+        lane->descriptor = descriptor;
+        if (EdgeOf(lane_index) == 0) NoteConnection(name, true);
         break;
       case ConnectionEvent::kUp:
         lane->up = true;
         lane->hello_due = true;
         lane->connect_at.reset();
-        lane->trouble = kNotFollowed;
-        Note(peer, lane->trouble);
+        lane->trouble_logged = false;
+        NoteTrouble(peer, lane_index, kNotFollowed);
         break;
       case ConnectionEvent::kRetried:
         lane->connect_at.reset();
-        lane->trouble = std::string(Explain(*event));
-        Note(peer, lane->trouble);
+        NoteTrouble(peer, lane_index, std::string(Explain(*event)));
         break;
       case ConnectionEvent::kLost:
       case ConnectionEvent::kUnknownKey:
       case ConnectionEvent::kHandshakeFailed:
       case ConnectionEvent::kSessionBroken:
-        if (*event == ConnectionEvent::kSessionBroken) Count(name, &PeerCounters::frames_refused);
-        lane->up = false;
-        lane->trouble = std::string(Explain(*event));
-        if (peer.lanes[0]->welcomed || peer.lanes[1]->welcomed) {
-          OnPeerLost(name, lane->trouble);
-          return true;
-        }
-        if (*event == ConnectionEvent::kLost) NoteConnection(name, false);
-        Note(peer, lane->trouble);
-        lane->connect_at = now_ + kConnectAgainDelay;
+        OnLaneDown(peer, lane_index, *event);
+        if (peer.lost) return true;
         break;
     }
   }
@@ -114,6 +108,30 @@ bool PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
     OnLaneFrame(name, lane_index, in);
   }
   return any;
+}
+
+void PeerLink::Impl::OnLaneDown(Peer& peer, int lane_index, ConnectionEvent event) {
+  const NodeId name = peer.member.worker;
+  Lane& lane = *peer.lanes[lane_index];
+  if (event == ConnectionEvent::kSessionBroken) Count(name, &PeerCounters::frames_refused);
+  lane.up = false;
+  lane.descriptor = -1;
+  const bool in_use =
+      EdgeOf(lane_index) == 0 ? peer.lanes[0]->welcomed || peer.lanes[1]->welcomed : lane.welcomed;
+  if (in_use) return OnPeerLost(name, std::string(Explain(event)));
+  if (event == ConnectionEvent::kLost && EdgeOf(lane_index) == 0) NoteConnection(name, false);
+  NoteTrouble(peer, lane_index, std::string(Explain(event)));
+  lane.connect_at = now_ + kConnectAgainDelay;
+}
+
+// Only the first edge is one that a peer cannot be without.
+void PeerLink::Impl::NoteTrouble(Peer& peer, int lane_index, std::string trouble) {
+  Lane& lane = *peer.lanes[lane_index];
+  lane.trouble = std::move(trouble);
+  if (EdgeOf(lane_index) == 0) return Note(peer, lane.trouble);
+  if (lane.up || std::exchange(lane.trouble_logged, true)) return;
+  LogWarning("peer link", "edge ", EdgeOf(lane_index), " to ", peer.member.worker, " at ",
+             EndpointOfEdge(peer.member, EdgeOf(lane_index)), " is not used: ", lane.trouble);
 }
 
 // libzmq does not make a connection again that it ended itself because the handshake failed.
@@ -129,7 +147,8 @@ bool PeerLink::Impl::PumpPeer(Peer& peer) {
   for (int lane = 0; lane < kLanes; ++lane) {
     if (peer.lanes[lane] == nullptr || !peer.lanes[lane]->up) continue;
     if (peer.lanes[lane]->hello_due) SayHello(peer, lane);
-    if (!peer.lanes[lane]->welcomed) continue;
+    // Where lane 1 is welcomed the other end has no earlier session's messages any more.
+    if (!peer.lanes[lane]->welcomed || (lane > 1 && !peer.lanes[1]->welcomed)) continue;
     int sent = 0;
     while (sent < kChunksPerTurn && SendNext(peer, lane)) ++sent;
     more |= sent >= kChunksPerTurn;
@@ -150,7 +169,8 @@ void PeerLink::Impl::SayHello(Peer& peer, int lane_index) {
   hello.set_to(peer.member.worker);
   hello.set_to_incarnation(peer.member.incarnation);
   hello.set_lane(lane_index);
-  hello.set_chunk_bytes(options_.chunk_bytes);
+  hello.set_chunk_bytes(peer.chunk_bytes);
+  hello.set_session(peer.session);
   if (lane.link->Send(frame) != SendOutcome::kSent) return;  // next turn
   lane.hello_number = lane.next_number++;
   lane.hello_due = false;
@@ -158,14 +178,20 @@ void PeerLink::Impl::SayHello(Peer& peer, int lane_index) {
 
 // One frame of the lane's first channel that has something to say and may.
 bool PeerLink::Impl::SendNext(Peer& peer, int lane_index) {
-  Lane& lane = *peer.lanes[lane_index];
   for (int channel = 0; channel < kPeerChannels; ++channel) {
-    if (LaneOf(channel) != lane_index || peer.queues[channel].empty()) continue;
+    if (!Carries(lane_index, channel) || peer.queues[channel].empty()) continue;
     Outgoing& outgoing = peer.queues[channel].front();
     if (outgoing.number == 0) {
       if (peer.spent[channel] + outgoing.cost() > peer.limit[channel]) continue;
-      if (!Open(peer, lane, channel)) return false;
-    } else if (!SendChunk(peer, lane, outgoing)) {
+      Begin(peer, channel);
+    }
+    // What has no chunks goes over the channel's first lane.
+    if (outgoing.tensor->done() && lane_index != LaneOf(channel)) return false;
+    if (lane_index > 0 && !outgoing.tensor->done() && !IsBestLane(peer, lane_index, channel)) {
+      continue;
+    }
+    const bool opened = (outgoing.opened >> lane_index & 1) != 0;
+    if (!(opened ? SendChunk(peer, lane_index, outgoing) : Open(peer, lane_index, channel))) {
       return false;
     }
     if (outgoing.tensor->done()) Finish(peer, channel);
@@ -174,18 +200,30 @@ bool PeerLink::Impl::SendNext(Peer& peer, int lane_index) {
   return false;
 }
 
-bool PeerLink::Impl::Open(Peer& peer, Lane& lane, int channel) {
+// While more messages wait, every lane that has room takes something. Of the last one a slow lane
+// takes nothing that would come after all that the others bring.
+bool PeerLink::Impl::IsBestLane(const Peer& peer, int lane_index, int channel) const {
+  if (peer.lanes[2] == nullptr || peer.queues[channel].size() > 1) return true;
+  std::array<EdgeLoad, kPeerEndpointsMax> others;
+  size_t count = 0;
+  EdgeLoad own;
+  for (int other = 1; other < kLanes; ++other) {
+    const Lane* lane = peer.lanes[other].get();
+    if (lane == nullptr || !lane->welcomed) continue;
+    const EdgeLoad load = ReadEdgeLoad(lane->descriptor, lane->account->bytes());
+    (other == lane_index ? own : others[count++]) = load;
+  }
+  const OutgoingTensor& tensor = *peer.queues[channel].front().tensor;
+  return TakesChunk(own, std::span(others).first(count), tensor.next_bytes(), tensor.left_bytes());
+}
+
+void PeerLink::Impl::Begin(Peer& peer, int channel) {
   Outgoing& outgoing = peer.queues[channel].front();
-  v1::Frame frame = MakeFrame(lane.next_number);
-  v1::PeerOpen& open = *frame.mutable_peer_open();
-  open.set_channel(channel);
-  open.set_header(outgoing.message.header);
-  open.set_bytes(static_cast<int64_t>(outgoing.message.payload.size()));
-  open.set_wants_arrival(outgoing.message.arrived != nullptr);
-  if (lane.link->Send(frame) != SendOutcome::kSent) return false;
-  outgoing.number = lane.next_number++;
+  outgoing.number = peer.lanes[LaneOf(channel)]->next_number++;
+  outgoing.sequence = ++peer.begun[channel];
   peer.spent[channel] += outgoing.cost();
   if (outgoing.message.arrived != nullptr) {
+    outgoing.wants_arrival = true;
     peer.arrivals[{LaneOf(channel), outgoing.number}] = {std::move(outgoing.message.arrived),
                                                          outgoing.queued, now_};
   }
@@ -199,11 +237,29 @@ bool PeerLink::Impl::Open(Peer& peer, Lane& lane, int channel) {
     };
     owner = std::make_shared<Departure>(std::move(owner), tasks_, std::move(left));
   }
-  outgoing.tensor.emplace(outgoing.message.payload, std::move(owner), options_.chunk_bytes);
-  return true;
+  outgoing.tensor.emplace(outgoing.message.payload, std::move(owner), peer.chunk_bytes);
 }
 
-bool PeerLink::Impl::SendChunk(Peer& peer, Lane& lane, Outgoing& outgoing) {
+bool PeerLink::Impl::Open(Peer& peer, int lane_index, int channel) {
+  Lane& lane = *peer.lanes[lane_index];
+  Outgoing& outgoing = peer.queues[channel].front();
+  // An opening is followed by a chunk, which the other lanes may not take meanwhile.
+  if (!outgoing.tensor->done() && !lane.account->Admits(outgoing.tensor->next_bytes()))
+    return false;
+  v1::Frame frame = MakeFrame(outgoing.number);
+  v1::PeerOpen& open = *frame.mutable_peer_open();
+  open.set_channel(channel);
+  open.set_header(outgoing.message.header);
+  open.set_bytes(static_cast<int64_t>(outgoing.message.payload.size()));
+  open.set_wants_arrival(outgoing.wants_arrival);
+  open.set_sequence(outgoing.sequence);
+  if (lane.link->Send(frame) != SendOutcome::kSent) return false;
+  outgoing.opened |= 1u << lane_index;
+  return outgoing.tensor->done() || SendChunk(peer, lane_index, outgoing);
+}
+
+bool PeerLink::Impl::SendChunk(Peer& peer, int lane_index, Outgoing& outgoing) {
+  Lane& lane = *peer.lanes[lane_index];
   const int64_t bytes = outgoing.tensor->next_bytes();
   if (!lane.account->Admits(bytes)) return false;
   v1::Frame frame = MakeFrame(outgoing.number);
@@ -216,7 +272,7 @@ bool PeerLink::Impl::SendChunk(Peer& peer, Lane& lane, Outgoing& outgoing) {
     outgoing.tensor->SkipTo(outgoing.tensor->next() - 1);
     return false;  // the connection was just lost; its watch will report it
   }
-  Count(peer.member.worker, &PeerCounters::payload_bytes_sent, bytes);
+  CountSent(peer.member.worker, EdgeOf(lane_index), bytes);
   return true;
 }
 
@@ -270,7 +326,7 @@ void PeerLink::Impl::OnLaneFrame(const NodeId& name, int lane_index, LinkFrame& 
   if (status.ok()) {
     switch (frame.body_case()) {
       case v1::Frame::kPeerWelcome:
-        if (answers_hello) OnWelcome(peer, lane, frame.peer_welcome());
+        if (answers_hello) OnWelcome(peer, lane_index, frame.peer_welcome());
         return;
       case v1::Frame::kPeerRefusal:
         if (!answers_hello) return;
@@ -292,12 +348,14 @@ void PeerLink::Impl::OnLaneFrame(const NodeId& name, int lane_index, LinkFrame& 
   OnPeerLost(name, absl::StrCat("it broke the protocol: ", status.message()));
 }
 
-void PeerLink::Impl::OnWelcome(Peer& peer, Lane& lane, const v1::PeerWelcome& welcome) {
+void PeerLink::Impl::OnWelcome(Peer& peer, int lane_index, const v1::PeerWelcome& welcome) {
+  Lane& lane = *peer.lanes[lane_index];
   lane.welcomed = true;
+  if (lane_index > 1) return;
   const int64_t limits[kPeerChannels] = {welcome.command_limit(), welcome.tensor_limit(),
                                          welcome.state_limit(), welcome.sum_limit()};
   for (int channel = 0; channel < kPeerChannels; ++channel) {
-    if (peer.lanes[LaneOf(channel)].get() == &lane) peer.limit[channel] = limits[channel];
+    if (LaneOf(channel) == lane_index) peer.limit[channel] = limits[channel];
   }
   peer.next_ping = now_;
   Note(peer, peer.welcomed() ? "" : lane.trouble);

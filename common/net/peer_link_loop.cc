@@ -1,9 +1,13 @@
 // The network thread's loop: who our peers are, what happens when one is lost, waiting.
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <future>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "common/net/peer_link_impl.h"
@@ -14,7 +18,18 @@ namespace {
 constexpr int kMessagesPerTurn = 64;
 constexpr Duration kTurnMax = std::chrono::milliseconds(100);
 constexpr int64_t kUnsentBytesMax = int64_t{64} << 20;
+constexpr int kStripesUnsent = 2;
 constexpr Duration kStall = std::chrono::milliseconds(500);  // a turn as long as no other
+
+// Of an interface: no name, and not all of them ("*", "0.0.0.0").
+bool IsAddress(absl::string_view host) {
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  const std::string text(host);
+  in6_addr v6 = {};
+  in_addr v4 = {};
+  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) return v4.s_addr != INADDR_ANY;
+  return inet_pton(AF_INET6, text.c_str(), &v6) == 1 && !IN6_IS_ADDR_UNSPECIFIED(&v6);
+}
 
 }  // namespace
 
@@ -22,11 +37,21 @@ absl::Status PeerLink::Impl::Start() {
   ServerSecurity security;
   security.keys = options_.keys;
   security.allow_plaintext_beyond_loopback = options_.allow_plaintext_beyond_loopback;
+  if (std::ssize(options_.more_endpoints) >= kPeerEndpointsMax) {
+    return absl::InvalidArgumentError(absl::StrCat(options_.more_endpoints.size() + 1,
+                                                   " endpoints: at most ", kPeerEndpointsMax));
+  }
   ATOLL_RETURN_IF_ERROR(CheckSecurity(security, options_.endpoint));
+  for (const std::string& endpoint : options_.more_endpoints) {
+    ATOLL_RETURN_IF_ERROR(CheckSecurity(security, endpoint));
+  }
   ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
   ATOLL_ASSIGN_OR_RETURN(
       link_, LinkServer::Create(*context_, options_.keys, [tasks = tasks_] { tasks->Wake(); }));
   ATOLL_ASSIGN_OR_RETURN(endpoint_, link_->Bind(options_.endpoint));
+  for (const std::string& endpoint : options_.more_endpoints) {
+    ATOLL_ASSIGN_OR_RETURN(more_endpoints_.emplace_back(), link_->Bind(endpoint));
+  }
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
@@ -191,10 +216,10 @@ void PeerLink::Impl::StartPeer(Peer& peer) {
   const absl::Status connected = is_new ? Connect(peer) : absl::OkStatus();
   if (is_new) NoteConnection(peer.member.worker, false);
   if (!connected.ok()) Note(peer, std::string(connected.message()));
-  for (const auto& lane : peer.lanes) {
-    if (lane == nullptr) continue;
-    lane->hello_due = true;
-    if (lane->up) Note(peer, lane->trouble = kNotFollowed);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (peer.lanes[lane] == nullptr) continue;
+    peer.lanes[lane]->hello_due = true;
+    if (peer.lanes[lane]->up) NoteTrouble(peer, lane, kNotFollowed);
   }
 }
 
@@ -211,16 +236,50 @@ void PeerLink::Impl::ConsiderAll() {
   }
 }
 
+int CountEdges(const PeerLinkOptions& options, const IslandMember& member) {
+  return 1 +
+         static_cast<int>(std::max(options.more_endpoints.size(), member.more_endpoints.size()));
+}
+
+const std::string& EndpointOfEdge(const IslandMember& member, int edge) {
+  const int i = std::min(edge, static_cast<int>(member.more_endpoints.size()));
+  return i == 0 ? member.endpoint : member.more_endpoints[static_cast<size_t>(i - 1)];
+}
+
+std::string AddressOfEdge(const PeerLinkOptions& options, const IslandMember& member, int edge) {
+  const std::string& to = EndpointOfEdge(member, edge);
+  if (edge == 0 || options.more_endpoints.empty()) return to;
+  const std::string& own =
+      options.more_endpoints[std::min<size_t>(edge, options.more_endpoints.size()) - 1];
+  const absl::string_view from = absl::string_view(own).substr(0, own.rfind(':'));
+  const bool same_family = absl::StrContains(from, '[') == absl::StrContains(to, '[');
+  if (!same_family || !IsAddress(absl::StripPrefix(from, "tcp://"))) return to;
+  return absl::StrCat(from, ":0;", absl::StripPrefix(to, "tcp://"));
+}
+
+absl::StatusOr<std::unique_ptr<PeerLink::Impl::Lane>> PeerLink::Impl::Connect(const Peer& peer,
+                                                                              int lane_index) {
+  auto lane = std::make_unique<Lane>();
+  const auto wake = [tasks = tasks_] { tasks->Wake(); };
+  // A slow edge must not hold much of a message that the others could have sent.
+  lane->account = CountEdges(options_, peer.member) == 1
+                      ? std::make_shared<SendAccount>(unsent_bytes_, kUnsentBytesMax, wake)
+                      : std::make_shared<SendAccount>(unsent_bytes_, kUnsentBytesMax, wake,
+                                                      kStripesUnsent * peer.chunk_bytes);
+  ATOLL_ASSIGN_OR_RETURN(
+      lane->link, LinkClient::Create(*context_, options_.keys, peer.member.public_key, wake));
+  ATOLL_RETURN_IF_ERROR(
+      lane->link->Connect(AddressOfEdge(options_, peer.member, EdgeOf(lane_index))));
+  return lane;
+}
+
 absl::Status PeerLink::Impl::Connect(Peer& peer) {
+  const int edges = CountEdges(options_, peer.member);
+  peer.chunk_bytes =
+      edges == 1 ? options_.chunk_bytes : std::min(options_.chunk_bytes, kStripeBytes);
   std::array<std::unique_ptr<Lane>, kLanes> lanes;
-  for (std::unique_ptr<Lane>& lane : lanes) {
-    lane = std::make_unique<Lane>();
-    lane->account = std::make_shared<SendAccount>(unsent_bytes_, kUnsentBytesMax,
-                                                  [tasks = tasks_] { tasks->Wake(); });
-    ATOLL_ASSIGN_OR_RETURN(lane->link,
-                           LinkClient::Create(*context_, options_.keys, peer.member.public_key,
-                                              [tasks = tasks_] { tasks->Wake(); }));
-    ATOLL_RETURN_IF_ERROR(lane->link->Connect(peer.member.endpoint));
+  for (int lane = 0; lane <= edges; ++lane) {
+    ATOLL_ASSIGN_OR_RETURN(lanes[lane], Connect(peer, lane));
   }
   peer.lanes = std::move(lanes);
   return absl::OkStatus();
@@ -236,7 +295,7 @@ void PeerLink::Impl::Reset(Peer& peer, const absl::Status& why) {
   std::map<std::pair<int, uint64_t>, Arrival> arrivals;
   arrivals.swap(peer.arrivals);
   for (auto& [number, arrival] : arrivals) arrival.arrived(why, {});
-  peer.limit = peer.spent = {};
+  peer.limit = peer.spent = peer.begun = {};
   peer.ping.reset();
   for (const auto& lane : peer.lanes) {
     if (lane != nullptr) lane->welcomed = false;
@@ -293,6 +352,20 @@ PeerLink::Impl::Peer* PeerLink::Impl::Find(const NodeId& name) {
 void PeerLink::Impl::Count(const NodeId& peer, int64_t PeerCounters::*counter, int64_t amount) {
   const std::lock_guard lock(mutex_);
   counters_[peer].*counter += amount;
+}
+
+void PeerLink::Impl::CountSent(const NodeId& peer, int edge, int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  PeerCounters& counters = counters_[peer];
+  counters.payload_bytes_sent += bytes;
+  counters.edge_bytes_sent[static_cast<size_t>(edge)] += bytes;
+}
+
+void PeerLink::Impl::CountReceived(const NodeId& peer, int edge, int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  PeerCounters& counters = counters_[peer];
+  counters.payload_bytes_received += bytes;
+  counters.edge_bytes_received[static_cast<size_t>(edge)] += bytes;
 }
 
 void PeerLink::Impl::CountStranger(int64_t frames) {

@@ -11,13 +11,13 @@ namespace {
 // A connection of its own.
 absl::StatusOr<std::unique_ptr<LinkClient>> Connect(ZmqContext& context,
                                                     const PeerLinkOptions& options,
-                                                    const IslandMember& member) {
+                                                    const IslandMember& member, int edge = 0) {
   const ClientSecurity security{options.keys, options.allow_plaintext_beyond_loopback};
-  ATOLL_RETURN_IF_ERROR(CheckSecurity(security, member.endpoint, member.public_key));
+  ATOLL_RETURN_IF_ERROR(CheckSecurity(security, EndpointOfEdge(member, edge), member.public_key));
   // Nothing is sealed here but headers, which wake no thread.
   ATOLL_ASSIGN_OR_RETURN(auto link,
                          LinkClient::Create(context, options.keys, member.public_key, [] {}));
-  ATOLL_RETURN_IF_ERROR(link->Connect(member.endpoint));
+  ATOLL_RETURN_IF_ERROR(link->Connect(AddressOfEdge(options, member, edge)));
   return link;
 }
 
@@ -73,9 +73,10 @@ class Sampler final : public PeerSampler {
         bytes_(std::make_shared<std::vector<std::byte>>(static_cast<size_t>(chunk_bytes_))) {}
 
   // Returns when the handshake is over.
-  absl::Status Connect(ZmqContext& context, const PeerLinkOptions& options, Duration limit) {
+  absl::Status Connect(ZmqContext& context, const PeerLinkOptions& options, int edge,
+                       Duration limit) {
     const Instant deadline = SteadyNow() + limit;
-    ATOLL_ASSIGN_OR_RETURN(link_, atl::Connect(context, options, to_));
+    ATOLL_ASSIGN_OR_RETURN(link_, atl::Connect(context, options, to_, edge));
     std::string trouble = "no connection";
     while (SteadyNow() < deadline) {
       std::vector<zmq_pollitem_t> items;
@@ -161,9 +162,10 @@ class Sampler final : public PeerSampler {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PeerSampler>> PeerLink::Impl::Sample(const IslandMember& member,
+                                                                    int edge,
                                                                     Duration limit) const {
   auto sampler = std::make_unique<Sampler>(options_, member);
-  ATOLL_RETURN_IF_ERROR(sampler->Connect(*context_, options_, limit));
+  ATOLL_RETURN_IF_ERROR(sampler->Connect(*context_, options_, edge, limit));
   return std::unique_ptr<PeerSampler>(std::move(sampler));
 }
 

@@ -39,10 +39,8 @@ void PeerLink::Impl::OnRouteFrame(LinkFrame& in) {
   if (status.ok()) {
     switch (frame.body_case()) {
       case v1::Frame::kPeerOpen:
-        status = OnOpen(route, frame.transfer(), frame.peer_open());
-        break;
       case v1::Frame::kChunk:
-        status = OnChunk(route, in);
+        status = OnMessageFrame(route, in);
         break;
       case v1::Frame::kPeerPing: {
         v1::Frame pong = MakeFrame(frame.transfer());
@@ -112,7 +110,8 @@ bool PeerLink::Impl::MakeRoom() {
 // Welcomes the route, refuses it, or leaves it waiting until our own plan changes.
 void PeerLink::Impl::Consider(Route& route) {
   route.welcomed = false;
-  route.incoming = {};
+  route.incoming.clear();
+  route.numbers.fill({});
   const v1::PeerHello& hello = route.hello;
   if (hello.to() != options_.name || hello.to_incarnation() != options_.incarnation) {
     return Refuse(route, v1::PeerRefusal::STRANGER,
@@ -146,7 +145,7 @@ void PeerLink::Impl::Welcome(Route& route) {
   route.welcomed = true;
   route.session = next_session_++;
   route.granted = options_.window_bytes;
-  route.received = route.returned = {};
+  route.received = route.returned = route.delivered = {};
   v1::Frame frame = MakeFrame(route.hello_number);
   frame.mutable_peer_welcome()->set_command_limit(route.granted[0]);
   frame.mutable_peer_welcome()->set_tensor_limit(route.granted[1]);
@@ -183,91 +182,179 @@ void PeerLink::Impl::Break(Route& route, const std::string& why) {
   OnPeerLost(from, absl::StrCat("it broke the protocol: ", why));
 }
 
-absl::Status PeerLink::Impl::OnOpen(Route& route, uint64_t number, const v1::PeerOpen& open) {
+PeerLink::Impl::Route* PeerLink::Impl::FirstBulk(Route& route) {
+  if (route.hello.lane() < 2) return &route;
+  const auto is_it = [&](const Route& other) {
+    return other.welcomed && other.hello.lane() == 1 && other.hello.from() == route.hello.from() &&
+           other.hello.session() == route.hello.session();
+  };
+  const auto known = routes_.find(route.first_bulk);
+  if (known != routes_.end() && is_it(known->second)) return &known->second;
+  for (auto& [id, other] : routes_) {
+    if (!is_it(other)) continue;
+    route.first_bulk = id;
+    return &other;
+  }
+  return nullptr;
+}
+
+absl::Status PeerLink::Impl::OnMessageFrame(Route& route, LinkFrame& in) {
+  Route* const first = FirstBulk(route);
+  if (first == nullptr) {  // of a session that is over
+    CountStranger();
+    return absl::OkStatus();
+  }
+  if (first->hello.chunk_bytes() != route.hello.chunk_bytes()) {
+    return absl::InvalidArgumentError("its lanes have chunks of different sizes");
+  }
+  if (in.frame.has_chunk()) return OnChunk(*first, route, in);
+  return OnOpen(*first, route, in.frame.transfer(), *in.frame.mutable_peer_open());
+}
+
+absl::Status PeerLink::Impl::OnOpen(Route& first, const Route& route, uint64_t number,
+                                    v1::PeerOpen& open) {
   const int channel = open.channel();
-  Incoming& incoming = route.incoming[channel];
-  if (LaneOf(channel) != route.hello.lane()) {
+  const int lane = route.hello.lane();
+  if (!Carries(lane, channel)) {
     return absl::InvalidArgumentError(absl::StrCat("channel ", channel, " on the wrong lane"));
   }
-  if (number <= route.last_number || incoming.number != 0) {
+  if (open.sequence() == 0) {  // of a sender that has one lane for the channel
+    const auto& numbers = first.numbers[channel];
+    open.set_sequence(1 + (numbers.empty() ? first.delivered[channel] : numbers.rbegin()->first));
+  }
+  const auto known = first.incoming.find(number);
+  if (known == first.incoming.end()) {
+    ATOLL_RETURN_IF_ERROR(CheckOpen(first, number, open));
+    Take(first, number, open);
+  }
+  Incoming& incoming = first.incoming[number];
+  const bool same = incoming.channel == channel && incoming.sequence == open.sequence() &&
+                    incoming.bytes == open.bytes() && incoming.header == open.header();
+  if (!same || incoming.complete || (incoming.opened >> lane & 1) != 0) {
+    return absl::InvalidArgumentError("a message was opened out of turn");
+  }
+  incoming.opened |= 1u << lane;
+  if (incoming.bytes == 0) {
+    incoming.complete = true;
+    DeliverReady(first, channel);
+  }
+  return absl::OkStatus();
+}
+
+// Other lanes may bring later messages of the channel first: what is granted bounds how many.
+absl::Status PeerLink::Impl::CheckOpen(const Route& first, uint64_t number,
+                                       const v1::PeerOpen& open) const {
+  const int channel = open.channel();
+  if (open.sequence() <= first.delivered[channel] ||
+      open.sequence() > first.granted[channel] / kPeerMessageCost ||
+      first.numbers[channel].contains(open.sequence()) || number == first.hello_number) {
     return absl::InvalidArgumentError("a message was opened out of turn");
   }
   const int64_t cost = open.bytes() + kPeerMessageCost;
-  if (route.received[channel] + cost > route.granted[channel]) {
+  if (first.received[channel] + cost > first.granted[channel]) {
     return absl::InvalidArgumentError(
         absl::StrCat(open.bytes(), " bytes were not granted on channel ", channel));
   }
-  route.last_number = number;
-  route.received[channel] += cost;
+  return absl::OkStatus();
+}
+
+void PeerLink::Impl::Take(Route& first, uint64_t number, const v1::PeerOpen& open) {
+  const int channel = open.channel();
+  const NodeId& from = first.hello.from();
+  first.last_number = std::max(first.last_number, number);
+  first.received[channel] += open.bytes() + kPeerMessageCost;
+  first.numbers[channel][open.sequence()] = number;
+  Incoming& incoming = first.incoming[number];
+  incoming.channel = channel;
+  incoming.sequence = open.sequence();
   incoming.number = number;
   incoming.header = open.header();
   incoming.bytes = open.bytes();
   incoming.wants_arrival = open.wants_arrival();
   // What is added up needs no alignment, and is not copied.
   incoming.stays = channel == static_cast<int>(PeerChannel::kSum) && incoming.bytes > 0 &&
-                   incoming.bytes <= route.hello.chunk_bytes();
-  const absl::Status admitted = handler_->Admit(
-      route.hello.from(), static_cast<PeerChannel>(channel), incoming.header, incoming.bytes);
+                   incoming.bytes <= first.hello.chunk_bytes();
+  const absl::Status admitted =
+      handler_->Admit(from, static_cast<PeerChannel>(channel), incoming.header, incoming.bytes);
   if (!admitted.ok()) {
     incoming.dropped = true;
-    Count(route.hello.from(), &PeerCounters::messages_refused);
-    Arrived(route, incoming, std::string(admitted.message()));
+    Count(from, &PeerCounters::messages_refused);
+    Arrived(first, incoming, std::string(admitted.message()));
   } else if (!incoming.stays) {
     incoming.payload = pool_->Take(incoming.bytes);
     incoming.tensor.emplace(std::span(incoming.payload.data(), static_cast<size_t>(incoming.bytes)),
-                            route.hello.chunk_bytes());
+                            first.hello.chunk_bytes());
   }
-  if (incoming.bytes == 0) Deliver(route, channel);
+}
+
+absl::Status PeerLink::Impl::OnChunk(Route& first, const Route& route, LinkFrame& in) {
+  ATOLL_RETURN_IF_ERROR(in.opened);
+  const auto found = first.incoming.find(in.frame.transfer());
+  if (found == first.incoming.end() || found->second.complete ||
+      (found->second.opened >> route.hello.lane() & 1) == 0) {
+    return absl::InvalidArgumentError("a chunk of no open message");
+  }
+  Incoming& incoming = found->second;
+  const auto bytes = static_cast<int64_t>(in.payload.bytes().size());
+  ATOLL_RETURN_IF_ERROR(Accept(incoming, in));
+  if (!incoming.dropped) {
+    CountReceived(first.hello.from(), EdgeOf(route.hello.lane()), bytes);
+  }
+  if (incoming.complete) DeliverReady(first, incoming.channel);
   return absl::OkStatus();
 }
 
-absl::Status PeerLink::Impl::OnChunk(Route& route, LinkFrame& in) {
-  ATOLL_RETURN_IF_ERROR(in.opened);
-  int channel = 0;
-  while (channel < kPeerChannels && route.incoming[channel].number != in.frame.transfer()) {
-    ++channel;
-  }
-  if (channel == kPeerChannels) return absl::InvalidArgumentError("a chunk of no open message");
-  Incoming& incoming = route.incoming[channel];
-  const auto bytes = static_cast<int64_t>(in.payload.bytes().size());
-  if (!incoming.dropped && incoming.stays) {
-    ATOLL_RETURN_IF_ERROR(CheckOnlyChunk(in.frame.chunk(), in.payload.bytes(), incoming.bytes));
-    if (in.frame.chunk().tag().empty()) incoming.checksum = in.frame.chunk().checksum();
+absl::Status PeerLink::Impl::Accept(Incoming& incoming, LinkFrame& in) {
+  const v1::Chunk& chunk = in.frame.chunk();
+  if (incoming.dropped) {
+    const auto bytes = static_cast<int64_t>(in.payload.bytes().size());
+    incoming.dropped_bytes += bytes;
+    if (bytes == 0 || incoming.dropped_bytes > incoming.bytes) {
+      return absl::InvalidArgumentError("chunks do not add up to the message's length");
+    }
+    incoming.complete = incoming.dropped_bytes == incoming.bytes;
+  } else if (incoming.stays) {
+    ATOLL_RETURN_IF_ERROR(CheckOnlyChunk(chunk, in.payload.bytes(), incoming.bytes));
+    if (chunk.tag().empty()) incoming.checksum = chunk.checksum();
     const auto kept = std::make_shared<Message>(std::move(in.payload));
     incoming.payload = Payload(kept, kept->writable());
-    Count(route.hello.from(), &PeerCounters::payload_bytes_received, bytes);
-    Deliver(route, channel);
-    return absl::OkStatus();
+    incoming.complete = true;
+  } else {
+    ATOLL_RETURN_IF_ERROR(incoming.tensor->AcceptOnce(chunk, in.payload.bytes()));
+    incoming.complete = incoming.tensor->complete();
   }
-  if (!incoming.dropped) {
-    ATOLL_RETURN_IF_ERROR(incoming.tensor->Accept(in.frame.chunk(), in.payload.bytes()));
-    Count(route.hello.from(), &PeerCounters::payload_bytes_received, bytes);
-    if (incoming.tensor->complete()) Deliver(route, channel);
-    return absl::OkStatus();
-  }
-  incoming.dropped_bytes += bytes;
-  if (bytes == 0 || incoming.dropped_bytes > incoming.bytes) {
-    return absl::InvalidArgumentError("chunks do not add up to the message's length");
-  }
-  if (incoming.dropped_bytes == incoming.bytes) Deliver(route, channel);
   return absl::OkStatus();
 }
 
-void PeerLink::Impl::Deliver(Route& route, int channel) {
-  Incoming incoming = std::exchange(route.incoming[channel], Incoming{});
+// What has come whole, as far as nothing sent before it is missing.
+void PeerLink::Impl::DeliverReady(Route& first, int channel) {
+  auto& numbers = first.numbers[channel];
+  while (!numbers.empty() && numbers.begin()->first == first.delivered[channel] + 1) {
+    const auto next = first.incoming.find(numbers.begin()->second);
+    if (!next->second.complete) return;
+    Incoming incoming = std::move(next->second);
+    first.incoming.erase(next);
+    numbers.erase(numbers.begin());
+    ++first.delivered[channel];
+    Deliver(first, std::move(incoming));
+  }
+}
+
+void PeerLink::Impl::Deliver(Route& first, Incoming incoming) {
+  const int channel = incoming.channel;
   const int64_t cost = incoming.bytes + kPeerMessageCost;
-  if (incoming.dropped) return ReturnCredit(route.id, route.session, channel, cost);
-  Count(route.hello.from(), &PeerCounters::messages_received);
-  Arrived(route, incoming, "");
+  if (incoming.dropped) return ReturnCredit(first.id, first.session, channel, cost);
+  Count(first.hello.from(), &PeerCounters::messages_received);
+  Arrived(first, incoming, "");
   PeerDelivery delivery;
   delivery.fence = *fence_;
-  delivery.from = route.hello.from();
+  delivery.from = first.hello.from();
   delivery.channel = static_cast<PeerChannel>(channel);
   delivery.header = std::move(incoming.header);
   delivery.payload = std::move(incoming.payload);
   delivery.checksum = incoming.checksum;
   delivery.credit =
-      std::make_shared<CreditReturn>(tasks_, [this, id = route.id, session = route.session, channel,
+      std::make_shared<CreditReturn>(tasks_, [this, id = first.id, session = first.session, channel,
                                               cost] { ReturnCredit(id, session, channel, cost); });
   handler_->OnMessage(std::move(delivery));
 }

@@ -7,7 +7,6 @@
 #include "common/net/codec.h"
 #include "common/net/peer_fixture.h"
 #include "common/net/security.h"
-#include "common/rng.h"
 
 namespace atl {
 namespace {
@@ -20,13 +19,6 @@ bool Says(absl::string_view text, absl::string_view part) {
   const bool says = absl::StrContains(text, part);
   CHECK(says);
   return says;
-}
-
-std::string RandomText(size_t size) {
-  Rng rng(size);
-  std::string text(size, '\0');
-  for (char& letter : text) letter = static_cast<char>(rng.Next());
-  return text;
 }
 
 TEST_CASE("messages of any size come whole and in order, on every channel, between three workers") {
@@ -285,7 +277,7 @@ TEST_CASE(
 TEST_CASE("samples are taken of admitted samplers alone, beside any plan in force") {
   TestPeer a("a"), b("b"), joiner("j");
   Meet(Plan(1), {&a, &b});
-  const auto sampler = joiner.link->Sample(a.member, kPatience);
+  const auto sampler = joiner.link->Sample(a.member, 0, kPatience);
   REQUIRE(sampler.ok());
   const auto time = [&](int64_t bytes) { return (*sampler)->Time(bytes, kPatience).status(); };
   CHECK(Says(time(1000).message(), "a expects no samples"));
@@ -300,7 +292,7 @@ TEST_CASE("samples are taken of admitted samplers alone, beside any plan in forc
   CHECK(time(5'000'000).ToString() == "OK");
   IslandMember other = a.member;
   other.incarnation = 7;
-  const auto wrong = joiner.link->Sample(other, kPatience);
+  const auto wrong = joiner.link->Sample(other, 0, kPatience);
   REQUIRE(wrong.ok());
   CHECK(absl::IsPermissionDenied((*wrong)->Time(1, kPatience).status()));
   a.link->SetTemporaryPeers({joiner.member}, Duration(0));
@@ -318,9 +310,9 @@ TEST_CASE("with keys a sampler is admitted while it is one, and is no peer") {
   };
   TestPeer a("a", with_keys()), b("b", with_keys()), joiner("j", with_keys());
   Meet(Plan(1), {&a, &b});
-  CHECK(absl::IsPermissionDenied(joiner.link->Sample(a.member, kPatience).status()));
+  CHECK(absl::IsPermissionDenied(joiner.link->Sample(a.member, 0, kPatience).status()));
   a.link->SetTemporaryPeers({joiner.member}, kPatience);
-  const auto sampler = joiner.link->Sample(a.member, kPatience);
+  const auto sampler = joiner.link->Sample(a.member, 0, kPatience);
   REQUIRE(sampler.ok());
   CHECK((*sampler)->Time(100'000, kPatience).ok());
   // By its own key under another's name.

@@ -121,6 +121,8 @@ struct WorkerHello {
   std::string site;             // as its operator says; empty: found by measuring
   ClusterMark mark = {};
   std::vector<JobId> held = {};  // jobs of which a checkpoint is on its disk
+  // As peer_endpoint, over further networks; what is large goes over all of them.
+  std::vector<std::string> more_peer_endpoints = {};
 };
 
 // Answers to PrepareJob.

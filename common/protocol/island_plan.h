@@ -72,6 +72,9 @@ struct PlanReplica {
   bool operator==(const PlanReplica&) const = default;
 };
 
+// Addresses of one worker's peer link, each in another network.
+inline constexpr int kPeerEndpointsMax = 4;
+
 // A worker that takes part, and where its peer link listens.
 struct IslandMember {
   NodeId worker;
@@ -80,6 +83,7 @@ struct IslandMember {
   std::string public_key;  // CURVE, Z85; empty: plaintext
   std::string site;        // its fast network; empty: not known
   std::string nccl;        // version of the NCCL of all its devices; empty: not all have one
+  std::vector<std::string> more_endpoints = {};  // as `endpoint`, over further networks
 
   bool operator==(const IslandMember&) const = default;
 };

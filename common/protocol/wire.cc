@@ -53,6 +53,7 @@ void Fields(V& v, Plain<V, WorkerHello>& s, v1::WorkerHello& m) {
   ATOLL_WIRE_COPY(site);
   ATOLL_WIRE_MESSAGE(mark);
   ATOLL_WIRE_VALUES(held, 65536);
+  ATOLL_WIRE_VALUES(more_peer_endpoints, kPeerEndpointsMax - 1);
 }
 
 template <class V>

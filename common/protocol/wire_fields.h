@@ -488,6 +488,7 @@ void Fields(V& v, Plain<V, IslandMember>& s, v1::IslandMember& m) {
   ATOLL_WIRE_COPY(public_key);
   ATOLL_WIRE_COPY(site);
   ATOLL_WIRE_COPY(nccl);
+  ATOLL_WIRE_VALUES(more_endpoints, kPeerEndpointsMax - 1);
 }
 
 template <class V>

@@ -38,9 +38,7 @@ void Ask(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& 
   ask.spec = job.spec();
   ask.facts = facts;
   for (const Member* worker : workers) {
-    const IslandMember member{worker->record.name, worker->record.incarnation,
-                              worker->peer_endpoint, worker->peer_public_key};
-    ask.workers.push_back({member, SiteOf(*worker), worker->devices});
+    ask.workers.push_back({ToIslandMember(*worker), SiteOf(*worker), worker->devices});
   }
   s.out.groups.push_back(std::move(ask));
 }
@@ -56,6 +54,13 @@ absl::string_view HostOf(absl::string_view endpoint) {
 
 const std::string& SiteOf(const Member& worker) {
   return worker.site.empty() ? worker.record.site : worker.site;
+}
+
+IslandMember ToIslandMember(const Member& worker) {
+  IslandMember member{worker.record.name, worker.record.incarnation, worker.peer_endpoint,
+                      worker.peer_public_key};
+  member.more_endpoints = worker.more_peer_endpoints;
+  return member;
 }
 
 const std::string& SiteOfServer(const State& s, const Member& server) {

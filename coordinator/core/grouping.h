@@ -14,6 +14,8 @@ namespace atl::coord {
 
 // As the worker's operator says, else as it was found; "" if neither.
 const std::string& SiteOf(const Member& worker);
+// With what is known of its peer link.
+IslandMember ToIslandMember(const Member& worker);
 
 // As its operator says, else that of all workers on the same host; "" if neither.
 const std::string& SiteOfServer(const State& s, const Member& server);

@@ -128,8 +128,7 @@ void Join(State& s, Job& job, Member& worker) {
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) continue;
     if (!HasRoom(s, job, island, worker)) continue;
-    job.EditIsland(id).followers.push_back({worker.record.name, worker.record.incarnation,
-                                            worker.peer_endpoint, worker.peer_public_key});
+    job.EditIsland(id).followers.push_back(ToIslandMember(worker));
     s.SetCandidate(worker, "");
     worker.progress.reset();
     s.Log(job.id(), Severity::kInfo,
@@ -173,8 +172,8 @@ bool BeginLeaving(State& s, Member& worker, const std::string& reason) {
 std::vector<IslandMember> IslandMembers(const State& s, const IslandRecord& island) {
   IslandMember leader{island.worker, island.incarnation, "", ""};
   if (const Member* member = s.FindMember(MemberKind::kWorker, island.worker)) {
-    leader.endpoint = member->peer_endpoint;
-    leader.public_key = member->peer_public_key;
+    leader = ToIslandMember(*member);
+    leader.incarnation = island.incarnation;
   }
   std::vector<IslandMember> island_members = {leader};
   island_members.insert(island_members.end(), island.followers.begin(), island.followers.end());

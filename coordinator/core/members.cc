@@ -268,6 +268,10 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   if (worker == nullptr) return;
   worker->devices = hello.devices;
   worker->peer_endpoint = CleanText(hello.peer_endpoint, 256);
+  worker->more_peer_endpoints.clear();
+  for (const std::string& endpoint : hello.more_peer_endpoints) {
+    worker->more_peer_endpoints.push_back(CleanText(endpoint, 256));
+  }
   worker->peer_public_key = CleanText(hello.peer_public_key, 64);
   worker->site = CleanText(hello.site, 64);
   if (worker->devices.size() > kMaxListed) worker->devices.resize(kMaxListed);

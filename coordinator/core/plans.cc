@@ -105,8 +105,7 @@ void AddSources(const State& s, const Job& job, IslandId island, const Planning&
     if (!worker.attached || (!serves && !led) || planning.left_out.contains(key.second)) continue;
     const State::Place place = const_cast<State&>(s).PlaceOf(key.second);
     if (place.job != nullptr && (place.job != &job || place.island != island)) continue;
-    IslandMember source{key.second, worker.record.incarnation, worker.peer_endpoint,
-                        worker.peer_public_key};
+    IslandMember source = ToIslandMember(worker);
     if (!Contains(plan.members, source)) plan.members.push_back(std::move(source));
   }
 }
@@ -397,9 +396,7 @@ std::vector<PlanWorker> IdleWorkers(const State& s, const LayoutSpec& layout) {
     }
     if (const_cast<State&>(s).PlaceOf(key.second).job != nullptr) continue;
     if (!WhyNoPart(layout, key.second, SiteOf(worker), worker.devices.size()).empty()) continue;
-    const IslandMember member{key.second, worker.record.incarnation, worker.peer_endpoint,
-                              worker.peer_public_key};
-    idle.push_back({member, SiteOf(worker), worker.devices});
+    idle.push_back({ToIslandMember(worker), SiteOf(worker), worker.devices});
   }
   return idle;
 }

@@ -46,6 +46,7 @@ struct Member {
   std::string measuring;                     // as it says; empty: nothing
   std::map<std::string, double> pull_rates;  // bytes a second, by parameter servers' endpoints
   std::string peer_endpoint;                 // empty: it cannot share an island
+  std::vector<std::string> more_peer_endpoints;
   std::string peer_public_key;
   std::string site;                      // as its operator says
   bool leaving = false;                  // it ends; serves on until its state has moved

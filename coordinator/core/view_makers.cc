@@ -149,6 +149,7 @@ MemberView ViewOf(const State& s, const Member& member, Instant now) {
   view.software_version = member.software_version;
   view.devices = member.devices;
   view.peer_endpoint = member.peer_endpoint;
+  view.more_peer_endpoints = member.more_peer_endpoints;
   view.site = view.kind == MemberKind::kServer ? SiteOfServer(s, member) : SiteOf(member);
   view.site_source = !member.site.empty() || !member.server_site.empty() ? "declared"
                      : view.kind == MemberKind::kWorker                  ? member.record.site_source

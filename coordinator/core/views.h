@@ -28,6 +28,7 @@ struct MemberView {
   std::vector<DeviceInfo> devices;
   JobId job;  // that it runs or prepares; empty: idle
   std::string peer_endpoint;
+  std::vector<std::string> more_peer_endpoints;
   std::string site;
   std::string site_source;  // "declared", or how it was measured; empty: there is none yet
   std::string measuring;    // "measures the line to w3 (2 of 5)"; empty: nothing

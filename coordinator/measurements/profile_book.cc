@@ -64,6 +64,7 @@ void ProfileBook::OnHello(const NodeId& worker, Incarnation incarnation, const W
   const bool same = incarnation <= known.incarnation;
   if (incarnation >= known.incarnation) {
     known = {worker, incarnation, hello.peer_endpoint, hello.peer_public_key};
+    known.more_endpoints = hello.more_peer_endpoints;
   }
   if (same) return;
   device_corrections_.Forget(worker);

@@ -46,6 +46,7 @@ bool IsLike(const DeviceProfile& a, const DeviceProfile& b) {
 bool IsLike(const PlanMember& a, const PlanMember& b) {
   return a.site.empty() == b.site.empty() &&
          a.member.public_key.empty() == b.member.public_key.empty() &&
+         a.member.more_endpoints.size() == b.member.more_endpoints.size() &&
          std::equal(a.devices.begin(), a.devices.end(), b.devices.begin(), b.devices.end(),
                     [](const DeviceInfo& x, const DeviceInfo& y) { return IsLike(x, y); }) &&
          std::equal(a.profiles.begin(), a.profiles.end(), b.profiles.begin(), b.profiles.end(),

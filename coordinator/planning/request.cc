@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/protocol/peer_collectives.h"
 #include "common/status.h"
 #include "coordinator/planner/constraints.h"
 #include "coordinator/planning/auxiliary_memory.h"
@@ -339,10 +340,9 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   MakeTypes(request, devices, input, input.table);
   input.costs = plan::Costs(model, input.table, CostOptionsOf(request.spec, element.compute == 4));
   input.job = std::move(job);
-  // Without keys all-reduces go around Gloo's rings, which know no sites.
-  const bool keys = std::all_of(request.members.begin(), request.members.end(),
-                                [](const PlanMember& m) { return !m.member.public_key.empty(); });
-  input.job.reduction = keys ? plan::Reduction::kBySite : plan::Reduction::kRing;
+  // Over other connections than peer links all-reduces go around Gloo's rings, which know no sites.
+  const bool by_site = CollectivesUsePeerLinks(request.members, &PlanMember::member);
+  input.job.reduction = by_site ? plan::Reduction::kBySite : plan::Reduction::kRing;
   input.job.objective = ObjectiveOf(request.spec, request.islands);
   ATOLL_RETURN_IF_ERROR(CheckPrices(request.spec, input.cluster));
   const double boundary = static_cast<double>(std::max<int64_t>(1, model.layers[0].out_bytes)) *

@@ -67,7 +67,7 @@ std::vector<std::string> FrameSeeds() {
       '\0' +
           frame("peer_hello { job: 'j-1' from: 'a' to: 'b' generation: 1 chunk_bytes: 1048576 }"),
       '\0' + frame("peer_welcome { command_limit: 1 tensor_limit: 2 }"),
-      '\0' + frame("peer_open { channel: 1 bytes: 100 header: 'h' }"),
+      '\0' + frame("peer_open { channel: 1 bytes: 100 header: 'h' sequence: 1 }"),
       '\0' + frame("peer_credit { channel: 2 }"),
       '\0' + frame("cancel {}"),
   };

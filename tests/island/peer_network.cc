@@ -118,7 +118,7 @@ void PeerNetwork::Begin(const IslandPlan& plan) {
     CommunicatorsOptions options;
     options.worker = worker;
     options.scope = absl::StrCat("job/1/", plans_);
-    options.sealed = with_keys_ ? &place->blocks : nullptr;
+    options.peer_blocks = with_keys_ ? &place->blocks : nullptr;
     options.sites = place->sites;
     options.timeout = kLong;
     place->blocks.BeginScope(options.scope + "/");

@@ -21,10 +21,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicators::Create(
     return WorkerOfDevice(device) == options_.worker;
   });
   if (!ours) SayHow();
-  if (!ours && options_.sealed == nullptr) return JoinOthers(name, rank, size);
+  if (!ours && options_.peer_blocks == nullptr) return JoinOthers(name, rank, size);
   std::lock_guard lock(mutex_);
   if (!aborted_.ok()) return aborted_;
-  if (!ours) return JoinSealed(name, rank, devices);
+  if (!ours) return JoinOverPeerLink(name, rank, devices);
   return TakeThread(name, rank, size);
 }
 
@@ -32,9 +32,11 @@ void Communicators::SayHow() {
   std::lock_guard lock(mutex_);
   if (std::exchange(said_, true)) return;
   LogInfo("worker", "all-reduces with other workers go over ",
-          options_.sealed != nullptr
-              ? "the peer link, encrypted: all members have keys"
-              : "Gloo's own connections, in plaintext: not all members have keys");
+          options_.peer_blocks == nullptr
+              ? "Gloo's own connections, in plaintext: not all members have keys"
+          : options_.peer_blocks->has_checksums()
+              ? "the peer link, in plaintext: a member has several endpoints"
+              : "the peer link, encrypted: all members have keys");
 }
 
 std::unique_ptr<Communicator> Communicators::TakeThread(const std::string& name, int rank,
@@ -70,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicators::JoinOthers(const st
   return member;
 }
 
-std::unique_ptr<Communicator> Communicators::JoinSealed(
+std::unique_ptr<Communicator> Communicators::JoinOverPeerLink(
     const std::string& name, int rank, const std::vector<std::string>& devices) const {
   PeerGroup group{.name = absl::StrCat(options_.scope, "/", name), .rank = rank};
   group.timeout = options_.timeout;
@@ -79,7 +81,7 @@ std::unique_ptr<Communicator> Communicators::JoinSealed(
     const auto site = options_.sites.find(group.workers.back());
     group.sites.push_back(site == options_.sites.end() ? "" : site->second);
   }
-  return NewPeerCommunicator(options_.sealed, std::move(group));
+  return NewPeerCommunicator(options_.peer_blocks, std::move(group));
 }
 
 void Communicators::Abort(const std::string& reason) {

@@ -1,5 +1,5 @@
 // Makes the communicators of a worker's devices: threads where a group is all ours; where it
-// reaches other workers, Gloo or, with keys, the peer link.
+// reaches other workers, Gloo or the peer link (common/protocol/peer_collectives.h).
 
 #ifndef ATOLL_WORKER_COLLECTIVES_COMMUNICATORS_H_
 #define ATOLL_WORKER_COLLECTIVES_COMMUNICATORS_H_
@@ -24,7 +24,7 @@ struct CommunicatorsOptions {
   std::string address = "127.0.0.1";  // of the interface that other workers reach us at
   bool allow_plaintext_beyond_loopback = false;
   // Where not null, groups that reach other workers all-reduce over the peer link.
-  PeerBlocks* sealed = nullptr;
+  PeerBlocks* peer_blocks = nullptr;
   // Of workers, where known: all-reduces over the peer link add up at each site first.
   std::map<NodeId, std::string> sites = {};
   Duration timeout = std::chrono::seconds(60);  // longest wait, of joining and of a collective
@@ -46,8 +46,8 @@ class Communicators final : public CommunicatorFactory {
   std::unique_ptr<Communicator> TakeThread(const std::string& name, int rank, int size);
   absl::StatusOr<std::unique_ptr<Communicator>> JoinOthers(const std::string& name, int rank,
                                                            int size);
-  std::unique_ptr<Communicator> JoinSealed(const std::string& name, int rank,
-                                           const std::vector<std::string>& devices) const;
+  std::unique_ptr<Communicator> JoinOverPeerLink(const std::string& name, int rank,
+                                                 const std::vector<std::string>& devices) const;
 
   const CommunicatorsOptions options_;
   Rendezvous* const rendezvous_;

@@ -87,7 +87,8 @@ struct Identity {
   std::string peer_endpoint;  // as in WorkerHello
   std::string peer_public_key;
   std::string site;
-  ClusterMark mark = {};  // as it was remembered
+  ClusterMark mark = {};                              // as it was remembered
+  std::vector<std::string> more_peer_endpoints = {};  // as in WorkerHello
 };
 
 class WorkerCore {

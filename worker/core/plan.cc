@@ -45,7 +45,8 @@ void WorkerCore::Impl::PlanLink() {
     if (!Due(hello_at_)) return;
     Emit(Send{WorkerHello{identity_.software_version, identity_.devices, identity_.peer_endpoint,
                           identity_.peer_public_key, identity_.site, mark_,
-                          std::vector<JobId>(held_.begin(), held_.end())}});
+                          std::vector<JobId>(held_.begin(), held_.end()),
+                          identity_.more_peer_endpoints}});
     hello_at_ = now_ + kRetryInterval;
     Due(hello_at_);
   } else if (Due(heartbeat_at_)) {

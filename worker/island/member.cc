@@ -9,6 +9,7 @@
 #include "common/event_loop.h"
 #include "common/model/tensor_layout.h"
 #include "common/net/security.h"
+#include "common/protocol/peer_collectives.h"
 #include "worker/core/leases.h"
 
 namespace atl::worker {
@@ -241,10 +242,7 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   }
   ATOLL_RETURN_IF_ERROR(PutBack());
   blocks_.BeginScope(options.scope + "/");
-  // The plan decides, so that all members decide alike.
-  const bool keys = std::all_of(plan.members.begin(), plan.members.end(),
-                                [](const IslandMember& m) { return !m.public_key.empty(); });
-  if (keys) options.sealed = &blocks_;
+  if (CollectivesUsePeerLinks(plan.members)) options.peer_blocks = &blocks_;
   for (const IslandMember& member : plan.members) options.sites[member.worker] = member.site;
   NcclCommunicatorsOptions nccl;
   nccl.worker = options.worker;
@@ -489,6 +487,14 @@ void GroupMember::ForgetSeen() {
 std::vector<GroupSums> GroupMember::Sums() const {
   const std::lock_guard lock(state_mutex_);
   return sums_;
+}
+
+std::array<int64_t, kPeerEndpointsMax> GroupMember::EdgeBytesSent() const {
+  std::array<int64_t, kPeerEndpointsMax> sent = {};
+  for (const PeerCounters& peer : link_->counters()) {
+    for (size_t edge = 0; edge < sent.size(); ++edge) sent[edge] += peer.edge_bytes_sent[edge];
+  }
+  return sent;
 }
 
 std::vector<RoundTrip> GroupMember::RoundTrips() const {

@@ -90,8 +90,11 @@ class GroupMember final : public IslandPort, private PeerHandler {
 
   const NodeId& name() const { return link_->name(); }
   const std::string& endpoint() const { return link_->endpoint(); }
+  const std::vector<std::string>& more_endpoints() const { return link_->more_endpoints(); }
   const GroupOptions& options() const { return options_; }
   PeerLink& link() { return *link_; }
+  // Since it was made, to all peers, by edge (peer_link.h).
+  std::array<int64_t, kPeerEndpointsMax> EdgeBytesSent() const;
 
   // ---- The job. What this worker held of another one is forgotten. ----
   // Once `cancelled` (it may be null) says so, what takes long ends with ABORTED.

@@ -141,11 +141,11 @@ constexpr Duration kTryAgain = std::chrono::milliseconds(100);
 
 // A worker that takes samples of us; it may not have its request yet.
 absl::StatusOr<std::unique_ptr<PeerSampler>> AwaitSampler(const PeerLink& link,
-                                                          const IslandMember& member,
+                                                          const IslandMember& member, int edge,
                                                           Duration limit) {
   const Instant deadline = SteadyNow() + limit;
   for (;;) {
-    auto sampler = link.Sample(member, deadline - SteadyNow());
+    auto sampler = link.Sample(member, edge, deadline - SteadyNow());
     absl::Status status = sampler.status();
     if (status.ok()) {
       status = (*sampler)->Time(kSmallest, std::max(deadline - SteadyNow(), kTryAgain)).status();
@@ -154,6 +154,22 @@ absl::StatusOr<std::unique_ptr<PeerSampler>> AwaitSampler(const PeerLink& link,
     if (!absl::IsPermissionDenied(status) || SteadyNow() + kTryAgain >= deadline) return status;
     std::this_thread::sleep_for(kTryAgain);
   }
+}
+
+absl::StatusOr<LinkProfile> Sampled(const PeerLink& link, const IslandMember& member, int edge,
+                                    const LinkProfileOptions& options, Duration connect_limit) {
+  ATOLL_ASSIGN_OR_RETURN(const auto sampler, AwaitSampler(link, member, edge, connect_limit));
+  const auto time = [&](int64_t size) { return sampler->Time(size, options.message_timeout); };
+  return LinkTimer(link.name(), member.worker, time, options).Profile();
+}
+
+// What is large is sent over all edges at once, what is small over the first one. Of messages'
+// times none is one edge's any more.
+void AddEdge(const LinkProfile& edge, LinkProfile& sum) {
+  sum.bandwidth_bytes_per_s += edge.bandwidth_bytes_per_s;
+  sum.residual_ratio = std::max(sum.residual_ratio, edge.residual_ratio);
+  sum.samples += edge.samples;
+  sum.times.clear();
 }
 
 }  // namespace
@@ -179,13 +195,12 @@ LinksFound ProfileLinksDuringSteps(const PeerLink& link, const std::vector<Islan
   for (size_t i = 0; i < members.size(); ++i) {
     const NodeId& to = members[i].worker;
     if (options.progress) options.progress(i, members.size(), to);
-    auto sampler = AwaitSampler(link, members[i], connect_limit);
-    if (!sampler.ok()) {
-      Add(sampler.status(), to, found);
-      continue;
+    absl::StatusOr<LinkProfile> profile = Sampled(link, members[i], 0, options, connect_limit);
+    for (int edge = 1; edge < link.EdgesTo(members[i]) && profile.ok(); ++edge) {
+      const auto more = Sampled(link, members[i], edge, options, connect_limit);
+      if (more.ok()) AddEdge(*more, *profile);  // else the link goes without it, too
     }
-    const auto time = [&](int64_t size) { return (*sampler)->Time(size, options.message_timeout); };
-    Add(LinkTimer(link.name(), to, time, options).Profile(), to, found);
+    Add(std::move(profile), to, found);
   }
   return found;
 }

@@ -45,7 +45,8 @@ LinksFound ProfileLinks(PeerLink& link, const std::vector<NodeId>& peers,
                         const LinkProfileOptions& options);
 
 // The same over connections of their own (PeerLink::Sample), whatever the link's peers do
-// meanwhile. Each is tried for `connect_limit`.
+// meanwhile. Each is tried for `connect_limit`. Of several edges one after the other is measured,
+// and the link has the sum of their bandwidths.
 LinksFound ProfileLinksDuringSteps(const PeerLink& link, const std::vector<IslandMember>& members,
                                    const LinkProfileOptions& options, Duration connect_limit);
 

@@ -48,5 +48,27 @@ TEST_CASE("a peer that is not there is named, the others are measured all the sa
   CHECK(found.links[0].to == "b");
 }
 
+TEST_CASE("samples_of_a_link_with_two_edges_are_of_both_where_both_are_connected") {
+  PeerLinkOptions two;
+  two.more_endpoints = {"tcp://127.0.0.2:*"};
+  TestPeer a("a", two), b("b", two);
+  b.link->SetTemporaryPeers({a.member}, kPatience);
+  LinkProfileOptions options;
+  options.bytes_max = 64 << 10;
+  const LinksFound both = ProfileLinksDuringSteps(*a.link, {b.member}, options, kPatience);
+  REQUIRE(both.links.size() == 1);
+  CHECK(both.links[0].to == "b");
+  CHECK(both.links[0].samples == 2 * 3 * 5);
+  CHECK(both.links[0].times.empty());
+
+  IslandMember half = b.member;
+  half.more_endpoints = {"tcp://127.0.0.2:1"};
+  const LinksFound first =
+      ProfileLinksDuringSteps(*a.link, {half}, options, std::chrono::milliseconds(500));
+  REQUIRE(first.links.size() == 1);
+  CHECK(first.links[0].samples == 3 * 5);
+  CHECK(!first.links[0].times.empty());
+}
+
 }  // namespace
 }  // namespace atl::worker
