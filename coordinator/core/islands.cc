@@ -1,12 +1,12 @@
 #include "coordinator/core/islands.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "common/element_ranges.h"
+#include "common/protocol/balanced_steps.h"
 #include "common/protocol/fragments.h"
 #include "coordinator/core/drain.h"
 #include "coordinator/core/island_members.h"
@@ -478,8 +478,7 @@ void BalanceSteps(State& s, Job& job) {
     const double speed = SpeedOf(s, island);
     int64_t steps = most;
     if (outer.balance_steps && speed > 0) {
-      steps = std::clamp<int64_t>(std::llround(static_cast<double>(most) * speed / fastest),
-                                  std::min(most, least), most);
+      steps = BalancedSteps(most, least, speed / fastest);
     }
     if (steps != island.steps_this_round) job.EditIsland(id).steps_this_round = steps;
   }

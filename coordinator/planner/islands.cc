@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_format.h"
+#include "common/protocol/balanced_steps.h"
 #include "common/status.h"
 #include "coordinator/planner/objective.h"
 #include "coordinator/planner/round_traffic.h"
@@ -53,8 +54,7 @@ std::string SingleText(const IslandChoice& choice) {
 
 int IslandOptions::StepsOf(double step_s, double fastest_step_s) const {
   if (!balance_steps) return steps_per_round;
-  const auto steps = static_cast<int>(std::lround(steps_per_round * fastest_step_s / step_s));
-  return std::clamp(steps, std::min(steps_min, steps_per_round), steps_per_round);
+  return static_cast<int>(BalancedSteps(steps_per_round, steps_min, fastest_step_s / step_s));
 }
 
 double RankOfSample(const Job& job, double samples_per_s, double price, double factor) {
