@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "common/check.h"
 #include "common/event_loop.h"
 
 namespace atl::worker {
@@ -130,6 +131,7 @@ absl::StatusOr<PeerBlocks::Block> PeerBlocks::Take(const NodeId& worker, const B
   const auto never = [] { return false; };
   ATOLL_ASSIGN_OR_RETURN(std::optional<Block> block,
                          TakeUnless(worker, name, bytes, deadline, never));
+  ATOLL_CHECK(block.has_value());
   return *std::move(block);
 }
 
