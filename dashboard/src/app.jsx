@@ -7,7 +7,6 @@ import { Job } from './job.jsx';
 import { Island } from './island.jsx';
 import { Logs } from './logs.jsx';
 import icon from './favicon.svg';
-import styles from './app.css';
 
 const PAGES = [['#/', 'Overview'], ['#/jobs', 'Jobs'], ['#/logs', 'Log']];
 const media = matchMedia('(prefers-color-scheme: dark)');
@@ -81,9 +80,6 @@ function App() {
   );
 }
 
-const sheet = new CSSStyleSheet();
-sheet.replaceSync(styles);
-document.adoptedStyleSheets = [sheet];
 const root = document.getElementById('app');
 root.textContent = '';
 render(<App />, root);
