@@ -1,5 +1,6 @@
 // Calls of the coordinator, and pages' subscriptions to it.
-import { useEffect, useRef, useState } from 'preact/hooks';
+// Requests begin as soon as a page is rendered (layout effects): an effect waits for the frame to be drawn.
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 // 64-bit integers come as strings.
 export const num = (value) => (value === undefined || value === null || value === '' ? 0 : Number(value));
@@ -24,7 +25,7 @@ export const act = (call, parameters) =>
 export function useGet(call, parameters, everyMs) {
   const [state, setState] = useState({});
   const key = url(call, parameters);
-  useEffect(() => {
+  useLayoutEffect(() => {
     let over = false, timer;
     setState((old) => (old.key === key ? old : {}));
     const ask = () => get(call, parameters)
@@ -42,7 +43,7 @@ export function useGet(call, parameters, everyMs) {
 export function useEvents(parameters = {}) {
   const [state, setState] = useState({});
   const failures = useRef(0), key = url('events', parameters);
-  useEffect(() => {
+  useLayoutEffect(() => {
     let over = false, timer, source;
     const poll = () => get(parameters.job ? 'job' : 'status', parameters)
       .then((data) => !over && setState({ data, live: false }), (error) => !over && setState((old) => ({ ...old, error, live: false })));

@@ -1,6 +1,6 @@
 // The page's frame: where one is, the theme, whether what is shown is live.
 import { h, render, Fragment } from 'preact';
-import { useEffect, useState } from 'preact/hooks';
+import { useCallback, useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useGet } from './api.js';
 import { Overview, Jobs } from './overview.jsx';
 import { Job } from './job.jsx';
@@ -55,10 +55,15 @@ function App() {
     addEventListener('keydown', press);
     return () => removeEventListener('keydown', press);
   }, []);
-  const onLive = (now, error) => {
+  const newest = useRef('');
+  const onLive = useCallback((now, error) => {
     const next = error ? 'off' : now ? 'live' : 'wait';
-    if (next !== live) setTimeout(() => setLive(next));
-  };
+    if (next === newest.current) return;
+    newest.current = next;
+    setTimeout(() => setLive(next));
+  }, []);
+  // The same element where only the frame has changed: the page is not rendered again.
+  const page = useMemo(() => <Page hash={hash} session={session} theme={theme} onLive={onLive} />, [hash, session, theme]);
   const toggle = () => { const next = theme === 'dark' ? 'light' : 'dark'; localStorage.setItem('theme', next); setTheme(next); };
   const here = (target) => (target === '#/' ? hash === '#/' : hash.startsWith(target));
   return (
@@ -70,7 +75,7 @@ function App() {
         <div class="right"><span role="status"><span class={`dot ${live}`} />{{ live: 'live', off: 'no connection' }[live] || 'connecting'}</span>
           <button class="act" onClick={toggle} aria-label="change the colours">{theme === 'dark' ? 'Light' : 'Dark'}</button></div>
       </header>
-      <main id="main" tabIndex="-1"><Page hash={hash} session={session} theme={theme} onLive={onLive} /></main>
+      <main id="main" tabIndex="-1">{page}</main>
     </>
   );
 }

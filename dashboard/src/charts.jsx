@@ -1,11 +1,18 @@
-// Curves, drawn by uPlot. Colours are the page's CSS variables.
+// Curves, drawn by uPlot. Colours are the page's CSS variables. Effects measure and draw before the frame is
+// shown: a frame without charts first, then one with them, would be laid out and drawn twice.
 import { h } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import uPlot from 'uplot';
 
 export const COLOURS = 8;
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-export const colour = (index) => css(`--series-${index % COLOURS}`);
+// Looked up once a theme: each look-up has the browser bring its styles up to date.
+let colours = {}, coloursTheme;
+function css(name) {
+  const { theme } = document.documentElement.dataset;
+  if (theme !== coloursTheme) [colours, coloursTheme] = [{}, theme];
+  return (colours[name] ??= getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+}
+const colour = (index) => css(`--series-${index % COLOURS}`);
 
 // As many digits as the ticks need to differ.
 const clockTicks = (_, ticks, __, ___, step) => ticks.map((t) => {
@@ -17,13 +24,13 @@ const clockTicks = (_, ticks, __, ___, step) => ticks.map((t) => {
 // The width of the element that `ref` is given to, at least `least`.
 export function useWidth(least) {
   const ref = useRef(null), [width, setWidth] = useState(least);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const measure = () => setWidth(Math.max(least, Math.floor(ref.current.clientWidth)));
     measure();
     const watch = new ResizeObserver(measure);
     watch.observe(ref.current);
     return () => watch.disconnect();
-  }, []);
+  }, [least]);
   return [ref, width];
 }
 
@@ -45,7 +52,7 @@ function lineThrough(plot, { x, y }) {
 export function Chart({ title, series, xLabel, yLabel, time, height = 240, theme, format }) {
   const holder = useRef(null), plot = useRef(null), drawn = useRef(null);
   const key = `${series.map((s) => s.label).join('|')}|${time}|${theme}|${height}`;
-  useEffect(() => {
+  useLayoutEffect(() => {
     const axis = (label) => ({
       stroke: css('--muted'), grid: { stroke: css('--line'), width: 1 }, ticks: { stroke: css('--line'), width: 1 },
       label, labelSize: label ? 22 : 0, font: '12px system-ui, sans-serif', labelFont: '12px system-ui, sans-serif', size: 52,
@@ -68,7 +75,7 @@ export function Chart({ title, series, xLabel, yLabel, time, height = 240, theme
     resize.observe(holder.current);
     return () => { resize.disconnect(); plot.current.destroy(); plot.current = null; };
   }, [key]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (drawn.current === series) return;
     drawn.current = series;
     plot.current.setData(join(series));

@@ -5,16 +5,22 @@ import { bytes, count, ended, islandState, loss, milliseconds, rate, seconds, sp
 import { Gantt, PlanPicture, SiteMap } from './pictures.jsx';
 import { Badge, Problem, Section, Table, Tile } from './parts.jsx';
 
-const part = (plan, worker) => (plan?.replicas || []).flatMap((r, k) => r.stages.map((s, n) => [k, n, s]))
-  .filter(([, , s]) => s.devices.some((d) => d.startsWith(`${worker}/`)))
-  .map(([k, n, s]) => `${plan.replicas.length > 1 ? `replica ${k} ` : ''}stage ${n}, layers ${s.first_layer}–${s.first_layer + s.layers - 1}`).join('; ') || '–';
+// What each worker does in the plan, by its name.
+function partsOf(plan) {
+  const parts = new Map();
+  (plan?.replicas || []).forEach((replica, k) => replica.stages.forEach((s, n) => {
+    const text = `${plan.replicas.length > 1 ? `replica ${k} ` : ''}stage ${n}, layers ${s.first_layer}–${s.first_layer + s.layers - 1}`;
+    for (const worker of new Set(s.devices.map((d) => d.split('/')[0]))) parts.set(worker, parts.has(worker) ? `${parts.get(worker)}; ${text}` : text);
+  }));
+  return parts;
+}
 
-const workerColumns = (details) => [
+const workerColumns = (parts) => [
   { title: 'worker', cell: (w) => w.worker, sort: (w) => w.worker },
   { title: 'state', cell: (w) => <Badge state={w.attached ? 'attached' : 'unavailable'} />, sort: (w) => w.attached },
   { title: 'role', cell: (w) => (w.leads ? 'leads' : w.in_plan ? 'follows' : 'spare'), sort: (w) => w.leads },
   { title: 'plan', number: true, cell: (w) => num(w.plan_number) || '–' },
-  { title: 'part', wide: true, cell: (w) => part(details.plan, w.worker) },
+  { title: 'part', wide: true, cell: (w) => parts.get(w.worker) || '–' },
   { title: 'doing', wide: true, cell: (w) => w.doing },
 ];
 const BOUNDARIES = [
@@ -114,7 +120,7 @@ export function Island({ id, number, onLive }) {
         <Tile label="steps a round" value={num(island.steps_this_round)} />
         <Tile label="since the last step" value={ended(job.summary.state) || !island.attached ? '–' : seconds(island.since_step_s)} />
       </div>
-      <Section title="Workers" id="workers"><Table columns={workerColumns(d)} rows={d.workers} keyOf={(w) => w.worker} empty="No worker has this island now." /></Section>
+      <Section title="Workers" id="workers"><Table columns={workerColumns(partsOf(d.plan))} rows={d.workers} keyOf={(w) => w.worker} empty="No worker has this island now." /></Section>
       <Section title="Sites and links" id="sites"><Sites job={job} workers={d.workers} /></Section>
       <Section title={plan ? `Plan ${num(plan.number)}${plan.schedule ? `, ${plan.schedule}` : ''}` : 'Plan'} id="plan">
         {plan ? <><PlanPicture plan={plan} /><h3>Why</h3><ul class="plain">{plan.reason.split('; ').filter(Boolean).map((r) => <li>{r}</li>)}</ul></>

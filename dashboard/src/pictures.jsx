@@ -1,5 +1,6 @@
 // Pictures in SVG: rounds, a plan, sites, a traced step.
 import { h, Fragment } from 'preact';
+import { useState } from 'preact/hooks';
 import { num } from './api.js';
 import { milliseconds, rate, seconds } from './format.js';
 import { COLOURS, useWidth } from './charts.jsx';
@@ -70,17 +71,20 @@ export function Rounds({ rounds, islands }) {
   );
 }
 
+const REPLICAS_DRAWN = 12;  // at first: hundreds are taller than any window
+
 // Replicas as rows, stages as boxes whose width is their share of the layers.
 export function PlanPicture({ plan }) {
-  const [holder, width] = useWidth(640);
-  const layers = Math.max(1, ...plan.replicas.map((r) => r.stages.reduce((n, s) => n + s.layers, 0)));
+  const [holder, width] = useWidth(640), [shown, setShown] = useState(REPLICAS_DRAWN);
+  const replicas = plan.replicas.slice(0, shown), more = plan.replicas.length - replicas.length;
+  const layers = Math.max(1, ...replicas.map((r) => r.stages.reduce((n, s) => n + s.layers, 0)));
   const left = 76, row = 58;
   const x = (layer) => left + (layer / layers) * (width - left - 10);
-  const workers = [...new Set(plan.replicas.flatMap((r) => r.stages.flatMap((s) => s.devices.map((d) => d.split('/')[0]))))];
+  const workers = [...new Set(replicas.flatMap((r) => r.stages.flatMap((s) => s.devices.map((d) => d.split('/')[0]))))];
   return (
     <figure class="picture" ref={holder} tabIndex="0">
-      <svg width={width} height={plan.replicas.length * row + 24} role="img" aria-label="the plan">
-        {plan.replicas.map((replica, r) => (
+      <svg width={width} height={replicas.length * row + 24} role="img" aria-label="the plan">
+        {replicas.map((replica, r) => (
           <g>
             <text x="0" y={r * row + 24}>replica {r}</text>
             <text class="muted" x="0" y={r * row + 40}>{replica.micro_batches} × {replica.micro_batch_sequences}</text>
@@ -97,16 +101,17 @@ export function PlanPicture({ plan }) {
                 </g>);
             })}
           </g>))}
-        {ticks(0, layers, 10).filter((t) => Number.isInteger(t)).map((t) => <text class="muted" x={x(t)} y={plan.replicas.length * row + 14} text-anchor="middle">{t}</text>)}
+        {ticks(0, layers, 10).filter((t) => Number.isInteger(t)).map((t) => <text class="muted" x={x(t)} y={replicas.length * row + 14} text-anchor="middle">{t}</text>)}
       </svg>
       <Key entries={workers.map((w, i) => [w, series(i)])} />
+      {more > 0 && <button class="more" onClick={() => setShown(shown + 4 * REPLICAS_DRAWN)}>{more} more</button>}
     </figure>
   );
 }
 
 // Sites around a circle, their workers in them, and the best measured link between each two.
 export function SiteMap({ sites, links }) {
-  const [holder, width] = useWidth(640);
+  const [holder, width] = useWidth(sites.length === 1 ? 240 : 640);  // one fits into a narrow window
   const height = sites.length > 2 ? 380 : 120, cx = width / 2, cy = height / 2;
   const at = (i) => (sites.length === 1 ? [cx, cy]
     : [cx + (Math.min(width, 900) / 2 - 120) * Math.cos((2 * Math.PI * i) / sites.length - Math.PI), cy + (height / 2 - 60) * Math.sin((2 * Math.PI * i) / sites.length - Math.PI)]);
