@@ -34,8 +34,6 @@ using B16 = int8_t __attribute__((vector_size(16)));
 using B64 = int8_t __attribute__((vector_size(64)));
 using V64 = float __attribute__((vector_size(256)));
 using B8 = uint8_t __attribute__((vector_size(8)));
-using S4 = int16_t __attribute__((vector_size(8)));
-using S8 = int16_t __attribute__((vector_size(16)));
 using Pairs = uint16_t __attribute__((vector_size(16)));
 using S16 = int16_t __attribute__((vector_size(32)));
 
@@ -50,24 +48,10 @@ ATOLL_INLINE V64 Widen(B64 bytes) {
                                  V64);
 }
 template <class Int>
-ATOLL_INLINE auto NarrowToShorts(const Int& numbers) {
-  if constexpr (std::is_same_v<Int, I16>) {
-    return __builtin_convertvector(numbers, S16);
-  } else if constexpr (std::is_same_v<Int, simd::Lanes<F8>::Int>) {
-    return __builtin_convertvector(numbers, S8);
-  } else if constexpr (std::is_same_v<Int, simd::Lanes<simd::F4>::Int>) {
-    return __builtin_convertvector(numbers, S4);
-  } else {
-    const auto low = NarrowToShorts(numbers.low), high = NarrowToShorts(numbers.high);
-    std::conditional_t<sizeof(low) == sizeof(S8), S16, S8> both;
-    std::memcpy(&both, &low, sizeof(low));
-    std::memcpy(reinterpret_cast<char*>(&both) + sizeof(low), &high, sizeof(high));
-    return both;
-  }
-}
-template <class Int>
 ATOLL_INLINE B16 Narrow(const Int& numbers) {
-  return __builtin_convertvector(NarrowToShorts(numbers), B16);
+  I16 together;
+  std::memcpy(&together, &numbers, sizeof(together));
+  return __builtin_convertvector(__builtin_convertvector(together, S16), B16);
 }
 inline constexpr float kFloatMax = std::numeric_limits<float>::max();
 
