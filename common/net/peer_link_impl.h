@@ -214,8 +214,8 @@ class PeerLink::Impl {
   void Welcome(Route& route);
   void Refuse(const Route& route, v1::PeerRefusal::Code code, const std::string& why);
   void Break(Route& route, const std::string& why);
-  Route* FirstBulk(
-      Route& route);  // of a lane after 1: lane 1 of its session; null: none is welcomed
+  // Of a lane after 1: lane 1 of its session; null: none is welcomed.
+  Route* FirstBulk(Route& route);
   absl::Status OnMessageFrame(Route& route, LinkFrame& in);
   absl::Status OnOpen(Route& first, const Route& route, uint64_t number, v1::PeerOpen& open);
   absl::Status CheckOpen(const Route& first, uint64_t number, const v1::PeerOpen& open) const;

@@ -1,5 +1,6 @@
 // Linear layers and embeddings.
 
+#include <utility>
 #include <vector>
 
 #include "kernels/reference/reference.h"
@@ -14,20 +15,14 @@ struct Matrix {
   std::vector<double> numbers;
 };
 
-Matrix Read(const Tensor& x) {
+Matrix Read(const Tensor& x, bool transposed = false) {
   Matrix m{x.rows, x.cols, {}};
+  if (transposed) std::swap(m.rows, m.cols);
   m.numbers.reserve(x.rows * x.cols);
-  for (int64_t r = 0; r < x.rows; ++r) {
-    for (int64_t c = 0; c < x.cols; ++c) m.numbers.push_back(At(x, r, c));
-  }
-  return m;
-}
-
-Matrix ReadTransposed(const Tensor& x) {
-  Matrix m{x.cols, x.rows, {}};
-  m.numbers.reserve(x.rows * x.cols);
-  for (int64_t c = 0; c < x.cols; ++c) {
-    for (int64_t r = 0; r < x.rows; ++r) m.numbers.push_back(At(x, r, c));
+  for (int64_t r = 0; r < m.rows; ++r) {
+    for (int64_t c = 0; c < m.cols; ++c) {
+      m.numbers.push_back(transposed ? double{At(x, c, r)} : double{At(x, r, c)});
+    }
   }
   return m;
 }
@@ -55,7 +50,7 @@ std::unique_ptr<Backend> NewReferenceBackend() { return std::make_unique<Referen
 
 void ReferenceBackend::Run(Stream&, const LinearForward& op, Workspace) {
   op.Check();
-  const Matrix x = Read(op.x), w = ReadTransposed(op.w);
+  const Matrix x = Read(op.x), w = Read(op.w, /*transposed=*/true);
   std::vector<double> sums(w.cols);
   for (int64_t n = 0; n < x.rows; ++n) {
     for (int64_t o = 0; o < w.cols; ++o) sums[o] = AtOrZero(op.bias, 0, o);
@@ -85,7 +80,7 @@ void ReferenceBackend::Run(Stream&, const LinearBackwardInput& op, Workspace) {
 
 void ReferenceBackend::Run(Stream&, const LinearBackwardWeight& op, Workspace) {
   op.Check();
-  const Matrix dy = ReadTransposed(op.dy), x = Read(op.x);
+  const Matrix dy = Read(op.dy, /*transposed=*/true), x = Read(op.x);
   for (int64_t o = 0; o < dy.rows; ++o) {
     std::vector<double> sums(x.cols);
     AddProduct(dy, o, x, sums);
