@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <type_traits>
 #include <vector>
 
 #include "common/check.h"
@@ -257,58 +258,80 @@ ATOLL_KERNEL(RunPass,
   AddPass<V>(update, deltas, count, g_before, g_after, begin, n);
 }
 
-// Eight doubles.
+// As many doubles as a register holds (SSE: two registers).
 template <class V>
-using D = decltype(simd::Doubles<V>::low);
+using Wide = std::conditional_t<std::is_same_v<V, simd::Avx512>, simd::D8, simd::D4>;
+template <class V>
+inline constexpr int kWideLanes = sizeof(Wide<V>) / sizeof(double);
 
-// Numbers i to i + 7 in double.
+// The numbers from i on in double.
 template <class V>
-ATOLL_INLINE D<V> LoadDoubles(const Plain& from, bool all_f32, int64_t i) {
-  using Half = decltype(simd::Halves(V{}).low);
-  const Half numbers = all_f32 || from.encoding == Encoding::kFloat32
-                           ? simd::Load<Half>(static_cast<const float*>(from.data) + i)
-                           : simd::FromBfloat16<Half>(static_cast<const Bfloat16*>(from.data) + i);
-  if constexpr (std::is_same_v<V, simd::Avx512>) {
-    return __builtin_convertvector(numbers, simd::D8);
-  } else {
-    return simd::Widen(numbers);
+ATOLL_INLINE Wide<V> LoadWide(const Plain& from, bool all_f32, int64_t i) {
+  using Narrow = std::conditional_t<std::is_same_v<V, simd::Avx512>, simd::F8, simd::F4>;
+  const Narrow numbers =
+      all_f32 || from.encoding == Encoding::kFloat32
+          ? simd::Load<Narrow>(static_cast<const float*>(from.data) + i)
+          : simd::FromBfloat16<Narrow>(static_cast<const Bfloat16*>(from.data) + i);
+#if defined(__x86_64__)
+  if constexpr (!std::is_same_v<V, simd::Sse>) {
+    // One instruction, of which GCC 12 makes two and two moves.
+    Wide<V> wide;
+    asm("vcvtps2pd %1, %0" : "=v"(wide) : "vm"(numbers));
+    return wide;
   }
+#endif
+  return __builtin_convertvector(numbers, Wide<V>);
 }
 
 // Adds the dot products of rows and columns over n numbers, a multiple of kLanes, to
 // sums[row * kColumns + column]; of a triangle, whose columns are the rows, those with column >=
-// row. Each product has accumulators of its own, so that its bits do not depend on the others.
+// row. A product has the same kLanes accumulators whatever is made beside it, so that its bits do
+// not depend on that: many products take a pass over the numbers, which lie in the cache, for each
+// register of a product.
 template <class V, int kRows, int kColumns, bool kTriangle>
 ATOLL_INLINE void AddDots(const Plain* rows, const Plain* columns, bool all_f32, int64_t n,
                           double* sums) {
-  D<V> parts[2][kRows][kColumns] = {};
-  for (int64_t i = 0; i < n; i += kLanes) {
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      D<V> a[kRows], b[kColumns];
-      const int64_t at = i + half * kLanes / 2;
+  constexpr int kProducts = kTriangle ? kRows * (kRows + 1) / 2 : kRows * kColumns;
+  constexpr int kRegisters = std::is_same_v<V, simd::Avx512> ? 20 : 12;
+  constexpr int kParts = static_cast<int>(kLanes) / kWideLanes<V>;
+  constexpr int kTogether = kProducts * kParts <= kRegisters       ? kParts
+                            : kProducts * kParts / 2 <= kRegisters ? kParts / 2
+                                                                   : 1;
+  Wide<V> all[kRows][kColumns] = {};
+  for (int part = 0; part < kParts; part += kTogether) {
+    Wide<V> parts[kTogether][kRows][kColumns] = {};
+    for (int64_t i = 0; i < n; i += kLanes) {
 #pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) a[r] = LoadDoubles<V>(rows[r], all_f32, at);
+      for (int p = 0; p < kTogether; ++p) {
+        Wide<V> a[kRows], b[kColumns];
+        const int64_t at = i + (part + p) * kWideLanes<V>;
 #pragma GCC unroll 4
-      for (int c = 0; c < kColumns; ++c) {
-        b[c] = kTriangle ? a[c] : LoadDoubles<V>(columns[c], all_f32, at);
+        for (int r = 0; r < kRows; ++r) a[r] = LoadWide<V>(rows[r], all_f32, at);
+#pragma GCC unroll 4
+        for (int c = 0; c < kColumns; ++c) {
+          b[c] = kTriangle ? a[c] : LoadWide<V>(columns[c], all_f32, at);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+          for (int c = kTriangle ? r : 0; c < kColumns; ++c) parts[p][r][c] += a[r] * b[c];
+        }
       }
-#pragma GCC unroll 4
+    }
+    for (int p = 0; p < kTogether; ++p) {
       for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-        for (int c = kTriangle ? r : 0; c < kColumns; ++c) parts[half][r][c] += a[r] * b[c];
+        for (int c = kTriangle ? r : 0; c < kColumns; ++c) all[r][c] += parts[p][r][c];
       }
     }
   }
   for (int r = 0; r < kRows; ++r) {
     for (int c = kTriangle ? r : 0; c < kColumns; ++c) {
-      sums[r * kColumns + c] += simd::SumOfLanes<double>(parts[0][r][c] + parts[1][r][c]);
+      sums[r * kColumns + c] += simd::SumOfLanes<double>(all[r][c]);
     }
   }
 }
 
-// Products that registers hold: with AVX-512 of four deltas among each other, or of two with four;
-// else of two, or of two with one.
+// Products that are made together: of four deltas among each other, or of two with four.
 constexpr int64_t kTriangleMost = 4, kRowsMost = 2, kColumnsMost = 4;
 
 template <class V>
@@ -402,14 +425,12 @@ class GramPart {
   void AddTo(double* sums) const {
     const auto rows = std::ssize(block_.rows), columns = std::ssize(block_.columns);
     const bool triangle = block_.is_triangle();
-    const bool avx512 = simd::InstructionLevel() >= 4;
-    const int64_t most = avx512 ? kTriangleMost : 2, wide = avx512 ? kColumnsMost : 1;
-    for (int64_t row = 0; row < rows; row += most) {
-      const int64_t end = std::min(rows, row + most);
+    for (int64_t row = 0; row < rows; row += kTriangleMost) {
+      const int64_t end = std::min(rows, row + kTriangleMost);
       if (triangle) Add(row, end, row, end, sums);
       for (int64_t r = row; r < end; r += kRowsMost) {
         for (int64_t c = triangle ? end : 0; c < columns;) {
-          const int64_t width = columns - c >= wide ? wide : 1;
+          const int64_t width = columns - c >= kColumnsMost ? kColumnsMost : 1;
           Add(r, std::min(end, r + kRowsMost), c, c + width, sums);
           c += width;
         }

@@ -407,27 +407,6 @@ TEST_CASE("the decision keeps what it was made of") {
   CHECK(d.participants[0].worker == "a");
 }
 
-TEST_CASE("steps are balanced by measured speed") {
-  World w;
-  w.StartJob({"ps-0"}, {"a", "b"}, "steps=16");
-  w.Tell({"worker a ready speed=200", "worker b ready speed=110"});
-  w.Contribute("a", 4);
-  w.Contribute("b", 4);
-  w.Do("servers answer");
-  CHECK(w.Order("a").steps_this_round == 16);
-  CHECK(w.Order("b").steps_this_round == 9);
-}
-
-TEST_CASE("a_slow_island_makes_no_fewer_steps_than_steps_min") {
-  World w;
-  w.StartJob({"ps-0"}, {"a", "b"}, "steps=16 steps-min=8");
-  w.Tell({"worker a ready speed=200", "worker b ready speed=20"});
-  w.Contribute("a", 4);
-  w.Contribute("b", 4);
-  w.Do("servers answer");
-  CHECK(w.Order("b").steps_this_round == 8);
-}
-
 // Version after so many seconds for which only a, that makes 4 steps of 10 tokens a round, has
 // pushed.
 Version VersionAfter(int seconds, const std::string& speed, const std::string& submit) {

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/element_ranges.h"
-#include "common/protocol/balanced_steps.h"
 #include "common/protocol/fragments.h"
 #include "coordinator/core/drain.h"
 #include "coordinator/core/island_members.h"
@@ -463,25 +462,6 @@ bool IsActive(const Job& job, const IslandRecord& island) {
 int64_t ActiveIslands(const Job& job) {
   return std::count_if(job.islands.begin(), job.islands.end(),
                        [&](const auto& entry) { return IsActive(job, entry.second); });
-}
-
-void BalanceSteps(State& s, Job& job) {
-  const OuterSpec& outer = job.spec().outer;
-  const int64_t most = StepsBetweenPushes(outer);
-  const int64_t least = std::max<int64_t>(1, outer.steps_min / outer.fragments);
-  double fastest = 0;
-  for (const auto& [id, island] : job.islands) {
-    if (island.incarnation != 0) fastest = std::max(fastest, SpeedOf(s, island));
-  }
-  for (const auto& [id, island] : job.islands) {
-    if (island.incarnation == 0) continue;
-    const double speed = SpeedOf(s, island);
-    int64_t steps = most;
-    if (outer.balance_steps && speed > 0) {
-      steps = BalancedSteps(most, least, speed / fastest);
-    }
-    if (steps != island.steps_this_round) job.EditIsland(id).steps_this_round = steps;
-  }
 }
 
 }  // namespace atl::coord

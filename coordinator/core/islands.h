@@ -67,9 +67,6 @@ const std::vector<GrantedPush>& PushOrderOf(Job& job, IslandId id);
 bool IsActive(const Job& job, const IslandRecord& island);
 int64_t ActiveIslands(const Job& job);
 
-// Steps of each island's next round, by measured speeds.
-void BalanceSteps(State& s, Job& job);
-
 }  // namespace atl::coord
 
 #endif  // ATOLL_COORDINATOR_CORE_ISLANDS_H_

@@ -12,6 +12,7 @@
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/merge.h"
+#include "coordinator/core/round_steps.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/site_exchange.h"
 #include "coordinator/core/validation.h"
@@ -350,7 +351,7 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
     rounds.round_took = s.now - *std::exchange(rounds.round_closed_at, {});
   }
   if (job.ended()) return;
-  BalanceSteps(s, job);
+  BalanceSteps(s, job, *decision);
   if (job.record.site) FinishSiteRound(job, *decision);
   const int64_t every = job.spec().schedule.validate_every_rounds;
   const bool last = job.ledger->Count(LedgerUse::kCommitted) == job.ledger->budget();

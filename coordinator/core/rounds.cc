@@ -13,6 +13,7 @@
 #include "coordinator/core/moves.h"
 #include "coordinator/core/refill.h"
 #include "coordinator/core/round_decision.h"
+#include "coordinator/core/round_steps.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/site_exchange.h"
 #include "coordinator/core/stalls.h"
@@ -247,23 +248,6 @@ std::vector<IslandId> MissingIslands(const Job& job, const Rounds& rounds) {
   return missing;
 }
 
-// Four fifths of the time until the island that came first has its next contribution, less what it
-// takes to commit this one and to pull it: so long, waiting for the others leaves no island idle.
-Duration GraceFor(const State& s, const Job& job, const Rounds& rounds, IslandId first) {
-  constexpr double kSafety = 0.8;
-  const OuterSpec& outer = job.spec().outer;
-  const Duration most = FromSeconds(outer.grace_seconds);
-  const auto island = job.islands.find(first);
-  if (!outer.adaptive_grace || island == job.islands.end()) return most;
-  const double speed = SpeedOf(s, island->second);
-  if (speed <= 0) return most;
-  const double tokens = static_cast<double>(island->second.steps_this_round) *
-                        static_cast<double>(job.spec().inner.batch_sequences) *
-                        static_cast<double>(job.spec().data.sequence_length);
-  const double free = kSafety * (tokens / speed - 2 * Seconds(rounds.round_took));
-  return std::clamp(FromSeconds(free), Duration(0), most);
-}
-
 // Why the window is to be closed now; "" if it is not.
 std::string WhyClose(const State& s, const Job& job, const Rounds& rounds) {
   if (HoldsForExchange(job)) return "";
@@ -321,7 +305,7 @@ bool AdvanceWindow(State& s, Job& job, Rounds& rounds) {
   bool opened = false;
   if (!rounds.window) {
     const IslandId first = rounds.complete.front().island;
-    rounds.window = Window{first, s.now, GraceFor(s, job, rounds, first)};
+    rounds.window = Window{first, s.now, GraceFor(s, job, first)};
     opened = true;
   }
   const std::string why = WhyClose(s, job, rounds);

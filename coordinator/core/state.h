@@ -182,6 +182,12 @@ struct ProgressWatch {
   bool stalled = false;  // rounds do not wait for it
 };
 
+// When an island's next contribution should be there.
+struct NextPush {
+  Generation generation = 0;
+  Instant at{};
+};
+
 struct SentOrder {
   OrderKey key;
   int64_t sequence = 0;
@@ -233,6 +239,7 @@ struct Job {
   bool recovered = false;  // from the store of an earlier process, and not rebuilt since
   std::string waiting_for;
   std::map<IslandId, ProgressWatch> watches;
+  std::map<IslandId, NextPush> next_pushes;  // of those whose speed was known; see round_steps.h
   std::map<IslandId, SentOrder> orders;
   std::map<NodeId, SentMemberOrder> member_orders;  // by follower
   std::map<IslandId, Planning> planning;

@@ -589,6 +589,7 @@ void World::Submit(const Command& command) {
   spec.outer.adaptive_grace = command.Has("adaptive-grace");
   spec.outer.clip_norm = command.Real("clip", 0);
   spec.outer.merge = command.Text("merge", "mean");
+  spec.outer.balance_steps = !command.Has("no-balance");
   spec.outer.wait_for_all = command.Has("wait-for-all");
   const std::string island = command.Text("island");
   spec.layout.island = island == "site"   ? IslandScope::kSite
