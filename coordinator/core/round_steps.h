@@ -1,8 +1,8 @@
 // How many steps each island makes until its next push.
 //
 // Slower islands make fewer, so that all push at about the same time (`outer.balance_steps`). An
-// island whose push came between the others' (it joined at some moment, or its machine was away)
-// would do so for ever: all rounds last as long. Rounds would then be those of single islands, each
+// island whose push came between the others' (it joined, or was unavailable for a while) would do
+// so for ever: all rounds last as long. Rounds would then be those of single islands, each
 // pseudo-gradient a version late. So it makes one shorter round and joins the others'
 // (docs/decisions/rounds-in-phase.md).
 

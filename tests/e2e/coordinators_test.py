@@ -12,7 +12,7 @@ import urllib.request
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fixture import LIMIT_S, case, check, decided_twice, main  # noqa: E402
 
-STEP_MS = 20
+STEP_MS = 50
 QUOTA_BYTES = 16 << 20
 
 
@@ -25,7 +25,7 @@ def starts(fixture, coordinators=3, etcd_flags=(), **changes):
     for name in ("w1", "w2"):
         fixture.worker(name, f"--emulate-step-ms={STEP_MS}")
     fixture.attached(4)
-    job = fixture.submits(**changes)
+    job = fixture.submits(**{"schedule__train_tokens": 150_000, **changes})
     fixture.reaches(job, 3)
     leader = fixture.daemons[fixture.wait_until("a leader", fixture.leader, LIMIT_S)]
     return job, leader
