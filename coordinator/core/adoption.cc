@@ -11,6 +11,7 @@
 #include "coordinator/core/copies.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/placement.h"
+#include "coordinator/core/removal.h"
 #include "coordinator/core/servers.h"
 
 namespace atl::coord {
@@ -487,7 +488,10 @@ void OnJobDescribed(State& s, Member& server, const JobDescribed& message) {
   const auto holders = s.held.find(message.held.job);
   if (holders == s.held.end()) return;
   const auto held = holders->second.find(name);
-  if (held != holders->second.end()) held->second.described = message;
+  if (held == holders->second.end()) return;
+  held->second.described = message;
+  const JobId& above = message.assignment.charter.spec.outer.contributes_to;
+  if (s.removed.contains(above)) RemoveOrphansBelow(s, above);
 }
 
 void SetOutdated(State& s, Job& job, const std::string& why) {

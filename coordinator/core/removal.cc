@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -44,9 +45,22 @@ void RemoveOrphan(State& s, const JobId& job, absl::string_view how) {
   s.held.erase(held);
 }
 
+void RemoveOrphansBelow(State& s, const JobId& above, absl::string_view how) {
+  std::vector<JobId> below;
+  for (const auto& [id, holders] : s.held) {
+    const bool is_below = std::any_of(holders.begin(), holders.end(), [&](const auto& entry) {
+      const std::optional<JobDescribed>& described = entry.second.described;
+      return described && described->assignment.charter.spec.outer.contributes_to == above;
+    });
+    if (is_below && s.FindJob(id) == nullptr) below.push_back(id);
+  }
+  for (const JobId& id : below) RemoveOrphan(s, id, how);
+}
+
 void RemoveTheJob(State& s, Job& job, absl::string_view how) {
   ATOLL_CHECK(job.ended() && !job.record.removed, job.id());
   MarkRemoved(s, job.id());
+  RemoveOrphansBelow(s, job.id());
   s.Log("", Severity::kInfo,
         absl::StrCat("job ", job.id(), " (", Name(job.progress.state), ": ", job.progress.reason,
                      ") ", how));

@@ -14,6 +14,10 @@ void RemoveTheJob(State& s, Job& job, absl::string_view how = "is removed by a u
 // Removes a job that only servers and workers know.
 void RemoveOrphan(State& s, const JobId& job, absl::string_view how = "is removed by a user");
 
+// Those of its sites' jobs.
+void RemoveOrphansBelow(State& s, const JobId& above,
+                        absl::string_view how = "is of a site of a removed job");
+
 // A server holds nothing of the job any more.
 void OnJobRemoved(State& s, Member& server, const JobRemoved& message);
 

@@ -88,7 +88,9 @@ bool IsDrained(const Job& job) {
 std::optional<Version> VersionToAdopt(const Job& job, const Job& above) {
   const SiteJob& site = *job.record.site;
   const Version newest = above.rounds.progress.version;
-  if (newest == kNoVersion) return std::nullopt;
+  // After the last validation its servers may end at any time, and have then what islands hold
+  // instead of the parameters.
+  if (newest == kNoVersion || above.progress.validated_final) return std::nullopt;
   if (site.base == kNoVersion) return newest;
   if (!site.contribution) {
     // The last validation is of the last version.

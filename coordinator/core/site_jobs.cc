@@ -167,25 +167,12 @@ bool BeginSiteJob(State& s, Job& above, const std::string& site) {
   return true;
 }
 
-// Jobs of sites that servers hold and the job above goes on without.
-void RemoveLostSiteJobs(State& s, const Job& above) {
-  std::vector<JobId> lost;
-  for (const auto& [id, holders] : s.held) {
-    const bool is_below = std::any_of(holders.begin(), holders.end(), [&](const auto& entry) {
-      const std::optional<JobDescribed>& described = entry.second.described;
-      return described && described->assignment.charter.spec.outer.contributes_to == above.id();
-    });
-    if (is_below && s.FindJob(id) == nullptr) lost.push_back(id);
-  }
-  for (const JobId& id : lost) RemoveOrphan(s, id, "is of a site that begins anew");
-}
-
 bool BeginSiteJobs(State& s, Job& above) {
   if (above.spec().outer.site.rounds == 0 || above.progress.state != JobState::kRunning ||
       above.rounds.progress.version == kNoVersion || above.stale()) {
     return false;
   }
-  RemoveLostSiteJobs(s, above);
+  RemoveOrphansBelow(s, above.id(), "is of a site that begins anew");
   for (const std::string& site : SitesWithServers(s)) {
     const auto attempt = above.site_attempts.find(site);
     if (attempt != above.site_attempts.end() && s.now < attempt->second.not_before) continue;

@@ -173,6 +173,23 @@ TEST_CASE("a_job_ends_when_its_sites_have_contributed_everything") {
   CHECK(!s.HasSite());
 }
 
+TEST_CASE("after_the_last_validation_a_site_adopts_nothing") {
+  Sites s("tokens=400 site-rounds=1 grace=0");
+  s.Round(10);
+  const Version base = s.Exchange().base;
+  REQUIRE(base > 0);
+  s.w.Do("server se-0 goes-silent");
+  s.w.Contribute("c", 20);
+  s.w.Tell({"servers answer", "worker c ready"});
+  REQUIRE(s.w.Job().summary.state == JobState::kFinishing);
+  REQUIRE(s.w.Order("c").validate_version == base + 1);
+  const Version before = s.Site().summary.version;
+  s.w.Tell({"worker c validates loss=1.5", "server se-0 attaches", "servers answer"});
+  REQUIRE(s.w.Job().summary.state == JobState::kFinishing);
+  CHECK(s.Exchange().base == base);
+  CHECK(s.Site().summary.version == before);
+}
+
 TEST_CASE("sites_alone_train_and_evaluate_for_the_job_above") {
   World w;
   w.Tell({"server ps-0 attaches", "server se-0 attaches site=east site-only",
