@@ -110,8 +110,11 @@ std::vector<Finding> CheckSites(const Global& global, const v1::ClusterStatus& s
       findings.push_back(RatesFinding(
           text, client.ok() ? MeasureLink(**client, server, kMeasureFor) : client.status()));
     } else if (site.worker != nullptr) {
-      findings.push_back(CheckRoute(absl::StrCat(text, ", worker ", site.worker->name()),
-                                    Address(site.worker->peer_endpoint())));
+      const std::string worker = absl::StrCat(text, ", worker ", site.worker->name());
+      findings.push_back(CheckRoute(worker, Address(site.worker->peer_endpoint())));
+      for (const std::string& endpoint : site.worker->more_peer_endpoints()) {
+        findings.push_back(CheckRoute(worker, Address(endpoint)));
+      }
     }
   }
   return findings;

@@ -53,6 +53,8 @@ TEST_CASE("site_without_a_server_is_measured_by_the_way_to_a_worker") {
   const std::vector<Finding> findings = CheckSites(Global(), status);
   REQUIRE(findings.size() == 1);
   CHECK(findings[0].level == Level::kProblem);  // nothing listens there
+  worker->add_more_peer_endpoints("tcp://127.0.0.1:2");
+  CHECK(CheckSites(Global(), status).size() == 2);
   worker->set_attached(false);
   CHECK(CheckSites(Global(), status).empty());
 }

@@ -1,7 +1,7 @@
 #include "coordinator/core/round_steps.h"
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
 
 #include "common/protocol/balanced_steps.h"
 #include "common/protocol/fragments.h"
@@ -17,8 +17,8 @@ double TokensOfStep(const Job& job) {
          static_cast<double>(job.spec().data.sequence_length);
 }
 
-// Where a window could close without an island that would be there a little later. Islands of
-// fragments push by their own steps, however late versions come.
+// Whether windows close by the grace time, and pushes follow from adoptions: those of fragments and
+// with a delay are so many steps apart, however late versions come.
 bool JoinsOthers(const OuterSpec& outer) {
   return outer.balance_steps && !outer.wait_for_all && !HasSinglePushRounds(outer) &&
          outer.fragments == 1 && outer.fragment_delay_steps == 0;
@@ -32,20 +32,19 @@ bool IsInRound(const DecisionRecord& committed, const IslandRecord& island) {
                      });
 }
 
-// The newest push of another island that comes so long before `at` that its window closes without
-// who comes then.
+// The last of the pushes expected of islands outside the round whose windows close before `at`.
 std::optional<NextPush> PushBefore(const State& s, const Job& job, const DecisionRecord& committed,
                                    Instant at) {
-  std::optional<NextPush> newest;
+  std::optional<NextPush> last;
   for (const auto& [id, push] : job.next_pushes) {
     const auto found = job.islands.find(id);
     if (found == job.islands.end() || found->second.generation != push.generation) continue;
     const IslandRecord& island = found->second;
     if (push.at <= s.now || push.at + GraceFor(s, job, id) >= at) continue;
     if (!IsActive(job, island) || IsStalled(job, id) || IsInRound(committed, island)) continue;
-    if (!newest || push.at > newest->at) newest = push;
+    if (!last || push.at > last->at) last = push;
   }
-  return newest;
+  return last;
 }
 
 // The steps, or as many fewer as let the island push with others.
