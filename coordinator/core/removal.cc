@@ -40,9 +40,11 @@ void RemoveOrphan(State& s, const JobId& job, absl::string_view how) {
   s.Log("", Severity::kInfo, absl::StrCat("the orphaned job ", job, " ", how));
   MarkRemoved(s, job);
   const auto held = s.held.find(job);
-  if (held == s.held.end()) return;
-  for (const auto& [server, what] : held->second) s.SendToServer(server, RemoveJob{job});
-  s.held.erase(held);
+  if (held != s.held.end()) {
+    for (const auto& [server, what] : held->second) s.SendToServer(server, RemoveJob{job});
+    s.held.erase(held);
+  }
+  RemoveOrphansBelow(s, job);
 }
 
 void RemoveOrphansBelow(State& s, const JobId& above, absl::string_view how) {

@@ -14,7 +14,8 @@ void RemoveTheJob(State& s, Job& job, absl::string_view how = "is removed by a u
 // Removes a job that only servers and workers know.
 void RemoveOrphan(State& s, const JobId& job, absl::string_view how = "is removed by a user");
 
-// Those of its sites' jobs.
+// Removes, of the jobs that only servers know, those of the job's sites; also called by the two
+// above.
 void RemoveOrphansBelow(State& s, const JobId& above,
                         absl::string_view how = "is of a site of a removed job");
 

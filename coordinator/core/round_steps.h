@@ -2,7 +2,7 @@
 //
 // Slower islands make fewer, so that all push at about the same time (`outer.balance_steps`). An
 // island whose push came between the others' (it joined, or was unavailable for a while) would do
-// so for ever: all rounds last as long. Rounds would then be those of single islands, each
+// so indefinitely: all rounds last as long. Rounds would then be those of single islands, each
 // pseudo-gradient a version late. So it makes one shorter round and joins the others'
 // (docs/decisions/rounds-in-phase.md).
 

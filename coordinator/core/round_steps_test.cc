@@ -11,32 +11,33 @@ namespace {
 
 using testing::World;
 
-TEST_CASE("steps_are_balanced_by_measured_speed") {
+struct Steps {
+  int64_t a, b;
+};
+
+// After a round of a, whose speed is 200, and b.
+Steps AfterRound(const std::string& submit, int speed_of_b) {
   World w;
-  w.StartJob({"ps-0"}, {"a", "b"}, "steps=16");
-  w.Tell({"worker a ready speed=200", "worker b ready speed=110"});
+  w.StartJob({"ps-0"}, {"a", "b"}, "steps=16 " + submit);
+  w.Tell({"worker a ready speed=200", absl::StrCat("worker b ready speed=", speed_of_b)});
   w.Contribute("a", 4);
   w.Contribute("b", 4);
   w.Do("servers answer");
-  CHECK(w.Order("a").steps_this_round == 16);
-  CHECK(w.Order("b").steps_this_round == 9);
+  return {w.Order("a").steps_this_round, w.Order("b").steps_this_round};
+}
+
+TEST_CASE("steps_are_balanced_by_measured_speed") {
+  const Steps steps = AfterRound("", 110);
+  CHECK(steps.a == 16);
+  CHECK(steps.b == 9);
 }
 
 TEST_CASE("a_slow_island_makes_no_fewer_steps_than_steps_min") {
-  World w;
-  w.StartJob({"ps-0"}, {"a", "b"}, "steps=16 steps-min=8");
-  w.Tell({"worker a ready speed=200", "worker b ready speed=20"});
-  w.Contribute("a", 4);
-  w.Contribute("b", 4);
-  w.Do("servers answer");
-  CHECK(w.Order("b").steps_this_round == 8);
+  CHECK(AfterRound("steps-min=8", 20).b == 8);
 }
 
 // Two islands alike, a round of whose lasts 8 s; b's push comes `late_s` after a's. The steps of
 // b's next round, and after it of a's.
-struct Steps {
-  int64_t b, a;
-};
 Steps AfterLatePush(int late_s, const std::string& submit) {
   World w;
   w.StartJob({"ps-0"}, {"a", "b"}, "steps=16 grace=3 tokens=10000 " + submit);

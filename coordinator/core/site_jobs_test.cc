@@ -313,6 +313,21 @@ TEST_CASE("a_coordinator_that_restarts_goes_on_with_its_sites") {
   CHECK(s.Exchange().base == 1);
 }
 
+TEST_CASE("a_removed_job_takes_along_what_its_sites_servers_alone_know") {
+  Sites s;
+  const std::string attaches = "server se-0 attaches incarnation=1 site=east site-only";
+  const bool before = GENERATE(true, false);
+  s.w.Tell({"coordinator is-lost", "server ps-0 attaches incarnation=1", "servers answer"});
+  std::string told;
+  if (before) s.w.Tell({attaches, "servers answer"});
+  told += s.w.Do("remove lm-1");
+  if (!before) {
+    s.w.Do(attaches);
+    told += s.w.Do("servers answer");
+  }
+  CHECK(told.find("-> se-0: RemoveJob " + s.site) != std::string::npos);
+}
+
 TEST_CASE("a_site_follows_a_pause_and_an_end_of_the_job_above") {
   Sites s;
   s.w.Do("pause lm-1");
