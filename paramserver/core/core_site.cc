@@ -156,7 +156,7 @@ void ServerCore::Obey(const PushContribution& message, Turn& turn) {
       (!job->contributing->left.empty() || job->contributing->running > 0)) {
     return;
   }
-  Contributing& next = job->contributing.emplace();
+  Contributing& next = *(job->contributing = Contributing());
   next.order = message;
   next.number = next_transfer_++;
   next.left.assign(message.order.begin(), message.order.end());

@@ -141,8 +141,15 @@ absl::StatusOr<TierStore::Manifest> TierStore::ReadManifest(const std::string& n
       text.substr(line + 1) != absl::StrCat(XXH3_64bits(text.data(), line + 1), "\n")) {
     return bad("its checksum differs");
   }
-  const json read = json::parse(text.begin(), text.begin() + static_cast<int64_t>(line),
-                                /*callback=*/nullptr, /*allow_exceptions=*/false);
+  // The JSON library converts fractions, and integers too large for it, without a check.
+  bool has_fraction = false;
+  const auto look = [&](int, json::parse_event_t, const json& value) {
+    has_fraction = has_fraction || value.is_number_float();
+    return true;
+  };
+  const json read = json::parse(text.begin(), text.begin() + static_cast<int64_t>(line), look,
+                                /*allow_exceptions=*/false);
+  if (has_fraction) return bad("a number that is no integer");
   Manifest manifest;
   try {  // the JSON library reports missing fields and wrong types by throwing
     manifest.optimizer_step = read.at("optimizer_step").get<int64_t>();

@@ -178,6 +178,14 @@ TEST_CASE("damage is found, and said where") {
     REQUIRE(problems.size() == 1);
     CHECK(problems[0].find("that cannot be") != std::string::npos);
   }
+  SECTION("of a manifest with the right checksum, whose numbers are no integers") {
+    const auto [from, to] = GENERATE(std::pair{"step\":40", "step\":4.5"},
+                                     std::pair{"xxh3\":[[", "xxh3\":[[150344821391391295848,"});
+    f.ReplaceInManifest(from, to);
+    REQUIRE(f.store->List(1, &problems, nullptr)->empty());
+    REQUIRE(problems.size() == 1);
+    CHECK(problems[0].find("no integer") != std::string::npos);
+  }
   SECTION("a unit that is cut off") {
     REQUIRE(f.store->List(1, &problems, nullptr).ok());
     fs::resize_file(f.PathOf("unit-0-0"), 60);
