@@ -15,8 +15,8 @@ namespace {
 
 // What is best by then is taken: an island that cannot train waits for it.
 constexpr Duration kPlanningLimit = std::chrono::seconds(20);
-// For each second of preparing plans for losses: at most a fifth of a core.
-constexpr int kRests = 4;
+// For each second of preparing plans for losses: at most a tenth of a core.
+constexpr int kRests = 9;
 constexpr int64_t kAgeMaxMs = int64_t{365} * 24 * 3600 * 1000;
 
 bool SameIsland(const ProfileBook::PlanKey& a, const ProfileBook::PlanKey& b) {
