@@ -214,16 +214,17 @@ void WorkerCore::Impl::On(const PrepareFailed& event) {
 
 // An order is new if it is newer than the newest one of its job: by generation (of one island),
 // then by the coordinator's epoch, then by sequence. One that would take the worker to another job
-// must be newer than what it obeys, too: a late copy from before would cost it that job's leases.
+// must be newer than the one it follows, too: a late copy from before would cost it that job's
+// leases.
 template <typename Order>
 bool WorkerCore::Impl::IsNews(const Order& order) {
   const auto seen_of = [&](const JobId& job) {
     return std::find_if(seen_orders_.begin(), seen_orders_.end(),
                         [&](const SeenOrder& s) { return s.job == job; });
   };
-  const JobId* obeyed = order_ ? &order_->job : follow_ ? &follow_->job : nullptr;
-  if (obeyed != nullptr && *obeyed != order.job && order.run != RunState::kStop) {
-    const auto current = seen_of(*obeyed);
+  const JobId* current_job = order_ ? &order_->job : follow_ ? &follow_->job : nullptr;
+  if (current_job != nullptr && *current_job != order.job && order.run != RunState::kStop) {
+    const auto current = seen_of(*current_job);
     const bool late =
         current != seen_orders_.end() && std::make_tuple(mark_.epoch, order.sequence) <
                                              std::make_tuple(current->epoch, current->sequence);
