@@ -31,7 +31,10 @@ std::string TimeLeft(const v1::JobSummary& s) {
   return s.tokens_per_s() > 0 ? Seconds(left / s.tokens_per_s()) : "-";
 }
 
-std::string SpeedText(const v1::JobSummary& s) { return cli::SpeedText(ShownSpeed(s)); }
+// "5k tokens/s"; "- tokens/s" where nothing trains.
+std::string SpeedText(const v1::JobSummary& s) {
+  return absl::StrCat(cli::SpeedText(ShownSpeed(s)), " ", TokenUnit(s), "/s");
+}
 
 // How long an ended job ran; "-" where it never began.
 std::string DurationText(const v1::JobSummary& s) {
@@ -73,9 +76,9 @@ std::string PhaseOf(const v1::Job& job) {
 }
 
 void AppendDecisions(const v1::Job& job, int count, std::string* out) {
-  Table table(
-      {"version", "island", "base", "steps", "tokens", "norm", "score", "weight", "", "reason"},
-      /*keys=*/2);
+  Table table({"version", "island", "base", "steps", TokenUnit(job.summary()), "norm", "score",
+               "weight", "", "reason"},
+              /*keys=*/2);
   const int first = std::max(0, job.decisions_size() - count);
   for (int d = first; d < job.decisions_size(); ++d) {
     const v1::Decision& decision = job.decisions(d);
@@ -184,6 +187,10 @@ std::string Bar(double done, int width) {
   return absl::StrCat("[", std::string(filled, '#'), std::string(width - filled, '.'), "]");
 }
 
+std::string TokenUnit(const v1::JobSummary& s) {
+  return s.token_unit().empty() ? "tokens" : s.token_unit();  // empty: of an older coordinator
+}
+
 double ShownLoss(const v1::JobSummary& s) {
   return Ended(s.state()) ? s.final_loss() : s.train_loss();
 }
@@ -194,15 +201,15 @@ double ShownSpeed(const v1::JobSummary& s) {
 }
 
 std::string JobsTable(const v1::ListReply& reply, int64_t now_ms) {
-  Table table({"job", "state", "age", "version", "tokens", "of", "loss", "validation", "islands",
-               "tokens/s", "left", "why"});
+  Table table({"job", "state", "age", "version", "trained", "of", "loss", "validation", "islands",
+               "speed", "left", "why"});
   for (const v1::JobSummary& s : reply.jobs()) {
     const double age_s = static_cast<double>(now_ms - s.submitted_unix_ms()) / 1e3;
     table.Add({s.job(), StateName(s.state()), s.submitted_unix_ms() == 0 ? "-" : Seconds(age_s),
                VersionText(s.version()), Count(static_cast<double>(s.tokens_committed())),
                Count(static_cast<double>(s.tokens_budget())), Loss(ShownLoss(s)),
-               Loss(s.validation_loss()), absl::StrCat(s.active_islands()), SpeedText(s),
-               TimeLeft(s),
+               Loss(s.validation_loss()), absl::StrCat(s.active_islands()),
+               ShownSpeed(s) > 0 ? SpeedText(s) : "-", TimeLeft(s),
                Shortened(s.waiting_for().empty() ? ReasonOf(s) : s.waiting_for(), s.job())});
   }
   const std::string orphans = OrphansText(reply.orphans());
@@ -215,14 +222,14 @@ std::string JobText(const v1::Job& job, int decisions) {
   std::string out = absl::StrCat(s.job(), ": ", WhyState(s), "\n");
   absl::StrAppend(&out, "  version ", VersionText(s.version()), ", ",
                   Count(static_cast<double>(s.tokens_committed())), " of ",
-                  Count(static_cast<double>(s.tokens_budget())), " tokens (",
+                  Count(static_cast<double>(s.tokens_budget())), " ", TokenUnit(s), " (",
                   Fixed(100 * Done(s), 1), "%)");
   if (Ended(s.state())) {
-    absl::StrAppend(&out, ", ran for ", DurationText(s), ", mean ", SpeedText(s), " tokens/s\n");
+    absl::StrAppend(&out, ", ran for ", DurationText(s), ", mean ", SpeedText(s), "\n");
   } else if (s.state() == v1::JOB_STATE_PAUSED) {
     absl::StrAppend(&out, "\n");
   } else {
-    absl::StrAppend(&out, ", ", SpeedText(s), " tokens/s, ", TimeLeft(s), " left\n");
+    absl::StrAppend(&out, ", ", SpeedText(s), ", ", TimeLeft(s), " left\n");
   }
   absl::StrAppend(&out, "  loss: training ", Loss(ShownLoss(s)), ", validation ",
                   Loss(s.validation_loss()), " at version ", VersionText(s.validated_version()),
@@ -354,7 +361,7 @@ std::string ProgressLine(const v1::Job& job) {
   return absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()),
                       ", step ", heard ? absl::StrCat(steps) : "-", ", ", Fixed(100 * Done(s), 1),
                       "%, loss ", Loss(ShownLoss(s)), ", validation ", Loss(s.validation_loss()),
-                      ", ", Ended(s.state()) ? "mean " : "", SpeedText(s), " tokens/s, ",
+                      ", ", Ended(s.state()) ? "mean " : "", SpeedText(s), ", ",
                       Ended(s.state()) ? absl::StrCat("ran for ", DurationText(s))
                                        : absl::StrCat(CountText(s.active_islands(), "island"), ", ",
                                                       TimeLeft(s), " left"),
@@ -366,7 +373,7 @@ std::string ProgressLines(const v1::Job& job, int columns) {
   const v1::JobSummary& s = job.summary();
   const std::string numbers =
       absl::StrCat(Fixed(100 * Done(s), 1), "%  round ", VersionText(s.version()), "  ",
-                   SpeedText(s), " tokens/s  ", TimeLeft(s), " left");
+                   SpeedText(s), "  ", TimeLeft(s), " left");
   // The numbers say more than the bar, which gets what they leave.
   const int rest = static_cast<int>(s.job().size() + numbers.size()) + 5;
   const int room = columns > 0 ? std::min(columns - rest, kWidestBar) : kWidestBar;
@@ -377,9 +384,9 @@ std::string ProgressLines(const v1::Job& job, int columns) {
   for (const v1::Island& i : job.islands()) {
     absl::StrAppend(
         &out,
-        absl::StrFormat("  island %d %-12s step %6d  loss %-7s %7s tokens/s  %s\n", i.island(),
+        absl::StrFormat("  island %d %-12s step %6d  loss %-7s %7s %s/s  %s\n", i.island(),
                         i.worker(), i.progress().inner_step(), Loss(i.progress().train_loss()),
-                        SpeedText(i.progress().tokens_per_s()), DoingOf(i)));
+                        SpeedText(i.progress().tokens_per_s()), TokenUnit(s), DoingOf(i)));
   }
   return out;
 }

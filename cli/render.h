@@ -27,6 +27,8 @@ std::string Fixed(double value, int decimals);  // "-" when not finite
 std::string SpeedText(double tokens_per_s);     // 12.3k; "-" where nothing trains
 std::string Bar(double done, int width);        // [#####.....], done in [0, 1]
 
+std::string TokenUnit(const v1::JobSummary& s);  // "tokens", or "images" of a model of images
+
 // What a list says of a job: once it has ended, the final loss and the mean throughput; while it is
 // paused, no throughput.
 double ShownLoss(const v1::JobSummary& s);

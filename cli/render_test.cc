@@ -147,6 +147,17 @@ TEST_CASE("one line of progress has step, loss, speed and time left") {
           "2 islands, 2 min 30 s left\n");
 }
 
+TEST_CASE("a_job_of_images_counts_images") {
+  v1::Job job = RunningJob();
+  job.mutable_summary()->set_token_unit("images");
+  v1::ListReply reply;
+  *reply.add_jobs() = job.summary();
+  for (const std::string& text :
+       {ProgressLine(job), ProgressLines(job), JobText(job, 0), JobsTable(reply, 0)}) {
+    CHECK_THAT(text, Catch::Contains("5k images/s") && !Catch::Contains("tokens"));
+  }
+}
+
 TEST_CASE("progress of a job that has nothing to show yet has dashes") {
   v1::Job job;
   job.mutable_summary()->set_job("lm-1");

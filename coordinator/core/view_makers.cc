@@ -205,6 +205,7 @@ JobSummary SummaryOf(const State& s, const Job& job) {
   summary.validation_sets = progress.validation_sets;
   summary.active_islands = ActiveIslands(job);
   summary.contributes_to = job.spec().outer.contributes_to;
+  summary.of_images = IsImages(job.spec().data.format);
   for (const auto& [number, other] : s.jobs) {
     if (&other == &job || IsSiteJobOf(other, job)) AddSpeed(s, other, summary);
   }

@@ -10,6 +10,10 @@ export function count(value) {
   return `${+v.toPrecision(3)}`;
 }
 
+// What a job's tokens are: "tokens", or "images"; what its losses are.
+export const unit = (s) => s.token_unit;
+export const nats = (s) => (unit(s) === 'images' ? 'nats an image' : 'nats a token');
+
 // "12.3k"; a dash where nothing trains.
 export const speed = (tokensPerS) => (num(tokensPerS) > 0 ? count(tokensPerS) : '–');
 
