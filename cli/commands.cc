@@ -142,8 +142,8 @@ int WatchInterval(int asked_ms) {
 
 int ExitCodeOf(const v1::JobSummary& summary) {
   if (summary.state() == v1::JOB_STATE_DONE) return 0;
-  std::cerr << "atoll: " << summary.job() << " is " << StateName(summary.state()) << ": "
-            << summary.reason() << "\n";
+  std::cerr << "atoll: " << summary.job() << " is " << StateText(summary.state(), summary.reason())
+            << "\n";
   return 1;
 }
 
@@ -308,8 +308,7 @@ int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Cont
         }
       },
       [](const v1::JobSummary& reply) {
-        return absl::StrCat(reply.job(), ": ", StateName(reply.state()), ": ", reply.reason(),
-                            "\n");
+        return absl::StrCat(reply.job(), ": ", StateText(reply.state(), reply.reason()), "\n");
       });
 }
 

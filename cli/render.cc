@@ -5,10 +5,12 @@
 #include <ctime>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "cli/island_text.h"
 #include "common/bytes_text.h"
 #include "common/plural.h"
@@ -45,6 +47,13 @@ std::string DurationText(const v1::JobSummary& s) {
   return absl::StrCat(ran, ", paused for ", Seconds(static_cast<double>(s.paused_ms()) / 1e3));
 }
 
+// How fast it trains and how long that takes: of an ended job as a whole; of a paused one nothing.
+std::vector<std::string> PaceOf(const v1::JobSummary& s) {
+  if (s.state() == v1::JOB_STATE_PAUSED) return {};
+  if (Ended(s.state())) return {"ran for " + DurationText(s), "mean " + SpeedText(s)};
+  return {SpeedText(s), TimeLeft(s) + " left"};
+}
+
 std::string VersionText(int64_t version) { return version < 0 ? "-" : absl::StrCat(version); }
 
 // Why the job came to its state; how it began to run says nothing any more once it has trained.
@@ -54,12 +63,17 @@ std::string ReasonOf(const v1::JobSummary& s) {
 
 // What hinders it comes first.
 std::string WhyState(const v1::JobSummary& s) {
-  std::string text = StateName(s.state());
-  if (!s.waiting_for().empty()) absl::StrAppend(&text, ": ", s.waiting_for());
-  if (const std::string reason = ReasonOf(s); !reason.empty()) {
-    absl::StrAppend(&text, s.waiting_for().empty() ? ": " : "; ", reason);
-  }
-  return text;
+  const std::string reason = ReasonOf(s);
+  if (s.waiting_for().empty()) return StateText(s.state(), reason);
+  return absl::StrCat(StateName(s.state()), ": ", s.waiting_for(), reason.empty() ? "" : "; ",
+                      reason);
+}
+
+// What a decision says of a contribution, without the outcome, which has a column of its own.
+absl::string_view ReasonOf(const v1::Participant& p) {
+  absl::string_view reason = p.reason();
+  absl::ConsumePrefix(&reason, p.accepted() ? "accepted: " : "rejected: ");
+  return reason;
 }
 
 // A cell of a table that a terminal can show.
@@ -87,7 +101,7 @@ void AppendDecisions(const v1::Job& job, int count, std::string* out) {
                  absl::StrCat(p.island()), absl::StrCat(p.base_version()),
                  absl::StrCat(p.inner_steps()), Count(static_cast<double>(p.tokens())),
                  Fixed(p.norm(), 4), Fixed(p.score(), 2), Fixed(p.weight(), 4),
-                 p.accepted() ? "accepted" : "REJECTED", p.reason()});
+                 p.accepted() ? "accepted" : "REJECTED", std::string(ReasonOf(p))});
     }
   }
   if (!table.empty()) absl::StrAppend(out, "\nnewest decisions\n", table.Text());
@@ -149,6 +163,12 @@ std::string JsonLine(const google::protobuf::Message& message) {
 std::string StateName(v1::JobState state) {
   if (!v1::JobState_IsValid(state)) return "unknown";  // of a newer coordinator
   return absl::AsciiStrToLower(v1::JobState_Name(state).substr(std::string("JOB_STATE_").size()));
+}
+
+std::string StateText(v1::JobState state, const std::string& reason) {
+  const std::string name = StateName(state);
+  if (reason.empty() || absl::StartsWith(reason, name)) return reason.empty() ? name : reason;
+  return absl::StrCat(name, ": ", reason);
 }
 
 bool Ended(v1::JobState state) {
@@ -224,13 +244,8 @@ std::string JobText(const v1::Job& job, int decisions) {
                   Count(static_cast<double>(s.tokens_committed())), " of ",
                   Count(static_cast<double>(s.tokens_budget())), " ", TokenUnit(s), " (",
                   Fixed(100 * Done(s), 1), "%)");
-  if (Ended(s.state())) {
-    absl::StrAppend(&out, ", ran for ", DurationText(s), ", mean ", SpeedText(s), "\n");
-  } else if (s.state() == v1::JOB_STATE_PAUSED) {
-    absl::StrAppend(&out, "\n");
-  } else {
-    absl::StrAppend(&out, ", ", SpeedText(s), ", ", TimeLeft(s), " left\n");
-  }
+  for (const std::string& pace : PaceOf(s)) absl::StrAppend(&out, ", ", pace);
+  absl::StrAppend(&out, "\n");
   absl::StrAppend(&out, "  loss: training ", Loss(ShownLoss(s)), ", validation ",
                   Loss(s.validation_loss()), " at version ", VersionText(s.validated_version()),
                   " (", Loss(s.first_validation_loss()), " at the start)\n");
@@ -246,9 +261,10 @@ std::string JobText(const v1::Job& job, int decisions) {
                     "\n");
   }
   const v1::Ledger& ledger = job.ledger();
-  absl::StrAppend(&out, "  data: ", CountText(ledger.committed(), "sequence"), " in the model, ",
-                  ledger.pushed(), " pushed, ", ledger.leased(), " leased, ", ledger.free(),
-                  " free of ", ledger.budget(), "\n");
+  absl::StrAppend(&out, "  data: ",
+                  CountText(ledger.committed(), TokenUnit(s) == "images" ? "image" : "sequence"),
+                  " in the model, ", ledger.pushed(), " pushed, ", ledger.leased(), " leased, ",
+                  ledger.free(), " free of ", ledger.budget(), "\n");
   if (!Ended(s.state())) {
     absl::StrAppend(&out, "  round for version ", job.round().next_version(), ": ", PhaseOf(job),
                     job.round().reason().empty() ? "" : "; ", job.round().reason(), "\n");
@@ -358,22 +374,23 @@ std::string ProgressLine(const v1::Job& job) {
     steps += i.progress().inner_step();
     heard = heard || i.has_progress();
   }
-  return absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()),
-                      ", step ", heard ? absl::StrCat(steps) : "-", ", ", Fixed(100 * Done(s), 1),
-                      "%, loss ", Loss(ShownLoss(s)), ", validation ", Loss(s.validation_loss()),
-                      ", ", Ended(s.state()) ? "mean " : "", SpeedText(s), ", ",
-                      Ended(s.state()) ? absl::StrCat("ran for ", DurationText(s))
-                                       : absl::StrCat(CountText(s.active_islands(), "island"), ", ",
-                                                      TimeLeft(s), " left"),
-                      s.waiting_for().empty() ? "" : "; " + s.waiting_for(), "\n");
+  std::string line =
+      absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()),
+                   ", step ", heard ? absl::StrCat(steps) : "-", ", ", Fixed(100 * Done(s), 1),
+                   "%, loss ", Loss(ShownLoss(s)), ", validation ", Loss(s.validation_loss()));
+  if (!Ended(s.state())) {
+    absl::StrAppend(&line, ", ", CountText(s.active_islands(), "island"));
+  }
+  for (const std::string& pace : PaceOf(s)) absl::StrAppend(&line, ", ", pace);
+  return absl::StrCat(line, s.waiting_for().empty() ? "" : "; ", s.waiting_for(), "\n");
 }
 
 std::string ProgressLines(const v1::Job& job, int columns) {
   constexpr int kWidestBar = 40, kNarrowestBar = 8;
   const v1::JobSummary& s = job.summary();
-  const std::string numbers =
-      absl::StrCat(Fixed(100 * Done(s), 1), "%  round ", VersionText(s.version()), "  ",
-                   SpeedText(s), "  ", TimeLeft(s), " left");
+  std::string numbers =
+      absl::StrCat(Fixed(100 * Done(s), 1), "%  round ", VersionText(s.version()));
+  for (const std::string& pace : PaceOf(s)) absl::StrAppend(&numbers, "  ", pace);
   // The numbers say more than the bar, which gets what they leave.
   const int rest = static_cast<int>(s.job().size() + numbers.size()) + 5;
   const int room = columns > 0 ? std::min(columns - rest, kWidestBar) : kWidestBar;

@@ -18,7 +18,9 @@ namespace atl::cli {
 // JSON on one line, for streams.
 std::string JsonLine(const google::protobuf::Message& message);
 
-std::string StateName(v1::JobState state);      // "running"
+std::string StateName(v1::JobState state);  // "running"
+// "failed: the disk is full"; "paused by a user" where the reason begins with the state.
+std::string StateText(v1::JobState state, const std::string& reason);
 bool Ended(v1::JobState state);                 // done, failed or cancelled
 std::string Count(double value);                // 12.3k, 4.56M
 std::string Bytes(int64_t bytes);               // 1.5 MiB

@@ -138,7 +138,7 @@ struct JobSummary {
   std::vector<ValidationLoss> validation_sets;  // newest of each named set or site
   int64_t active_islands = 0;
   JobId contributes_to;    // of a site's job: the job above
-  bool of_images = false;  // a token is an image
+  std::string token_unit;  // what a token is, plural
 };
 
 struct JobView {

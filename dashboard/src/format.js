@@ -49,6 +49,8 @@ export function moment(unixMs) {
 export const age = (unixMs) => (num(unixMs) ? `${seconds(Math.max(0, (Date.now() - num(unixMs)) / 1000))} ago` : '–');
 
 export const stateName = (state) => (state || '').replace('JOB_STATE_', '').toLowerCase() || 'unknown';
+// Why a job is in its state; how it began to run says nothing any more once it has trained.
+export const reason = (s) => (stateName(s.state) === 'running' && num(s.version) >= 1 ? '' : s.reason);
 export const ended = (state) => ['done', 'failed', 'cancelled'].includes(stateName(state));
 // An island of a job that has ended is not missing.
 export const islandState = (island, job) => (ended(job.state) ? 'ended' : island.stalled ? 'stalled' : island.attached ? 'attached' : 'unavailable');

@@ -1,7 +1,7 @@
 import { h, Fragment } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
-import { age, bytes, count, done, ended, islandState, loss, moment, nats, percent, ranSeconds, seconds, speed, stateName, timeLeft, unit, version } from './format.js';
+import { age, bytes, count, done, ended, islandState, loss, moment, nats, percent, ranSeconds, reason, seconds, speed, stateName, timeLeft, unit, version } from './format.js';
 import { Chart, useCharts } from './charts.jsx';
 import { Rounds } from './pictures.jsx';
 import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
@@ -9,6 +9,7 @@ import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
 const ISLAND_CURVES = 7;  // with the global one, as many as there are colours
 const POINTS = 300;       // of a curve: one for two pixels of a chart in a wide window
 const SET_CURVES = 7;
+const POINTS_MARKED = 60;  // of validation; more are a line alone
 const DECISIONS_LISTED = 12;
 
 function Actions({ summary, allowed }) {
@@ -44,7 +45,7 @@ function curvesFrom(history, summary, axis) {
   const losses = [{ label: 'all islands', x: x(all), y: known(all.loss), width: 2.2, colour: 0 }]
     .concat(islands.length > 1 ? islands.map((i, k) => ({ label: `island ${i.island}`, x: x(i.curve), y: known(i.curve.loss), width: 1, colour: k + 1 })) : []);
   if (history.validation.length) {
-    losses.push({ label: 'validation', colour: 1 + islands.length, dash: [6, 4], points: true,
+    losses.push({ label: 'validation', colour: 1 + islands.length, dash: [6, 4], points: history.validation.length <= POINTS_MARKED,
       x: history.validation.map((v) => (axis === 'time' ? v.unix_s : num(v.version))), y: history.validation.map((v) => v.loss) });
   }
   const speeds = [{ label: `committed ${unit(summary)}/s`, x: x(all), y: all.tokens.map((t, i) => (all.seconds[i] > 0 ? t / all.seconds[i] : null)), colour: 0 }];
@@ -72,10 +73,10 @@ const setNames = (history) => [...new Set(history.validation.flatMap((v) => (v.s
 // The validation loss of each named set, and of the held-out data.
 function setCurvesFrom(history, axis) {
   const names = setNames(history).slice(0, SET_CURVES);
-  const x = history.validation.map((v) => (axis === 'time' ? v.unix_s : num(v.version)));
-  return [{ label: 'held-out data', x, y: history.validation.map((v) => v.loss), width: 2.2, colour: 0, points: true }]
+  const x = history.validation.map((v) => (axis === 'time' ? v.unix_s : num(v.version))), points = x.length <= POINTS_MARKED;
+  return [{ label: 'held-out data', x, y: history.validation.map((v) => v.loss), width: 2.2, colour: 0, points }]
     .concat(names.map((name, k) => ({
-      label: name, x, y: history.validation.map((v) => v.sets?.find((set) => set.name === name)?.loss ?? null), colour: k + 1, points: true })));
+      label: name, x, y: history.validation.map((v) => v.sets?.find((set) => set.name === name)?.loss ?? null), colour: k + 1, points })));
 }
 
 function SetCurves({ history, summary, axis, theme }) {
@@ -136,7 +137,7 @@ const decisionColumns = (summary) => [
   { title: 'norm', number: true, cell: (d) => num(d.norm).toFixed(4) },
   { title: 'weight', number: true, cell: (d) => num(d.weight).toFixed(3) },
   { title: '', cell: (d) => <Badge state={d.accepted ? 'accepted' : 'rejected'} /> },
-  { title: 'reason', wide: true, cell: (d) => d.reason },
+  { title: 'reason', wide: true, cell: (d) => d.reason.replace(/^(accepted|rejected): /, '') },
   { title: 'round closed because', wide: true, cell: (d) => d.closed_because },
 ];
 
@@ -171,12 +172,13 @@ export function Job({ id, session, theme, onLive }) {
   onLive(live || over, error);
   if (!job) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
   const s = job.summary, parameters = job.servers.reduce((n, v) => n + num(v.elements), 0);
-  const servers = job.servers.map((v) => ({ ...v, share: parameters ? num(v.elements) / parameters : 0 }));
+  const servers = job.servers.map((v) => ({ ...v, share: parameters ? num(v.elements) / parameters : 0 }))
+    .sort((a, b) => (a.name < b.name ? -1 : 1));
   return (
     <>
       <div class="crumbs"><a href="#/jobs">Jobs</a> / {s.job}</div>
       <div class="title"><h1>{s.job}</h1><Badge state={s.state} /><Actions summary={s} allowed={session?.actions} /></div>
-      <p class="why">{[s.waiting_for, s.reason].filter(Boolean).join('; ')}{num(s.ended_unix_ms) > 0 && ` (ended ${moment(s.ended_unix_ms)})`}</p>
+      <p class="why">{[s.waiting_for, reason(s)].filter(Boolean).join('; ')}{num(s.ended_unix_ms) > 0 && ` (ended ${moment(s.ended_unix_ms)})`}</p>
       {job.islands.filter((i) => i.stalled).map((i) => <p class="notice" role="alert">Island {i.island} is stalled: {i.stalled}</p>)}
       <Tiles job={job} summary={s} />
       <Section title="Curves" id="curves" tools={<div class="filters"><label>over <select value={axis} onChange={(e) => setAxis(e.target.value)}><option value="time">time</option><option value="version">version</option></select></label></div>}>

@@ -1,10 +1,10 @@
 import { h, Fragment } from 'preact';
 import { useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
-import { age, bytes, count, done, ended, loss, percent, seconds, speed, stateName, timeLeft, unit, version } from './format.js';
+import { age, bytes, count, done, ended, loss, percent, reason, seconds, speed, stateName, timeLeft, unit, version } from './format.js';
 import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
 
-const why = (s) => s.waiting_for || (stateName(s.state) === 'running' && num(s.version) >= 1 ? '' : s.reason);
+const why = (s) => s.waiting_for || reason(s);
 
 function JobCard({ job }) {
   const s = job.summary;
@@ -12,8 +12,8 @@ function JobCard({ job }) {
     <a class="card" href={`#/jobs/${s.job}`}>
       <div class="row"><strong>{s.job}</strong><Badge state={s.state} title={s.reason} />
         <span class="grow"><Bar ratio={done(s)} label={`${s.job}: share of its ${unit(s)}`} /></span>
-        <span class="number">{percent(done(s))}</span><span>loss {loss(s.train_loss)}</span>
-        {!ended(s.state) && <span>{speed(s.tokens_per_s)} {unit(s)}/s</span>}<span>{timeLeft(s)} left</span></div>
+        <span class="number">{percent(done(s))}</span>{num(s.train_loss) > 0 && <span>loss {loss(s.train_loss)}</span>}
+        {num(s.tokens_per_s) > 0 && <span>{speed(s.tokens_per_s)} {unit(s)}/s</span>}{timeLeft(s) !== '–' && <span>{timeLeft(s)} left</span>}</div>
       {why(s) && <p class="why">{why(s)}</p>}
       {job.stalled.map((i) => <p class="notice">Island {i.island} is stalled: {i.stalled}</p>)}
     </a>
@@ -47,7 +47,7 @@ const MEMBERS = [
   { title: 'kind', cell: (m) => m.kind, sort: (m) => m.kind },
   { title: 'name', cell: (m) => m.name, sort: (m) => m.name },
   { title: 'state', cell: (m) => <Badge state={m.attached ? 'attached' : 'unavailable'} />, sort: (m) => m.attached },
-  { title: 'last heartbeat', number: true, cell: (m) => (m.attached ? `${seconds(m.since_heartbeat_s)} ago` : '–'), sort: (m) => m.since_heartbeat_s },
+  { title: 'last heartbeat', number: true, cell: (m) => (!m.attached ? '–' : m.since_heartbeat_s < 1 ? 'now' : `${seconds(m.since_heartbeat_s)} ago`), sort: (m) => m.since_heartbeat_s },
   { title: 'site', cell: (m) => m.site || '–', sort: (m) => m.site },
   { title: 'devices', cell: (m) => m.devices.join(', ') || '–' },
   { title: 'holds', cell: (m) => HOLDS[m.kind](m), sort: (m) => m.job },
