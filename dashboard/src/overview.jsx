@@ -49,7 +49,7 @@ const MEMBERS = [
   { title: 'state', cell: (m) => <Badge state={m.attached ? 'attached' : 'unavailable'} />, sort: (m) => m.attached },
   { title: 'last heartbeat', number: true, cell: (m) => (!m.attached ? '–' : m.since_heartbeat_s < 1 ? 'now' : `${seconds(m.since_heartbeat_s)} ago`), sort: (m) => m.since_heartbeat_s },
   { title: 'site', cell: (m) => m.site || '–', sort: (m) => m.site },
-  { title: 'devices', cell: (m) => m.devices.join(', ') || '–' },
+  { title: 'devices', wide: true, cell: (m) => m.devices.join(', ') || '–' },
   { title: 'holds', cell: (m) => HOLDS[m.kind](m), sort: (m) => m.job },
   { title: 'why', wide: true, cell: (m) => m.measuring || m.draining || (m.attached ? '' : m.reason) },
 ];
