@@ -16,6 +16,7 @@
 #include "cli/client.h"
 #include "cli/contexts.h"
 #include "cli/render.h"
+#include "common/files.h"
 #include "common/protocol/mark_file.h"
 #include "common/trust/authority.h"
 #include "common/trust/member_access.h"
@@ -89,14 +90,15 @@ absl::Status MakeOrExtend(const InitFlags& flags, const AuthorityFolder& authori
     return absl::InvalidArgumentError(
         absl::StrCat("--cluster ", flags.cluster, ": must be 16 of 0-9 and a-f"));
   }
-  const bool has_state = access((flags.state_dir + "/coordinator.db").c_str(), F_OK) == 0;
-  if (has_state && flags.cluster.empty()) {
+  // A coordinator that has run keeps its cluster.
+  ATOLL_ASSIGN_OR_RETURN(const ClusterMark mark, ReadClusterMark(RealFiles(), flags.state_dir));
+  const ClusterId& begun = mark.cluster;
+  if (!flags.cluster.empty() && !begun.empty() && flags.cluster != begun) {
     return absl::InvalidArgumentError(
-        absl::StrCat(flags.state_dir,
-                     ": is of a cluster that exists: name its id by --cluster; "
-                     "`atoll status --json` shows it as \"cluster\""));
+        absl::StrCat("--cluster ", flags.cluster, ": ", flags.state_dir, " is of cluster ", begun));
   }
-  return authority.Make(flags.cluster.empty() ? NewClusterId() : flags.cluster, hosts, Now());
+  const ClusterId id = flags.cluster.empty() ? begun : flags.cluster;
+  return authority.Make(id.empty() ? NewClusterId() : id, hosts, Now());
 }
 
 // What `init` is given, before it writes anything.
@@ -252,7 +254,7 @@ void AddInitFlags(CLI::App& app, InitFlags* flags) {
   app.add_option("--port", flags->port, "port of the coordinator")
       ->check(CLI::Range(1, 65535))
       ->capture_default_str();
-  app.add_option("--cluster", flags->cluster, "id of the cluster, if --state-dir belongs to one");
+  app.add_option("--cluster", flags->cluster, "id of a cluster whose coordinator's state is lost");
   app.add_option("--name", flags->person, "your name as an operator; default: your login name");
   app.add_option("--context", flags->context, "name of the cluster in your config.toml")
       ->capture_default_str();

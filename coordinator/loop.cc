@@ -83,6 +83,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(std::uniq
         own.cluster, ": move that folder away, and run `atoll init --cluster ", own.cluster, "`"));
   }
   ATOLL_RETURN_IF_ERROR(store->Apply({{own}}, UnixTimeMs()));
+  // `atoll init` makes the authority of this cluster.
+  ATOLL_RETURN_IF_ERROR(WriteClusterMark(RealFiles(), state_dir, {own.cluster, own.epoch}));
   auto loop = std::unique_ptr<CoordinatorLoop>(
       new CoordinatorLoop(std::move(store), std::move(options), own));
   ATOLL_RETURN_IF_ERROR(

@@ -70,8 +70,9 @@ absl::Status CheckPlaintext(const TlsOptions& options, absl::string_view address
   if (options.insecure || IsLoopbackHost(host)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(address,
-                   ": plaintext is for loopback addresses only; give --tls-ca, --tls-cert and "
-                   "--tls-key, or --insecure if this network is private by other means"));
+                   ": plaintext is for loopback addresses only; join by a token (--join; on the "
+                   "coordinator's machine `atoll init`), give --tls-ca, --tls-cert and --tls-key, "
+                   "or --insecure if this network is private by other means"));
 }
 
 using grpc::experimental::ExternalCertificateVerifier;

@@ -138,6 +138,10 @@ absl::Status Join(const Identity& self, const IdentityFolder& folder, const std:
   request.set_curve_public_key(keys.curve_public_key);
   const auto limit = std::chrono::steady_clock::now() + patience;
   absl::StatusOr<v1::JoinReply> reply = CallJoin(*parsed, request);
+  if (absl::IsUnavailable(reply.status())) {
+    LogInfo("trust", "cannot join at ", parsed->coordinator, " yet; tries for up to ",
+            std::chrono::ceil<std::chrono::seconds>(patience).count(), " s");
+  }
   while (absl::IsUnavailable(reply.status()) && std::chrono::steady_clock::now() < limit) {
     std::this_thread::sleep_for(kTryAgain);
     reply = CallJoin(*parsed, request);

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """The Debian packages, installed in a clean Debian 12: a job runs, upgrades keep, a purge prompts."""
+import concurrent.futures
 import hashlib
 import json
 import os
@@ -137,7 +138,7 @@ def upgraded(packages, folder):
         with open(control, "w", encoding="utf-8") as file:
             file.write(text.replace(version, version + "+1"))
         newer.append(os.path.join(folder, os.path.basename(package).replace(version, version + "+1")))
-        run("dpkg-deb", "-b", "--root-owner-group", tree, newer[-1])
+        run("dpkg-deb", "-Znone", "-b", "--root-owner-group", tree, newer[-1])
     return newer
 
 
@@ -170,10 +171,12 @@ def run_job(fixture, machine, done):
 def life_of_the_packages(fixture):
     """Installed in a clean system they run a job; a reinstallation and an upgrade keep state and settings,
     and the next job runs on them; a purge keeps the state unless it is confirmed"""
-    packages = build_packages(fixture.folder)
-    check(len(packages) == 4, f"{packages}")
-    machine = Machine(fixture.folder)
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # one waits for the network, the other for xz
+        building = pool.submit(build_packages, fixture.folder)
+        machine = Machine(fixture.folder)
     try:
+        packages = building.result()
+        check(len(packages) == 4, f"{packages}")
         for package in packages:
             run("cp", package, machine.path("/tmp"))
         files = ["/tmp/" + os.path.basename(package) for package in packages]

@@ -3,12 +3,9 @@
 #include <google/protobuf/descriptor.h>
 #include <sys/stat.h>
 
-#include <fstream>
 #include <set>
 
 #include "absl/strings/match.h"
-#include "common/http/half_sent.h"
-#include "common/http/http_get.h"
 #include "tests/security/cluster.h"
 
 namespace atl {
@@ -103,9 +100,34 @@ void RevokeOneOfEachRole(const Cluster& cluster) {
   }
 }
 
-// With the endings that they must have. `token` may be used up or not; members named "revoked" are.
+// What attempts are made with, beside certificates of the cluster.
+struct Forged {
+  KeyAndCertificate other_authority;
+  JoinToken token, used_token;
+};
+
+grpc::Status JoinAs(const Cluster& cluster, const JoinToken& token, const std::string& role,
+                    const std::string& name, const std::string& key) {
+  v1::JoinRequest request;
+  request.set_role(role);
+  request.set_name(name);
+  request.set_certificate_request(MakeRequest(key).value());
+  v1::JoinReply reply;
+  grpc::ClientContext context;
+  return v1::Trust::NewStub(cluster.Dial(TokenCertificate(token).value()))
+      ->Join(&context, request, &reply);
+}
+
+Forged MakeForged(const Cluster& cluster) {
+  Forged forged{MakeAuthority(NewClusterId(), UnixNow() - 10, UnixNow() + 3600).value(),
+                cluster.Token({"worker"}), cluster.Token({"worker"})};
+  REQUIRE(JoinAs(cluster, forged.used_token, "worker", "joined", MakePrivateKey().value()).ok());
+  return forged;
+}
+
+// With the endings that they must have. Members named "revoked" are revoked.
 std::vector<Attempt> AttemptsOn(const Cluster& cluster, const Service& service,
-                                const KeyAndCertificate& other_authority, const JoinToken& token) {
+                                const Forged& forged) {
   using grpc::StatusCode;
   const Identity rightful{service.role, "one"};
   const int64_t now = UnixNow();
@@ -113,20 +135,23 @@ std::vector<Attempt> AttemptsOn(const Cluster& cluster, const Service& service,
     return cluster.Dial(cluster.Certificate(rightful, from, until));
   };
   std::vector<Attempt> attempts = {
-      {"wrong authority", cluster.Dial(cluster.Certificate(rightful, 0, 0, &other_authority)),
+      {"wrong authority",
+       cluster.Dial(cluster.Certificate(rightful, 0, 0, &forged.other_authority)),
        StatusCode::UNAVAILABLE, v1::TRUST_DENIAL_UNSPECIFIED},
       {"no certificate", cluster.Dial(KeyAndCertificate()), StatusCode::UNAVAILABLE,
        v1::TRUST_DENIAL_UNSPECIFIED},
-      {"plaintext", grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()),
-       StatusCode::UNAVAILABLE, v1::TRUST_DENIAL_UNSPECIFIED},
+      {"plaintext", cluster.DialWith(grpc::InsecureChannelCredentials()), StatusCode::UNAVAILABLE,
+       v1::TRUST_DENIAL_UNSPECIFIED},
       {"expired", dated(now - 100, now - 10), StatusCode::UNAUTHENTICATED,
        v1::TRUST_DENIAL_EXPIRED},
       {"not valid yet", dated(now + 500, now + 900), StatusCode::UNAUTHENTICATED,
        v1::TRUST_DENIAL_EXPIRED},
       {"revoked", cluster.Dial({service.role, "revoked"}), StatusCode::PERMISSION_DENIED,
        v1::TRUST_DENIAL_REVOKED},
-      {"token", cluster.Dial(TokenCertificate(token).value()), StatusCode::PERMISSION_DENIED,
+      {"token", cluster.Dial(TokenCertificate(forged.token).value()), StatusCode::PERMISSION_DENIED,
        v1::TRUST_DENIAL_ROLE},
+      {"used token", cluster.Dial(TokenCertificate(forged.used_token).value()),
+       StatusCode::PERMISSION_DENIED, v1::TRUST_DENIAL_ROLE},
   };
   if (service.path != "/grpc.health.v1.Health/Check" && service.path != "/atl.v1.Trust/Renew") {
     attempts.push_back({"other role", cluster.Dial({OtherRole(service), "one"}),
@@ -147,9 +172,7 @@ void CheckRefused(const std::vector<Attempt>& attempts, const std::string& path)
 
 TEST_CASE("every_attempt_on_every_service_is_refused_for_its_reason") {
   Cluster cluster;
-  const KeyAndCertificate others =
-      MakeAuthority(NewClusterId(), UnixNow() - 10, UnixNow() + 3600).value();
-  const JoinToken token = cluster.Token({"worker"});
+  const Forged forged = MakeForged(cluster);
   RevokeOneOfEachRole(cluster);
   for (const Service& service : Services()) {
     INFO(service.path);
@@ -157,7 +180,7 @@ TEST_CASE("every_attempt_on_every_service_is_refused_for_its_reason") {
     if (!IsStream(service.path)) {
       CHECK(Passed(Call(cluster.Dial({service.role, "one"}), service.path)));
     }
-    CheckRefused(AttemptsOn(cluster, service, others, token), service.path);
+    CheckRefused(AttemptsOn(cluster, service, forged), service.path);
   }
   // All of it was counted.
   std::map<v1::TrustDenial, int> audited;
@@ -172,9 +195,7 @@ TEST_CASE("every_attempt_on_every_service_is_refused_for_its_reason") {
 // reason.
 TEST_CASE("a_standby_carries_out_no_call_and_answers_no_stranger") {
   Cluster cluster;
-  const KeyAndCertificate others =
-      MakeAuthority(NewClusterId(), UnixNow() - 10, UnixNow() + 3600).value();
-  const JoinToken token = cluster.Token({"worker"});
+  const Forged forged = MakeForged(cluster);
   RevokeOneOfEachRole(cluster);
   cluster.Stop();
   cluster.Start(3600, "etcd://127.0.0.1:1/none");
@@ -183,7 +204,7 @@ TEST_CASE("a_standby_carries_out_no_call_and_answers_no_stranger") {
     const Ending rightful = Call(cluster.Dial({service.role, "one"}), service.path);
     CHECK(rightful.code == grpc::StatusCode::UNAVAILABLE);
     CHECK(rightful.stands_by);
-    for (const Attempt& attempt : AttemptsOn(cluster, service, others, token)) {
+    for (const Attempt& attempt : AttemptsOn(cluster, service, forged)) {
       INFO(attempt.what);
       const bool no_connection = attempt.code == grpc::StatusCode::UNAVAILABLE;
       const Ending ending = Call(attempt.channel, service.path);
@@ -192,18 +213,6 @@ TEST_CASE("a_standby_carries_out_no_call_and_answers_no_stranger") {
     }
   }
   CHECK(HttpGet(cluster.page_url() + "/").status == 0);  // no certificate
-}
-
-grpc::Status JoinAs(const Cluster& cluster, const JoinToken& token, const std::string& role,
-                    const std::string& name, const std::string& key) {
-  v1::JoinRequest request;
-  request.set_role(role);
-  request.set_name(name);
-  request.set_certificate_request(MakeRequest(key).value());
-  v1::JoinReply reply;
-  grpc::ClientContext context;
-  return v1::Trust::NewStub(cluster.Dial(TokenCertificate(token).value()))
-      ->Join(&context, request, &reply);
 }
 
 TEST_CASE("a_token_is_used_once_in_its_role_and_time") {
@@ -230,19 +239,33 @@ TEST_CASE("a_token_is_used_once_in_its_role_and_time") {
         v1::TRUST_DENIAL_TOKEN_USED);
 }
 
-TEST_CASE("a_worker_attaches_under_its_own_name_only") {
-  Cluster cluster;
-  v1::FromWorker hello;
-  hello.set_worker("w2");
-  hello.set_incarnation(1);
-  hello.mutable_hello()->set_software_version("1");
-  grpc::ClientContext context;
-  const auto stub = v1::WorkerControl::NewStub(cluster.Dial({Role::kWorker, "w1"}));
-  const auto stream = stub->Attach(&context);
+// The ending of a stream that begins with this message, and has no answer.
+template <class Answer, class Stream, class Hello>
+Ending EndingOfAttach(const Stream& stream, const Hello& hello) {
   stream->Write(hello);
-  v1::ToWorker answer;
+  Answer answer;
   CHECK_FALSE(stream->Read(&answer));
-  CHECK(EndingOf(stream->Finish()).denial == v1::TRUST_DENIAL_NAME);
+  return EndingOf(stream->Finish());
+}
+
+TEST_CASE("a_member_attaches_under_its_own_name_only") {
+  Cluster cluster;
+  v1::FromWorker worker;
+  worker.set_worker("w2");
+  worker.set_incarnation(1);
+  worker.mutable_hello()->set_software_version("1");
+  grpc::ClientContext worker_context;
+  const auto workers = v1::WorkerControl::NewStub(cluster.Dial({Role::kWorker, "w1"}));
+  CHECK(EndingOfAttach<v1::ToWorker>(workers->Attach(&worker_context), worker).denial ==
+        v1::TRUST_DENIAL_NAME);
+  v1::FromServer server;
+  server.set_server("s2");
+  server.set_incarnation(1);
+  server.mutable_hello()->set_software_version("1");
+  grpc::ClientContext server_context;
+  const auto servers = v1::ServerControl::NewStub(cluster.Dial({Role::kParameterServer, "s1"}));
+  CHECK(EndingOfAttach<v1::ToServer>(servers->Attach(&server_context), server).denial ==
+        v1::TRUST_DENIAL_NAME);
 }
 
 TEST_CASE("a_certificate_is_renewed_for_its_own_key_only") {
@@ -320,69 +343,6 @@ TEST_CASE("keys_are_sent_to_parameter_servers_as_they_change_and_refused_holders
   CHECK(refused.refused(0).role() == "worker");
   CHECK(refused.refused(0).name() == "w1");
   CHECK(refused.refused(0).revoked_by() == "operator/me");
-}
-
-TEST_CASE("a_page_over_tls_lets_operators_act_and_viewers_read") {
-  Cluster cluster;
-  const std::string folder = FreshFolder();
-  const auto identity = [&](Role role, const std::string& name) {
-    const KeyAndCertificate made = cluster.Certificate({role, name});
-    HttpIdentity files{absl::StrCat(folder, "/", name, ".pem"),
-                       absl::StrCat(folder, "/", name, ".key")};
-    std::ofstream(files.cert_path) << made.certificate;
-    std::ofstream(files.key_path) << made.key;
-    return files;
-  };
-  const std::string url = cluster.page_url();
-  const std::map<std::string, std::string> action = {{"X-Atoll-Action", "1"}};
-  struct Row {
-    Role role;
-    std::string name;
-    int reads, acts;
-  };
-  REQUIRE(cluster.Revoke("operator", "revoked").ok());
-  for (const Row& row :
-       {Row{Role::kOperator, "me", 200, 404}, Row{Role::kViewer, "guest", 200, 403},
-        Row{Role::kWorker, "w1", 403, 403}, Row{Role::kOperator, "revoked", 403, 403}}) {
-    INFO(row.name);
-    const HttpIdentity who = identity(row.role, row.name);
-    CHECK(HttpGet(url + "/api/jobs", {}, who).status == row.reads);
-    CHECK(HttpPost(url + "/api/pause?job=none", action, who).status == row.acts);
-  }
-  CHECK(HttpGet(url + "/api/jobs").status == 0);  // no certificate
-  const std::string monitor = cluster.metrics_url();
-  CHECK(HttpGet(monitor + "/healthz").status == 200);
-  CHECK(HttpGet(monitor + "/readyz").status == 200);
-  CHECK(HttpGet(monitor + "/metrics").status == 403);
-  CHECK(HttpGet(monitor + "/metrics", {}, identity(Role::kViewer, "monitor")).status == 200);
-  CHECK(HttpGet(monitor + "/metrics", {}, identity(Role::kOperator, "revoked")).status == 403);
-  bool audited = false;
-  for (const v1::AuditEntry& entry : cluster.AuditEntries()) {
-    audited |= entry.who() == "operator/me" && entry.call() == "Jobs/Pause" &&
-               entry.target() == "none" && !entry.done();
-  }
-  CHECK(audited);
-}
-
-TEST_CASE("clients_that_say_nothing_delay_neither_the_health_check_nor_the_page") {
-  Cluster cluster;
-  const std::string monitor = cluster.metrics_url(), page = cluster.page_url();
-  std::vector<std::vector<std::unique_ptr<HalfSent>>> slow;
-  for (const std::string& url : {monitor, page}) {
-    slow.push_back(HalfSentRequests(std::stoi(url.substr(url.rfind(':') + 1)), 80));
-  }
-  const auto begin = std::chrono::steady_clock::now();
-  CHECK(HttpGet(monitor + "/healthz").status == 200);
-  CHECK(std::chrono::steady_clock::now() - begin <
-        std::chrono::seconds(4));  // a half-sent request ends after 5 s
-  const KeyAndCertificate me = cluster.Certificate({Role::kViewer, "guest"});
-  const std::string folder = FreshFolder();
-  const HttpIdentity files{folder + "/cert.pem", folder + "/key.pem"};
-  std::ofstream(files.cert_path) << me.certificate;
-  std::ofstream(files.key_path) << me.key;
-  const auto then = std::chrono::steady_clock::now();
-  CHECK(HttpGet(page + "/", {}, files).status == 200);
-  CHECK(std::chrono::steady_clock::now() - then < std::chrono::seconds(4));
 }
 
 TEST_CASE("what_is_done_is_in_the_audit_log_with_who_did_it") {

@@ -6,8 +6,10 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/credentials.h>
+#include <sys/stat.h>
 
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/http/http_get.h"
 #include "common/net/leader.h"
 #include "common/protocol/mark_file.h"
 #include "common/trust/authority.h"
@@ -104,10 +107,15 @@ class Cluster {
   // A channel with any certificate, unchecked by this end; an empty one: TLS without a certificate.
   std::shared_ptr<grpc::Channel> Dial(const KeyAndCertificate& shown) const {
     const std::string ca = authority().Read()->certificate;
+    return DialWith(grpc::SslCredentials({ca, shown.key, shown.certificate}));
+  }
+  std::shared_ptr<grpc::Channel> DialWith(
+      const std::shared_ptr<grpc::ChannelCredentials>& credentials) const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return grpc::CreateCustomChannel(
-        address(), grpc::SslCredentials({ca, shown.key, shown.certificate}), arguments);
+    // gRPC calls once more where a handshake was refused after its end, by default a second later.
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    return grpc::CreateCustomChannel(address(), credentials, arguments);
   }
   std::shared_ptr<grpc::Channel> Dial(const Identity& identity) const {
     return Dial(Certificate(identity));
@@ -181,6 +189,17 @@ inline Ending Call(const std::shared_ptr<grpc::Channel>& channel, const std::str
   bool ok = false;
   queue.Next(&tag, &ok);
   return EndingOf(status);
+}
+
+// The files NAME.pem and NAME.key of a client over https.
+inline HttpIdentity WriteIdentity(const std::string& folder, const std::string& name,
+                                  const KeyAndCertificate& made) {
+  HttpIdentity files{absl::StrCat(folder, "/", name, ".pem"),
+                     absl::StrCat(folder, "/", name, ".key")};
+  std::ofstream(files.cert_path) << made.certificate;
+  std::ofstream(files.key_path) << made.key;
+  REQUIRE(chmod(files.key_path.c_str(), 0600) == 0);
+  return files;
 }
 
 }  // namespace atl

@@ -47,11 +47,22 @@ class Site {
     return outcome.out;
   }
 
-  std::unique_ptr<Command> Coordinator(const std::string& lifetime = "720h") const {
-    MustAtoll({"init", "--state-dir=" + folder("coordinator"), "--host=127.0.0.1", "--name=me"});
+  Outcome Init(std::vector<std::string> more = {}) const {
+    more.insert(more.begin(),
+                {"init", "--state-dir=" + folder("coordinator"), "--host=127.0.0.1", "--name=me"});
+    return Atoll(more);
+  }
+  // In plaintext before Init().
+  std::unique_ptr<Command> StartCoordinator(const std::string& lifetime = "720h") const {
     return Daemon("coordinator",
                   {"--state-dir=" + folder("coordinator"), std::string("--listen=") + kAddress,
                    "--certificate-lifetime=" + lifetime});
+  }
+  std::unique_ptr<Command> Coordinator(const std::string& lifetime = "720h") const {
+    const Outcome made = Init();
+    INFO(made.errors);
+    REQUIRE(made.code == 0);
+    return StartCoordinator(lifetime);
   }
   // With a token; without one it needs --coordinator.
   std::unique_ptr<Command> Member(const std::string& role, const std::string& name,
@@ -182,6 +193,26 @@ TEST_CASE("a_member_comes_back_without_its_token_and_renews_its_certificate") {
   CHECK(Await([&] { return absl::StrContains(worker->errors(), "connected to the coordinator"); }));
   CHECK(Await([&] { return until() > first; }));
   CHECK_FALSE(absl::StrContains(worker->errors(), "PRIVATE KEY"));
+}
+
+// As a package starts it, before there is an authority.
+TEST_CASE("init_makes_the_authority_of_the_cluster_that_a_coordinator_has_begun") {
+  Site site;
+  {
+    const auto coordinator = site.StartCoordinator();
+    REQUIRE(Await([&] {
+      return absl::StrContains(coordinator->errors(), std::string("listening on ") + kAddress);
+    }));
+    coordinator->Interrupt();
+    REQUIRE(coordinator->Wait() == 0);
+  }
+  const Site::Outcome other = site.Init({"--cluster=0123456789abcdef"});
+  CHECK(other.code == 1);
+  CHECK(absl::StrContains(other.errors, " is of cluster "));
+  const auto coordinator = site.Coordinator();
+  const auto worker = site.Member("worker", "w1", site.Token("worker", 1));
+  INFO(coordinator->errors());
+  CHECK(Await([&] { return absl::StrContains(worker->errors(), "connected to the coordinator"); }));
 }
 
 TEST_CASE("a_misspelt_token_is_told_from_an_unknown_one") {

@@ -3,12 +3,9 @@
 // Keys of links have no dates and no holder's role of their own: who may use them is what the
 // coordinator's list says, and a world-readable one is refused at the start (security_test.cc).
 
-#include <sys/stat.h>
-
 #include <fstream>
 #include <set>
 
-#include "common/http/http_get.h"
 #include "common/metrics/metrics_server.h"
 #include "common/net/interceptor.h"
 #include "common/net/peer_fixture.h"
@@ -206,21 +203,11 @@ TEST_CASE("every_attempt_on_a_peer_link_is_refused_and_nothing_is_delivered") {
 
 // ----------------------------------------------------------------------- /metrics of members
 
-HttpIdentity WriteFiles(const std::string& folder, const std::string& name,
-                        const KeyAndCertificate& made) {
-  HttpIdentity files{absl::StrCat(folder, "/", name, ".pem"),
-                     absl::StrCat(folder, "/", name, ".key")};
-  std::ofstream(files.cert_path) << made.certificate;
-  std::ofstream(files.key_path) << made.key;
-  REQUIRE(chmod(files.key_path.c_str(), 0600) == 0);
-  return files;
-}
-
 TEST_CASE("every_attempt_on_a_members_metrics_is_refused") {
   Cluster cluster;
   const std::string folder = FreshFolder();
   const auto write = [&](const std::string& name, const KeyAndCertificate& made) {
-    return WriteFiles(folder, name, made);
+    return WriteIdentity(folder, name, made);
   };
   const HttpIdentity own = write("own", cluster.Certificate({Role::kWorker, "w1"}));
   TlsOptions tls;
@@ -259,6 +246,8 @@ TEST_CASE("every_attempt_on_a_members_metrics_is_refused") {
             write("expired", cluster.Certificate(viewer, UnixNow() - 100, UnixNow() - 10)), 0},
            {"not valid yet", "https",
             write("early", cluster.Certificate(viewer, UnixNow() + 500, UnixNow() + 900)), 0},
+           {"token", "https", write("token", TokenCertificate(cluster.Token({"viewer"})).value()),
+            0},
        }) {
     INFO(attempt.what);
     CHECK(HttpGet(attempt.scheme + port + "/metrics", {}, attempt.shown).status == attempt.status);

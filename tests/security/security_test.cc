@@ -300,6 +300,17 @@ TEST_CASE("a_key_that_everybody_may_read_is_refused_by_every_daemon") {
   }
 }
 
+TEST_CASE("a_key_that_everybody_may_read_is_refused_by_the_command_line") {
+  Authority ours;
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1"));
+  const TlsOptions me = ours.Sign("operator", "me");
+  CHECK(Atoll(coordinator, me, {"ls"}).code == 0);
+  LetOthersRead(me.key_path);
+  const Outcome refused = Atoll(coordinator, me, {"ls"});
+  CHECK(refused.code != 0);
+  CHECK(absl::StrContains(refused.errors, "chmod o= " + me.key_path));
+}
+
 TEST_CASE("a_certificate_that_belongs_to_another_key_is_refused") {
   Authority ours;
   TlsOptions tls = ours.Sign("coordinator", "c", "127.0.0.1");
