@@ -12,6 +12,7 @@ HEAD = """# Reference: metrics
 Generated from `common/metrics/names.h` by `./dev format`. Every daemon serves `/metrics`, `/healthz` and `/readyz` at
 `--metrics-listen HOST:PORT`. Labels: `atoll_job`, `island`, `server`, `member`, `kind`, `state`, `reason`, `outcome`,
 `set`, `queue`. Ended jobs are not reported; of the others the newest 64, with 256 islands each.
+Tokens of a job whose data are images are images.
 """
 SECTION = re.compile(r"^// ---- (.*) ----$", re.M)
 METRIC = re.compile(r'inline constexpr Metric \w+\{\s*"(\w+)",\s*MetricType::k(\w+),\s*'

@@ -236,18 +236,20 @@ absl::StatusOr<std::string> Client::FindJob(const std::string& name) {
   if (name.empty())
     return absl::InvalidArgumentError("JOB is empty: name one that atoll ls prints");
   ATOLL_ASSIGN_OR_RETURN(const v1::ListReply list, List());
-  std::vector<std::string> begin;
-  for (const v1::JobSummary& job : list.jobs()) {
-    if (job.job() == name) return name;
-    if (IsBeginning(name, job.job())) begin.push_back(job.job());
-  }
-  for (const v1::Orphan& job : list.orphans()) {
-    if (job.job() == name) return name;
-    if (IsBeginning(name, job.job())) begin.push_back(job.job());
+  std::vector<std::string> ids, begin;
+  for (const v1::JobSummary& job : list.jobs()) ids.push_back(job.job());
+  for (const v1::Orphan& job : list.orphans()) ids.push_back(job.job());
+  bool cut = false;  // a number is
+  for (const std::string& id : ids) {
+    if (id == name) return name;
+    if (IsBeginning(name, id)) begin.push_back(id);
+    cut = cut || absl::StartsWith(id, name);
   }
   if (begin.size() == 1) return begin.front();
   if (begin.empty()) {
-    return absl::NotFoundError(absl::StrCat("there is no job ", name, ": see atoll ls"));
+    return absl::NotFoundError(absl::StrCat("there is no job ", name, ": ",
+                                            cut ? "the number of an id is written whole; " : "",
+                                            "see atoll ls"));
   }
   const size_t count = begin.size();
   begin.resize(std::min(count, kNamed));

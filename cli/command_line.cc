@@ -1,6 +1,5 @@
 #include "cli/command_line.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -41,9 +40,7 @@ void SetUpTerminal() {
   };
   const std::string terminal = variable("TERM");
   SetColour(variable("NO_COLOR").empty() && !terminal.empty() && terminal != "dumb");
-  winsize size{};
-  ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);  // all zero where it cannot say
-  SetTerminalWidth(size.ws_col);
+  SetTerminalWidth(OutputSize().columns);
 }
 
 constexpr char kJobHelp[] = "the job's id, or its beginning, as `atoll ls` shows it";

@@ -1,7 +1,6 @@
 #include "cli/commands.h"
 
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -92,9 +91,8 @@ class Screen {
   // `text(columns)`; 0: their number is not known.
   void Draw(const std::function<std::string(int columns)>& text) {
     if (lines_ > 0) std::cout << "\x1b[" << lines_ << "A\x1b[J";
-    winsize size{};
-    ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);  // all zero where it cannot say
-    const std::string shown = Clip(text(size.ws_col), size.ws_col, size.ws_row - 1);
+    const TerminalSize size = OutputSize();
+    const std::string shown = Clip(text(size.columns), size.columns, size.rows - 1);
     std::cout << shown << std::flush;
     lines_ = static_cast<int>(std::count(shown.begin(), shown.end(), '\n'));
   }
@@ -144,8 +142,8 @@ int WatchInterval(int asked_ms) {
 
 int ExitCodeOf(const v1::JobSummary& summary) {
   if (summary.state() == v1::JOB_STATE_DONE) return 0;
-  std::cerr << "atoll: " << summary.job() << " is " << StateName(summary.state()) << ": "
-            << summary.reason() << "\n";
+  std::cerr << "atoll: " << summary.job() << " is " << StateText(summary.state(), summary.reason())
+            << "\n";
   return 1;
 }
 
@@ -310,8 +308,7 @@ int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Cont
         }
       },
       [](const v1::JobSummary& reply) {
-        return absl::StrCat(reply.job(), ": ", StateName(reply.state()), ": ", reply.reason(),
-                            "\n");
+        return absl::StrCat(reply.job(), ": ", StateText(reply.state(), reply.reason()), "\n");
       });
 }
 

@@ -245,8 +245,8 @@ std::string LossText(double nats) { return nats == 0 ? "-" : Fixed(nats, 4); }
 
 // What each island did until the job's end.
 std::string EndedIslandsText(const v1::Job& job) {
-  Table table({"island", "worker", "steps", "loss", "accepted", "rejected", "tokens", "evicted",
-               "last state"},
+  Table table({"island", "worker", "steps", "loss", "accepted", "rejected",
+               TokenUnit(job.summary()), "evicted", "last state"},
               /*keys=*/2);
   for (const v1::Island& i : job.islands()) {
     table.Add({absl::StrCat(i.island()), i.worker(), absl::StrCat(i.pushed_steps()),
@@ -261,9 +261,10 @@ std::string EndedIslandsText(const v1::Job& job) {
 
 std::string IslandsText(const v1::Job& job) {
   if (Ended(job.summary().state())) return EndedIslandsText(job);
+  const std::string unit = TokenUnit(job.summary());
   Table table(
-      {"island", "worker", "H", "leader's step", "loss", "tokens/s", "step ms (idle link)",
-       "with transfers", "accepted", "rejected", "tokens", "pushed", "pulled", "evicted", "doing"},
+      {"island", "worker", "H", "leader's step", "loss", unit + "/s", "step ms (idle link)",
+       "with transfers", "accepted", "rejected", unit, "pushed", "pulled", "evicted", "doing"},
       /*keys=*/2);
   for (const v1::Island& i : job.islands()) {
     const v1::IslandProgress& p = i.progress();

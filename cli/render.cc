@@ -5,10 +5,12 @@
 #include <ctime>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "cli/island_text.h"
 #include "common/bytes_text.h"
 #include "common/plural.h"
@@ -31,7 +33,10 @@ std::string TimeLeft(const v1::JobSummary& s) {
   return s.tokens_per_s() > 0 ? Seconds(left / s.tokens_per_s()) : "-";
 }
 
-std::string SpeedText(const v1::JobSummary& s) { return cli::SpeedText(ShownSpeed(s)); }
+// "5k tokens/s"; "- tokens/s" where nothing trains.
+std::string SpeedText(const v1::JobSummary& s) {
+  return absl::StrCat(cli::SpeedText(ShownSpeed(s)), " ", TokenUnit(s), "/s");
+}
 
 // How long an ended job ran; "-" where it never began.
 std::string DurationText(const v1::JobSummary& s) {
@@ -40,6 +45,13 @@ std::string DurationText(const v1::JobSummary& s) {
   const std::string ran = Seconds(static_cast<double>(ran_ms) / 1e3);
   if (s.paused_ms() < 1000) return ran;
   return absl::StrCat(ran, ", paused for ", Seconds(static_cast<double>(s.paused_ms()) / 1e3));
+}
+
+// How fast it trains and how long that takes: of an ended job as a whole; of a paused one nothing.
+std::vector<std::string> PaceOf(const v1::JobSummary& s) {
+  if (s.state() == v1::JOB_STATE_PAUSED) return {};
+  if (Ended(s.state())) return {"ran for " + DurationText(s), "mean " + SpeedText(s)};
+  return {SpeedText(s), TimeLeft(s) + " left"};
 }
 
 std::string VersionText(int64_t version) { return version < 0 ? "-" : absl::StrCat(version); }
@@ -51,12 +63,17 @@ std::string ReasonOf(const v1::JobSummary& s) {
 
 // What hinders it comes first.
 std::string WhyState(const v1::JobSummary& s) {
-  std::string text = StateName(s.state());
-  if (!s.waiting_for().empty()) absl::StrAppend(&text, ": ", s.waiting_for());
-  if (const std::string reason = ReasonOf(s); !reason.empty()) {
-    absl::StrAppend(&text, s.waiting_for().empty() ? ": " : "; ", reason);
-  }
-  return text;
+  const std::string reason = ReasonOf(s);
+  if (s.waiting_for().empty()) return StateText(s.state(), reason);
+  return absl::StrCat(StateName(s.state()), ": ", s.waiting_for(), reason.empty() ? "" : "; ",
+                      reason);
+}
+
+// What a decision says of a contribution, without the outcome, which has a column of its own.
+absl::string_view ReasonOf(const v1::Participant& p) {
+  absl::string_view reason = p.reason();
+  absl::ConsumePrefix(&reason, p.accepted() ? "accepted: " : "rejected: ");
+  return reason;
 }
 
 // A cell of a table that a terminal can show.
@@ -73,9 +90,9 @@ std::string PhaseOf(const v1::Job& job) {
 }
 
 void AppendDecisions(const v1::Job& job, int count, std::string* out) {
-  Table table(
-      {"version", "island", "base", "steps", "tokens", "norm", "score", "weight", "", "reason"},
-      /*keys=*/2);
+  Table table({"version", "island", "base", "steps", TokenUnit(job.summary()), "norm", "score",
+               "weight", "", "reason"},
+              /*keys=*/2);
   const int first = std::max(0, job.decisions_size() - count);
   for (int d = first; d < job.decisions_size(); ++d) {
     const v1::Decision& decision = job.decisions(d);
@@ -84,7 +101,7 @@ void AppendDecisions(const v1::Job& job, int count, std::string* out) {
                  absl::StrCat(p.island()), absl::StrCat(p.base_version()),
                  absl::StrCat(p.inner_steps()), Count(static_cast<double>(p.tokens())),
                  Fixed(p.norm(), 4), Fixed(p.score(), 2), Fixed(p.weight(), 4),
-                 p.accepted() ? "accepted" : "REJECTED", p.reason()});
+                 p.accepted() ? "accepted" : "REJECTED", std::string(ReasonOf(p))});
     }
   }
   if (!table.empty()) absl::StrAppend(out, "\nnewest decisions\n", table.Text());
@@ -148,6 +165,12 @@ std::string StateName(v1::JobState state) {
   return absl::AsciiStrToLower(v1::JobState_Name(state).substr(std::string("JOB_STATE_").size()));
 }
 
+std::string StateText(v1::JobState state, const std::string& reason) {
+  const std::string name = StateName(state);
+  if (reason.empty() || absl::StartsWith(reason, name)) return reason.empty() ? name : reason;
+  return absl::StrCat(name, ": ", reason);
+}
+
 bool Ended(v1::JobState state) {
   return state == v1::JOB_STATE_DONE || state == v1::JOB_STATE_FAILED ||
          state == v1::JOB_STATE_CANCELLED;
@@ -184,6 +207,10 @@ std::string Bar(double done, int width) {
   return absl::StrCat("[", std::string(filled, '#'), std::string(width - filled, '.'), "]");
 }
 
+std::string TokenUnit(const v1::JobSummary& s) {
+  return s.token_unit().empty() ? "tokens" : s.token_unit();  // empty: of an older coordinator
+}
+
 double ShownLoss(const v1::JobSummary& s) {
   return Ended(s.state()) ? s.final_loss() : s.train_loss();
 }
@@ -194,15 +221,15 @@ double ShownSpeed(const v1::JobSummary& s) {
 }
 
 std::string JobsTable(const v1::ListReply& reply, int64_t now_ms) {
-  Table table({"job", "state", "age", "version", "tokens", "of", "loss", "validation", "islands",
-               "tokens/s", "left", "why"});
+  Table table({"job", "state", "age", "version", "trained", "of", "loss", "validation", "islands",
+               "speed", "left", "why"});
   for (const v1::JobSummary& s : reply.jobs()) {
     const double age_s = static_cast<double>(now_ms - s.submitted_unix_ms()) / 1e3;
     table.Add({s.job(), StateName(s.state()), s.submitted_unix_ms() == 0 ? "-" : Seconds(age_s),
                VersionText(s.version()), Count(static_cast<double>(s.tokens_committed())),
                Count(static_cast<double>(s.tokens_budget())), Loss(ShownLoss(s)),
-               Loss(s.validation_loss()), absl::StrCat(s.active_islands()), SpeedText(s),
-               TimeLeft(s),
+               Loss(s.validation_loss()), absl::StrCat(s.active_islands()),
+               ShownSpeed(s) > 0 ? SpeedText(s) : "-", TimeLeft(s),
                Shortened(s.waiting_for().empty() ? ReasonOf(s) : s.waiting_for(), s.job())});
   }
   const std::string orphans = OrphansText(reply.orphans());
@@ -215,15 +242,10 @@ std::string JobText(const v1::Job& job, int decisions) {
   std::string out = absl::StrCat(s.job(), ": ", WhyState(s), "\n");
   absl::StrAppend(&out, "  version ", VersionText(s.version()), ", ",
                   Count(static_cast<double>(s.tokens_committed())), " of ",
-                  Count(static_cast<double>(s.tokens_budget())), " tokens (",
+                  Count(static_cast<double>(s.tokens_budget())), " ", TokenUnit(s), " (",
                   Fixed(100 * Done(s), 1), "%)");
-  if (Ended(s.state())) {
-    absl::StrAppend(&out, ", ran for ", DurationText(s), ", mean ", SpeedText(s), " tokens/s\n");
-  } else if (s.state() == v1::JOB_STATE_PAUSED) {
-    absl::StrAppend(&out, "\n");
-  } else {
-    absl::StrAppend(&out, ", ", SpeedText(s), " tokens/s, ", TimeLeft(s), " left\n");
-  }
+  for (const std::string& pace : PaceOf(s)) absl::StrAppend(&out, ", ", pace);
+  absl::StrAppend(&out, "\n");
   absl::StrAppend(&out, "  loss: training ", Loss(ShownLoss(s)), ", validation ",
                   Loss(s.validation_loss()), " at version ", VersionText(s.validated_version()),
                   " (", Loss(s.first_validation_loss()), " at the start)\n");
@@ -239,9 +261,10 @@ std::string JobText(const v1::Job& job, int decisions) {
                     "\n");
   }
   const v1::Ledger& ledger = job.ledger();
-  absl::StrAppend(&out, "  data: ", CountText(ledger.committed(), "sequence"), " in the model, ",
-                  ledger.pushed(), " pushed, ", ledger.leased(), " leased, ", ledger.free(),
-                  " free of ", ledger.budget(), "\n");
+  absl::StrAppend(&out, "  data: ",
+                  CountText(ledger.committed(), TokenUnit(s) == "images" ? "image" : "sequence"),
+                  " in the model, ", ledger.pushed(), " pushed, ", ledger.leased(), " leased, ",
+                  ledger.free(), " free of ", ledger.budget(), "\n");
   if (!Ended(s.state())) {
     absl::StrAppend(&out, "  round for version ", job.round().next_version(), ": ", PhaseOf(job),
                     job.round().reason().empty() ? "" : "; ", job.round().reason(), "\n");
@@ -351,22 +374,23 @@ std::string ProgressLine(const v1::Job& job) {
     steps += i.progress().inner_step();
     heard = heard || i.has_progress();
   }
-  return absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()),
-                      ", step ", heard ? absl::StrCat(steps) : "-", ", ", Fixed(100 * Done(s), 1),
-                      "%, loss ", Loss(ShownLoss(s)), ", validation ", Loss(s.validation_loss()),
-                      ", ", Ended(s.state()) ? "mean " : "", SpeedText(s), " tokens/s, ",
-                      Ended(s.state()) ? absl::StrCat("ran for ", DurationText(s))
-                                       : absl::StrCat(CountText(s.active_islands(), "island"), ", ",
-                                                      TimeLeft(s), " left"),
-                      s.waiting_for().empty() ? "" : "; " + s.waiting_for(), "\n");
+  std::string line =
+      absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()),
+                   ", step ", heard ? absl::StrCat(steps) : "-", ", ", Fixed(100 * Done(s), 1),
+                   "%, loss ", Loss(ShownLoss(s)), ", validation ", Loss(s.validation_loss()));
+  if (!Ended(s.state())) {
+    absl::StrAppend(&line, ", ", CountText(s.active_islands(), "island"));
+  }
+  for (const std::string& pace : PaceOf(s)) absl::StrAppend(&line, ", ", pace);
+  return absl::StrCat(line, s.waiting_for().empty() ? "" : "; ", s.waiting_for(), "\n");
 }
 
 std::string ProgressLines(const v1::Job& job, int columns) {
   constexpr int kWidestBar = 40, kNarrowestBar = 8;
   const v1::JobSummary& s = job.summary();
-  const std::string numbers =
-      absl::StrCat(Fixed(100 * Done(s), 1), "%  round ", VersionText(s.version()), "  ",
-                   SpeedText(s), " tokens/s  ", TimeLeft(s), " left");
+  std::string numbers =
+      absl::StrCat(Fixed(100 * Done(s), 1), "%  round ", VersionText(s.version()));
+  for (const std::string& pace : PaceOf(s)) absl::StrAppend(&numbers, "  ", pace);
   // The numbers say more than the bar, which gets what they leave.
   const int rest = static_cast<int>(s.job().size() + numbers.size()) + 5;
   const int room = columns > 0 ? std::min(columns - rest, kWidestBar) : kWidestBar;
@@ -377,9 +401,9 @@ std::string ProgressLines(const v1::Job& job, int columns) {
   for (const v1::Island& i : job.islands()) {
     absl::StrAppend(
         &out,
-        absl::StrFormat("  island %d %-12s step %6d  loss %-7s %7s tokens/s  %s\n", i.island(),
+        absl::StrFormat("  island %d %-12s step %6d  loss %-7s %7s %s/s  %s\n", i.island(),
                         i.worker(), i.progress().inner_step(), Loss(i.progress().train_loss()),
-                        SpeedText(i.progress().tokens_per_s()), DoingOf(i)));
+                        SpeedText(i.progress().tokens_per_s()), TokenUnit(s), DoingOf(i)));
   }
   return out;
 }

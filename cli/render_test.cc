@@ -143,8 +143,19 @@ TEST_CASE("no_line_is_wider_than_the_terminal_and_no_cell_is_lost") {
 
 TEST_CASE("one line of progress has step, loss, speed and time left") {
   REQUIRE(ProgressLine(RunningJob()) ==
-          "lm-1: running, round 3, step 120, 25.0%, loss 2.5000, validation 2.7500, 5k tokens/s, "
-          "2 islands, 2 min 30 s left\n");
+          "lm-1: running, round 3, step 120, 25.0%, loss 2.5000, validation 2.7500, 2 islands, "
+          "5k tokens/s, 2 min 30 s left\n");
+}
+
+TEST_CASE("a_job_of_images_counts_images") {
+  v1::Job job = RunningJob();
+  job.mutable_summary()->set_token_unit("images");
+  v1::ListReply reply;
+  *reply.add_jobs() = job.summary();
+  for (const std::string& text :
+       {ProgressLine(job), ProgressLines(job), JobText(job, 0), JobsTable(reply, 0)}) {
+    CHECK_THAT(text, Catch::Contains("5k images/s") && !Catch::Contains("tokens"));
+  }
 }
 
 TEST_CASE("progress of a job that has nothing to show yet has dashes") {
@@ -154,7 +165,7 @@ TEST_CASE("progress of a job that has nothing to show yet has dashes") {
   job.mutable_summary()->set_version(-1);
   job.mutable_summary()->set_waiting_for("a worker");
   REQUIRE(ProgressLine(job) ==
-          "lm-1: queued, round -, step -, 0.0%, loss -, validation -, - tokens/s, 0 islands, - "
+          "lm-1: queued, round -, step -, 0.0%, loss -, validation -, 0 islands, - tokens/s, - "
           "left; a worker\n");
 }
 
@@ -367,7 +378,7 @@ TEST_CASE("the reason of a job's start is dropped once it has trained; obstacles
   job.mutable_summary()->set_reason("paused by a user");
   job.mutable_summary()->clear_waiting_for();
   CHECK_THAT(JobText(job, 0),
-             Catch::StartsWith("lm-1: paused: paused by a user\n") && Catch::Contains(": idle\n"));
+             Catch::StartsWith("lm-1: paused by a user\n") && Catch::Contains(": idle\n"));
 }
 
 TEST_CASE("a long reason does not tear the table of jobs") {
@@ -447,6 +458,8 @@ TEST_CASE("a_paused_job_shows_no_throughput") {
   job.mutable_summary()->set_state(v1::JOB_STATE_PAUSED);
   CHECK(ShownSpeed(job.summary()) == 0);
   CHECK_THAT(JobText(job, 0), !Catch::Contains("tokens/s, "));
+  CHECK_THAT(ProgressLine(job), Catch::EndsWith("2 islands\n"));
+  CHECK_THAT(ProgressLines(job), !Catch::Contains(" left"));
   const std::vector<std::string> names = CellsOf(JobText(job, 0), "island");
   const std::vector<std::string> cells = CellsOf(JobText(job, 0), "0");
   REQUIRE(cells.size() > 5);

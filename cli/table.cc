@@ -1,8 +1,13 @@
 #include "cli/table.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
@@ -59,6 +64,15 @@ std::string Coloured(const std::string& word) {
     if (word == name) return absl::StrCat("\x1b[", code, "m", word, "\x1b[0m");
   }
   return word;
+}
+
+TerminalSize OutputSize() {
+  winsize size{};
+  ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);  // all zero where it cannot say
+  int columns = 0;
+  const char* variable = std::getenv("COLUMNS");
+  const bool given = variable != nullptr && absl::SimpleAtoi(variable, &columns) && columns > 0;
+  return {given ? columns : size.ws_col, size.ws_row};
 }
 
 void SetTerminalWidth(int columns) { terminal_width = static_cast<size_t>(std::max(columns, 0)); }

@@ -42,6 +42,13 @@ void SetColour(bool on);
 // The word, coloured if it is a state that has a colour.
 std::string Coloured(const std::string& word);
 
+// Of the terminal that is standard output; 0: not known. $COLUMNS is the width where it is set.
+struct TerminalSize {
+  int columns = 0;
+  int rows = 0;
+};
+TerminalSize OutputSize();
+
 // Columns of the terminal that tables are printed on; 0, as at first: there is no limit.
 void SetTerminalWidth(int columns);
 

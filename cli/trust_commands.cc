@@ -159,6 +159,13 @@ absl::Status RunInit(const InitFlags& flags) {
   return absl::OkStatus();
 }
 
+// How a token for this role is used.
+void AppendUse(std::string* out, const std::string& role) {
+  const bool person = role == RoleName(Role::kOperator) || role == RoleName(Role::kViewer);
+  absl::StrAppend(out, person ? "atoll join TOKEN --role " : "atoll-", role,
+                  person ? "" : " --join TOKEN");
+}
+
 absl::Status CreateToken(const Global& global, const TokenFlags& flags, Client& client) {
   absl::Duration ttl;
   if (!absl::ParseDuration(flags.ttl, &ttl) || ttl < absl::Seconds(1) || ttl > kTtlMax) {
@@ -183,8 +190,8 @@ absl::Status CreateToken(const Global& global, const TokenFlags& flags, Client& 
   std::cout << join << "\n";
   std::cerr << "for " << absl::StrJoin(flags.roles, " or ") << ", " << flags.uses
             << (flags.uses == 1 ? " time" : " times") << ", until "
-            << DateOf(reply.token().expires_unix_s()) << ": atoll-worker --join TOKEN..., "
-            << "atoll-paramserver --join TOKEN..., or atoll join TOKEN...\n";
+            << DateOf(reply.token().expires_unix_s()) << ": "
+            << absl::StrJoin(flags.roles, " or ", AppendUse) << "\n";
   return absl::OkStatus();
 }
 

@@ -15,8 +15,8 @@ namespace {
 
 // What is best by then is taken: an island that cannot train waits for it.
 constexpr Duration kPlanningLimit = std::chrono::seconds(20);
-// For each second of preparing plans for losses: at most a fifth of a core.
-constexpr int kRests = 4;
+// For each second of preparing plans for losses: at most a tenth of a core.
+constexpr int kRests = 9;
 constexpr int64_t kAgeMaxMs = int64_t{365} * 24 * 3600 * 1000;
 
 bool SameIsland(const ProfileBook::PlanKey& a, const ProfileBook::PlanKey& b) {
@@ -255,25 +255,38 @@ CoordinatorEvent IslandPlanner::AnswerFor(Item& item, std::vector<Kept>& others)
   return made;
 }
 
-// One plan for a loss, unless another plan is wanted.
+// One plan for a loss, unless another plan is wanted. Most workers of an island are alike, and so
+// are their losses: one is searched for, and the others have its layout.
 void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
   std::optional<PreparedPlans::Case> next = prepared_.Next();
   const Instant begun = SteadyNow();
-  const auto running =
-      running_.insert(running_.end(), Running{{next->island.first, next->island.second, 0}});
+  const ProfileBook::PlanKey key{next->island.first, next->island.second, 0};
+  const auto running = running_.insert(running_.end(), Running{key});
+  const std::deque<Kept> losses = losses_;
   lock.unlock();
   next->request.stop = [this, begun] {
     if (SteadyNow() - begun > kPlanningLimit) return true;
     const std::lock_guard guard(mutex_);
     return stop_ || !queue_.empty() || running_.size() > 1;
   };
-  LeaveOutUnreachable(next->request);
-  absl::StatusOr<IslandPlan> plan = PlanIsland(next->request);
+  const auto like = std::find_if(losses.begin(), losses.end(), [&](const Kept& loss) {
+    return loss->key.job == key.job && AreAlike(next->request, loss->request);
+  });
+  absl::StatusOr<IslandPlan> plan = absl::NotFoundError("no like loss has a plan");
+  if (like != losses.end()) plan = PlanLike(next->request, (*like)->request, (*like)->plan);
+  const bool searched = !plan.ok();
+  if (searched) plan = answer_(next->request, std::nullopt).plan;
   lock.lock();
   rests_until_ = SteadyNow() + kRests * (SteadyNow() - begun);
   if (!queue_.empty() || running_.size() > 1) {
     prepared_.PutBack(*next);
   } else if (plan.ok() && !running->superseded) {
+    if (searched) {
+      Made made{key, next->request, *plan, nullptr};
+      made.request.stop = nullptr;
+      losses_.push_back(std::make_shared<const Made>(std::move(made)));
+      if (losses_.size() > kComparedWith) losses_.pop_front();
+    }
     prepared_.Add(*next, *std::move(plan));
   }
   running_.erase(running);

@@ -101,7 +101,7 @@ class IslandPlanner {
   // The core may keep an earlier plan, and clients may request it long after.
   static constexpr size_t kKeptOfIsland = 4;
   static constexpr size_t kKept = 256;
-  static constexpr size_t kComparedWith = 16;  // plans of other islands
+  static constexpr size_t kComparedWith = 16;  // plans of other islands, or of other losses
 
   void Enqueue(Item item);
   // Posts the plan that was prepared for what the item is about, if there is one.
@@ -133,6 +133,7 @@ class IslandPlanner {
   bool stop_ = false;                 // guarded by mutex_
   std::deque<Kept> made_;             // guarded by mutex_; oldest first
   PreparedPlans prepared_;            // guarded by mutex_
+  std::deque<Kept> losses_;           // guarded by mutex_; prepared by a search, oldest first
   Instant rests_until_{};             // guarded by mutex_
   std::vector<std::thread> threads_;  // last: they use the others
 };

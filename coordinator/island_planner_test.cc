@@ -166,6 +166,16 @@ void PrepareLosses(Inbox& inbox, IslandPlanner& planner, MakePlan& ask) {
   REQUIRE(planner.Prepared().second);
 }
 
+// Counts the plans that are searched for.
+IslandPlanner CountingPlanner(Inbox& inbox, std::atomic<size_t>& searched) {
+  return IslandPlanner(
+      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); },
+      [&](PlanRequest& request, const auto& current) {
+        ++searched;
+        return AnswerPlan(request, current);
+      });
+}
+
 TEST_CASE("A plan for who is left was prepared, is there at once, and a full search is requested") {
   Inbox inbox;
   IslandPlanner planner(
@@ -195,6 +205,27 @@ TEST_CASE("A plan for who is left was prepared, is there at once, and a full sea
     CHECK_FALSE(search.unusable);
     CHECK(search.workers.size() == made.plan->members.size());
   }
+}
+
+TEST_CASE("of_losses_that_are_alike_one_is_searched_for_and_the_others_have_its_layout") {
+  Inbox inbox;
+  std::atomic<size_t> searched = 0;
+  IslandPlanner planner = CountingPlanner(inbox, searched);
+  MakePlan ask = Ask(1, 2);
+  PrepareLosses(inbox, planner, ask);
+  CHECK(planner.Prepared().first == 6);
+  // The plan uses w1 alone, so the loss of w2 is that of w3, and to be left as w2 or as w3 is one.
+  REQUIRE(inbox.Last(1).plan->members.size() == 1);
+  CHECK(searched == 1 + 4);
+  std::erase_if(ask.workers, [](const PlanWorker& w) { return w.member.worker == "w2"; });
+  ask.request = ask.number = 2;
+  planner.Want(Instant{}, ask);
+  planner.Advance(Instant{});
+  const PlanMade made = inbox.Last(2);
+  REQUIRE(made.plan.ok());
+  CHECK(made.plan->reason.find("prepared before the loss") != std::string::npos);
+  CHECK(made.plan->members[0].worker == "w1");
+  CHECK(atl::Validate(*made.plan, 4, 12).ok());
 }
 
 TEST_CASE("A prepared plan is handed out once, and not to another incarnation of a worker") {
@@ -292,16 +323,6 @@ TEST_CASE("one_jobs_plan_does_not_wait_for_the_plans_of_another_job") {
   std::unique_lock lock(inbox.mutex);
   CHECK(inbox.filled.wait_for(lock, std::chrono::seconds(60),
                               [&] { return inbox.made.size() == 103; }));
-}
-
-// Counts the plans that are searched for.
-IslandPlanner CountingPlanner(Inbox& inbox, std::atomic<size_t>& searched) {
-  return IslandPlanner(
-      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); },
-      [&](PlanRequest& request, const auto& current) {
-        ++searched;
-        return AnswerPlan(request, current);
-      });
 }
 
 TEST_CASE("of_like_islands_of_a_job_one_is_searched_for_and_the_others_have_its_layout") {

@@ -32,6 +32,8 @@ namespace {
 constexpr int kMaxThreads = 16;
 constexpr size_t kMaxBufferBytes = size_t{512} << 20;
 constexpr int kWindowBytes = 1 << 20;  // that one call may send before it is read
+// gRPC would keep a buffer of 16 KiB a connection to seal messages of some hundred bytes.
+constexpr int kTlsRecordBytes = 4096;
 constexpr int kPageThreads = 40;
 constexpr int kPageStreams = 32;
 constexpr auto kLoopLimit = std::chrono::seconds(5);
@@ -77,6 +79,7 @@ class LeadingServer::Impl {
     // idle member costs. A fixed window takes its place.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
+    builder.AddChannelArgument(GRPC_ARG_TSI_MAX_FRAME_SIZE, kTlsRecordBytes);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,

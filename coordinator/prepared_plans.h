@@ -3,7 +3,8 @@
 //
 // A loss is identified by the remaining workers and the leader among them. A lost leader's
 // successor is the first one left, as in the core. A prepared plan is what PlanIsland made of the
-// same request with the measurements of that time; a present search may find a better one.
+// same request, or of one like it, with the measurements of that time; a present search may find a
+// better one.
 //
 // Pure. Not thread-safe.
 

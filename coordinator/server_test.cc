@@ -122,10 +122,10 @@ v1::SubmitRequest TinyJob() {
   return request;
 }
 
-std::string Submit(Coordinator& coordinator) {
+std::string Submit(Coordinator& coordinator, const v1::SubmitRequest& request = TinyJob()) {
   v1::SubmitReply reply;
   Context context;
-  const grpc::Status status = coordinator.jobs->Submit(&context, TinyJob(), &reply);
+  const grpc::Status status = coordinator.jobs->Submit(&context, request, &reply);
   INFO(status.error_message());
   REQUIRE(status.ok());
   return reply.job();
@@ -157,6 +157,17 @@ TEST_CASE("jobs are submitted, shown, paused and cancelled") {
   Context context;
   REQUIRE(coordinator.jobs->Pause(&context, request, &summary).error_code() ==
           grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_CASE("a_summary_names_what_its_tokens_are") {
+  Coordinator coordinator(FreshFolder());
+  v1::SubmitRequest images = TinyJob();
+  images.mutable_spec()->mutable_model()->Clear();
+  images.mutable_spec()->mutable_model()->set_config_path("resnet.json");
+  images.mutable_spec()->mutable_data()->set_format(v1::DATA_FORMAT_IDX);
+  images.mutable_spec()->mutable_data()->set_sequence_length(1);
+  CHECK(Get(coordinator, Submit(coordinator, images)).summary().token_unit() == "images");
+  CHECK(Get(coordinator, Submit(coordinator)).summary().token_unit() == "tokens");
 }
 
 TEST_CASE("a bad specification and an unknown job are refused by name") {

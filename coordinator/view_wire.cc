@@ -163,6 +163,7 @@ v1::JobSummary* EncodeView(const JobSummary& view, v1::JobSummary* wire) {
   for (const ValidationLoss& set : view.validation_sets) Encode(set, wire->add_validation_sets());
   wire->set_active_islands(view.active_islands);
   wire->set_contributes_to(view.contributes_to);
+  wire->set_token_unit(view.token_unit);
   return wire;
 }
 

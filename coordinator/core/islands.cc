@@ -16,6 +16,7 @@
 #include "coordinator/core/stalls.h"
 #include "coordinator/core/transfer_order.h"
 #include "coordinator/core/validation.h"
+#include "coordinator/core/view_makers.h"
 
 namespace atl::coord {
 namespace {
@@ -279,7 +280,7 @@ void DropContribution(State& s, Job& job, const ContributionId& id, const std::s
   }
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("island ", id.island, ": contribution from version ", id.base_version, " (",
-                     record.tokens, " tokens) is dropped: ", reason));
+                     record.tokens, " ", TokenUnit(job), ") is dropped: ", reason));
 }
 
 IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id, IslandId id,

@@ -17,6 +17,7 @@
 #include "coordinator/core/site_exchange.h"
 #include "coordinator/core/site_jobs.h"
 #include "coordinator/core/validation.h"
+#include "coordinator/core/view_makers.h"
 
 namespace atl::coord {
 namespace {
@@ -133,8 +134,8 @@ bool AdvanceFinishing(State& s, Job& job) {
       });
   if (!saved) return false;
   StopJob(s, job, JobState::kDone,
-          absl::StrCat("all ", job.rounds.progress.tokens_committed, " tokens are committed in ",
-                       job.rounds.progress.version, " rounds"));
+          absl::StrCat("all ", job.rounds.progress.tokens_committed, " ", TokenUnit(job),
+                       " are committed in ", job.rounds.progress.version, " rounds"));
   return true;
 }
 

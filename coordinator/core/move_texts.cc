@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes_text.h"
 #include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/copies.h"
 #include "coordinator/core/grouping.h"
@@ -25,8 +26,8 @@ std::string MovesText(const Job& job) {
       to.insert(move.to);
       fill = fill || move.fill;
     }
-    absl::StrAppend(&text, job.record.moves.size(), fill ? " lost" : "", " shards (", bytes,
-                    " bytes) ", fill ? "are filled on" : "move to");
+    absl::StrAppend(&text, job.record.moves.size(), fill ? " lost" : "", " shards (",
+                    BytesText(bytes), ") ", fill ? "are filled on" : "move to");
     for (const NodeId& server : to) absl::StrAppend(&text, " ", server);
     if (!job.record.moves_reason.empty()) absl::StrAppend(&text, ": ", job.record.moves_reason);
   }
@@ -76,7 +77,7 @@ std::string PlacementText(const State& s, const Job& job) {
     absl::StrAppend(&text, text.empty() ? "" : "; ", server, site.empty() ? "" : " at ", site, ": ",
                     what.shards, what.shards == 1 ? " shard, " : " shards, ",
                     what.copies == 0 ? "" : absl::StrCat("copies of ", what.copies, ", "),
-                    what.bytes, " bytes (",
+                    BytesText(what.bytes), " (",
                     member == nullptr ? "" : ReachOfServer(s, *member, leaders).why, ")");
   }
   return text;

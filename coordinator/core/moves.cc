@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes_text.h"
 #include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/copies.h"
@@ -316,14 +317,14 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
   job.moving.again_at = s.now;
   if (filled.empty()) {
     s.Log(job.id(), Severity::kInfo,
-          absl::StrCat(batch.size(), " shards, ", bytes, " bytes, have moved at version ",
+          absl::StrCat(batch.size(), " shards, ", BytesText(bytes), ", have moved at version ",
                        job.rounds.progress.version));
     return;
   }
   const std::string lost_update = LostUpdates(job, filled, base);
   if (!lost_update.empty()) record.lost_update = lost_update;
   s.Log(job.id(), Severity::kWarning,
-        absl::StrCat(batch.size(), " lost shards, ", bytes, " bytes, ",
+        absl::StrCat(batch.size(), " lost shards, ", BytesText(bytes), ", ",
                      FilledText(job, base, lost_update)));
 }
 

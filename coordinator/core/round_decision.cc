@@ -16,6 +16,7 @@
 #include "coordinator/core/servers.h"
 #include "coordinator/core/site_exchange.h"
 #include "coordinator/core/validation.h"
+#include "coordinator/core/view_makers.h"
 
 namespace atl::coord {
 namespace {
@@ -345,8 +346,8 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
   progress.tokens_committed = decision->tokens_committed_after;
   const Version version = progress.version;
   s.Log(job.id(), Severity::kInfo,
-        absl::StrCat("version ", version, " is committed: ", progress.tokens_committed,
-                     " tokens so far"));
+        absl::StrCat("version ", version, " is committed: ", progress.tokens_committed, " ",
+                     TokenUnit(job), " so far"));
   if (rounds.round_closed_at) {
     rounds.round_took = s.now - *std::exchange(rounds.round_closed_at, {});
   }

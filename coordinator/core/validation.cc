@@ -9,6 +9,7 @@
 #include "coordinator/core/site_data.h"
 #include "coordinator/core/site_jobs.h"
 #include "coordinator/core/stalls.h"
+#include "coordinator/core/view_makers.h"
 
 namespace atl::coord {
 namespace {
@@ -59,10 +60,12 @@ ValidationLoss MeanOfSites(const JobSpec& spec, const JobProgress& progress, Ver
   return mean;
 }
 
-std::string Describe(const ValidationLoss& loss) {
+std::string Describe(const Job& job, const ValidationLoss& loss) {
+  const bool of_images = IsImages(job.spec().data.format);
   return absl::StrCat(
       "version ", loss.version, ": validation loss ", loss.name.empty() ? "" : "of ", loss.name,
-      loss.name.empty() ? "" : " ", loss.loss, " nats a token over ", loss.tokens, " tokens",
+      loss.name.empty() ? "" : " ", loss.loss,
+      of_images ? " nats an image over " : " nats a token over ", loss.tokens, " ", TokenUnit(job),
       loss.accuracy > 0 ? absl::StrCat(", top-1 accuracy ", 100 * loss.accuracy, "%") : "");
 }
 
@@ -130,7 +133,7 @@ void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
     if (known != nullptr && message.version <= known->version) return;
   }
   JobProgress& progress = job.EditProgress();
-  s.Log(job.id(), Severity::kInfo, Describe(result));
+  s.Log(job.id(), Severity::kInfo, Describe(job, result));
   PutNamedSets(spec, message, progress);
   if (!result.name.empty()) Put(progress, result);
   if (message.version >= progress.validated_version) {

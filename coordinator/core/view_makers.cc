@@ -187,6 +187,10 @@ void AddSpeed(const State& s, const Job& job, JobSummary& summary) {
 
 }  // namespace
 
+const char* TokenUnit(const Job& job) {
+  return IsImages(job.spec().data.format) ? "images" : "tokens";
+}
+
 JobSummary SummaryOf(const State& s, const Job& job) {
   JobSummary summary;
   const JobProgress& progress = job.progress;
@@ -205,6 +209,7 @@ JobSummary SummaryOf(const State& s, const Job& job) {
   summary.validation_sets = progress.validation_sets;
   summary.active_islands = ActiveIslands(job);
   summary.contributes_to = job.spec().outer.contributes_to;
+  summary.token_unit = TokenUnit(job);
   for (const auto& [number, other] : s.jobs) {
     if (&other == &job || IsSiteJobOf(other, job)) AddSpeed(s, other, summary);
   }

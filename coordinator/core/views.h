@@ -137,7 +137,8 @@ struct JobSummary {
   double first_validation_loss = 0;
   std::vector<ValidationLoss> validation_sets;  // newest of each named set or site
   int64_t active_islands = 0;
-  JobId contributes_to;  // of a site's job: the job above
+  JobId contributes_to;    // of a site's job: the job above
+  std::string token_unit;  // what a token is, plural
 };
 
 struct JobView {

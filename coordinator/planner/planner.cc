@@ -25,6 +25,7 @@ namespace {
 
 constexpr size_t kMostAlternatives = 12;
 constexpr size_t kRefined = 20;
+constexpr size_t kAnnealed = 4;
 constexpr size_t kMapped = 24;  // candidates
 
 // A layout's schedule is searched for a little first. A longer search ends at most half of what
@@ -305,8 +306,14 @@ std::string Reason(const Plan& plan, absl::string_view compared) {
   return text;
 }
 
+void SortByRank(std::vector<Candidate>& candidates) {
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
+}
+
 // Of unlike devices, the best of each part of them that candidates use and of each number of
-// replicas are refined, and compete beside what they were made from; more of them are simulated.
+// replicas are refined, and compete beside what they were made from; so do the best of all,
+// annealed. More of them are simulated.
 void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Options& options,
                 std::vector<Candidate>& candidates) {
   if (candidates.empty()) return;
@@ -329,8 +336,15 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
     }
     candidates.insert(candidates.end(), refined.begin(), refined.end());
   }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
+  SortByRank(candidates);
+  const size_t annealed = std::min(kAnnealed, candidates.size());
+  for (size_t i = 0; i < annealed; ++i) {
+    Candidate& better = candidates.emplace_back(candidates[i]);
+    Anneal(cluster, costs, job, options.seed + i, options.stop, better);
+    better.how += ", annealed";
+  }
+  options.simulate += static_cast<int>(annealed);
+  SortByRank(candidates);
 }
 
 // Of the best candidates, and of the best of each part of the devices and each number of replicas,

@@ -63,6 +63,24 @@ std::vector<size_t> SitePattern(const PlanRequest& request) {
   return pattern;
 }
 
+// Which layers each device, by its member's place and its index, has of the plan that ran last.
+std::map<std::pair<size_t, int>, std::vector<std::pair<int32_t, int32_t>>> HeldByPlace(
+    const PlanRequest& request) {
+  std::map<NodeId, size_t> place;
+  for (size_t m = 0; m < request.members.size(); ++m) place[request.members[m].member.worker] = m;
+  std::map<std::pair<size_t, int>, std::vector<std::pair<int32_t, int32_t>>> held;
+  for (const PlanReplica& replica : request.ran) {
+    for (const PlanStage& stage : replica.stages) {
+      for (const std::string& device : stage.devices) {
+        const auto holder = place.find(WorkerOfDevice(device));
+        if (holder == place.end()) continue;
+        held[{holder->second, IndexOfDevice(device)}].push_back({stage.first_layer, stage.layers});
+      }
+    }
+  }
+  return held;
+}
+
 // The links by their members' places in the request, in order.
 std::vector<std::pair<std::pair<size_t, size_t>, const LinkProfile*>> LinksByPlace(
     const PlanRequest& request) {
@@ -102,7 +120,8 @@ bool AreAlike(const PlanRequest& a, const PlanRequest& b) {
          a.facts == b.facts &&
          std::equal(a.members.begin(), a.members.end(), b.members.begin(),
                     [](const PlanMember& x, const PlanMember& y) { return IsLike(x, y); }) &&
-         SitePattern(a) == SitePattern(b) && AreLinksAlike(a, b);
+         SitePattern(a) == SitePattern(b) && HeldByPlace(a) == HeldByPlace(b) &&
+         AreLinksAlike(a, b);
 }
 
 }  // namespace atl

@@ -58,6 +58,14 @@ TEST_CASE("Islands of other devices, links, sites or members are not alike") {
   b.number = 2;
   CHECK_FALSE(AreAlike(b, a));
   b = Island("b");
+  b.ran = {{{{0, 6, {"b0/0"}, {}}}, 1, 8}};
+  CHECK_FALSE(AreAlike(b, a));
+  PlanRequest c = Island("a");
+  c.ran = {{{{0, 6, {"a1/0"}, {}}}, 1, 8}};
+  CHECK_FALSE(AreAlike(b, c));
+  c.ran = {{{{0, 6, {"a0/0"}, {}}}, 1, 8}};
+  CHECK(AreAlike(b, c));
+  b = Island("b");
   b.spec.layout.stages = 2;
   CHECK_FALSE(AreAlike(b, a));
 }

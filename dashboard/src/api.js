@@ -12,9 +12,9 @@ const url = (call, parameters = {}) => {
 };
 
 async function parse(response) {
+  if (response.ok) return response.json();  // fails where the connection was lost on the way
   const body = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(body.text || `the coordinator answers ${response.status}`);
-  return body;
+  throw new Error(body.text || `the coordinator answers ${response.status}`);
 }
 
 export const get = (call, parameters) => fetch(url(call, parameters)).then(parse);

@@ -2,9 +2,26 @@
 // shown: a frame without charts first, then one with them, would be laid out and drawn twice.
 import { h } from 'preact';
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
-import uPlot from 'uplot';
 
 export const COLOURS = 8;
+
+// The library; a page that will have charts loads it while it waits for its data.
+let uPlot;
+
+// {ready, error}: whether a Chart can be rendered.
+export function useCharts() {
+  const [state, setState] = useState({ ready: !!uPlot });
+  useLayoutEffect(() => {
+    let over = false;
+    if (!uPlot) {
+      import('./uplot.js').then((module) => { uPlot = module.default; return { ready: true }; }, (error) => ({ error }))
+        .then((next) => !over && setState(next));
+    }
+    return () => { over = true; };
+  }, []);
+  return state;
+}
+
 // Looked up once a theme: each look-up has the browser bring its styles up to date.
 let colours = {}, coloursTheme;
 function css(name) {

@@ -10,6 +10,10 @@ export function count(value) {
   return `${+v.toPrecision(3)}`;
 }
 
+// What a job's tokens are: "tokens", or "images"; what its losses are.
+export const unit = (s) => s.token_unit;
+export const nats = (s) => (unit(s) === 'images' ? 'nats an image' : 'nats a token');
+
 // "12.3k"; a dash where nothing trains.
 export const speed = (tokensPerS) => (num(tokensPerS) > 0 ? count(tokensPerS) : '–');
 
@@ -45,6 +49,8 @@ export function moment(unixMs) {
 export const age = (unixMs) => (num(unixMs) ? `${seconds(Math.max(0, (Date.now() - num(unixMs)) / 1000))} ago` : '–');
 
 export const stateName = (state) => (state || '').replace('JOB_STATE_', '').toLowerCase() || 'unknown';
+// Why a job is in its state; how it began to run says nothing any more once it has trained.
+export const reason = (s) => (stateName(s.state) === 'running' && num(s.version) >= 1 ? '' : s.reason);
 export const ended = (state) => ['done', 'failed', 'cancelled'].includes(stateName(state));
 // An island of a job that has ended is not missing.
 export const islandState = (island, job) => (ended(job.state) ? 'ended' : island.stalled ? 'stalled' : island.attached ? 'attached' : 'unavailable');

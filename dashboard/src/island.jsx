@@ -1,7 +1,7 @@
 import { h, Fragment } from 'preact';
 import { useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
-import { bytes, count, ended, islandState, loss, milliseconds, rate, seconds, speed } from './format.js';
+import { bytes, count, ended, islandState, loss, milliseconds, rate, seconds, speed, unit } from './format.js';
 import { Gantt, PlanPicture, SiteMap } from './pictures.jsx';
 import { Badge, Problem, Section, Table, Tile } from './parts.jsx';
 
@@ -113,8 +113,8 @@ export function Island({ id, number, onLive }) {
       {island.stalled && <p class="notice" role="alert">Stalled: {island.stalled}</p>}
       <div class="tiles">
         <Tile label="training loss" value={loss(num(island.train_loss) ? island.train_loss : island.pushed_loss)} />
-        <Tile label="tokens/s" value={speed(island.tokens_per_s)} />
-        <Tile label="committed tokens" value={count(island.tokens_committed)} detail={`${num(island.rounds_accepted)} rounds, ${num(island.rounds_rejected)} rejected`} />
+        <Tile label={`${unit(job.summary)}/s`} value={speed(island.tokens_per_s)} />
+        <Tile label={`committed ${unit(job.summary)}`} value={count(island.tokens_committed)} detail={`${num(island.rounds_accepted)} rounds, ${num(island.rounds_rejected)} rejected`} />
         <Tile label="step time (idle link)" value={num(island.step_seconds_quiet) > 0 ? seconds(island.step_seconds_quiet) : '–'} detail={plan ? `predicted ${milliseconds(plan.step_ns)}` : ''} />
         <Tile label="step time (with transfers)" value={num(island.step_seconds_overlap) > 0 ? seconds(island.step_seconds_overlap) : '–'} />
         <Tile label="steps a round" value={num(island.steps_this_round)} />

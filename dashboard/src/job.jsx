@@ -1,14 +1,15 @@
 import { h, Fragment } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
-import { age, bytes, count, done, ended, islandState, loss, moment, percent, ranSeconds, seconds, speed, stateName, timeLeft, version } from './format.js';
-import { Chart } from './charts.jsx';
+import { age, bytes, count, done, ended, islandState, loss, moment, nats, percent, ranSeconds, reason, seconds, speed, stateName, timeLeft, unit, version } from './format.js';
+import { Chart, useCharts } from './charts.jsx';
 import { Rounds } from './pictures.jsx';
 import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
 
 const ISLAND_CURVES = 7;  // with the global one, as many as there are colours
-const POINTS = 600;       // of a curve; a chart is seldom wider in pixels
+const POINTS = 300;       // of a curve: one for two pixels of a chart in a wide window
 const SET_CURVES = 7;
+const POINTS_MARKED = 60;  // of validation; more are a line alone
 const DECISIONS_LISTED = 12;
 
 function Actions({ summary, allowed }) {
@@ -37,30 +38,30 @@ const AXES = {
 const known = (values) => values.map((v) => (v === 0 ? null : v));
 
 // The series of each chart.
-function curvesFrom(history, axis) {
+function curvesFrom(history, summary, axis) {
   const x = AXES[axis].of, all = history.rounds;
   if (!all || all.unix_s.length === 0) return null;
   const islands = history.islands.slice(0, ISLAND_CURVES);
   const losses = [{ label: 'all islands', x: x(all), y: known(all.loss), width: 2.2, colour: 0 }]
     .concat(islands.length > 1 ? islands.map((i, k) => ({ label: `island ${i.island}`, x: x(i.curve), y: known(i.curve.loss), width: 1, colour: k + 1 })) : []);
   if (history.validation.length) {
-    losses.push({ label: 'validation', colour: 1 + islands.length, dash: [6, 4], points: true,
+    losses.push({ label: 'validation', colour: 1 + islands.length, dash: [6, 4], points: history.validation.length <= POINTS_MARKED,
       x: history.validation.map((v) => (axis === 'time' ? v.unix_s : num(v.version))), y: history.validation.map((v) => v.loss) });
   }
-  const speeds = [{ label: 'committed tokens/s', x: x(all), y: all.tokens.map((t, i) => (all.seconds[i] > 0 ? t / all.seconds[i] : null)), colour: 0 }];
+  const speeds = [{ label: `committed ${unit(summary)}/s`, x: x(all), y: all.tokens.map((t, i) => (all.seconds[i] > 0 ? t / all.seconds[i] : null)), colour: 0 }];
   const rounds = [{ label: 'seconds a round', x: x(all), y: all.seconds.map((s, i) => (s > 0 ? s / all.rounds[i] : null)), colour: 2 }];
   return { losses, speeds, rounds };
 }
 
-function Curves({ history, axis, theme }) {
-  const curves = useMemo(() => curvesFrom(history, axis), [history, axis]);
+function Curves({ history, summary, axis, theme }) {
+  const curves = useMemo(() => curvesFrom(history, summary, axis), [history, axis]);
   if (!curves) return <p class="empty">Curves begin with the first round.</p>;
   const base = { xLabel: AXES[axis].label, time: AXES[axis].time, theme };
   return (
     <div class="charts">
-      <Chart {...base} title="Loss, nats a token" series={curves.losses} format={(v) => String(+v.toPrecision(4))} height={280} />
+      <Chart {...base} title={`Loss, ${nats(summary)}`} series={curves.losses} format={(v) => String(+v.toPrecision(4))} height={280} />
       <div>
-        <Chart {...base} title="Committed tokens/s" series={curves.speeds} format={count} height={120} />
+        <Chart {...base} title={`Committed ${unit(summary)}/s`} series={curves.speeds} format={count} height={120} />
         <Chart {...base} title="Seconds a round" series={curves.rounds} format={(v) => String(+v.toPrecision(3))} height={120} />
       </div>
     </div>
@@ -72,24 +73,24 @@ const setNames = (history) => [...new Set(history.validation.flatMap((v) => (v.s
 // The validation loss of each named set, and of the held-out data.
 function setCurvesFrom(history, axis) {
   const names = setNames(history).slice(0, SET_CURVES);
-  const x = history.validation.map((v) => (axis === 'time' ? v.unix_s : num(v.version)));
-  return [{ label: 'held-out data', x, y: history.validation.map((v) => v.loss), width: 2.2, colour: 0, points: true }]
+  const x = history.validation.map((v) => (axis === 'time' ? v.unix_s : num(v.version))), points = x.length <= POINTS_MARKED;
+  return [{ label: 'held-out data', x, y: history.validation.map((v) => v.loss), width: 2.2, colour: 0, points }]
     .concat(names.map((name, k) => ({
-      label: name, x, y: history.validation.map((v) => v.sets?.find((set) => set.name === name)?.loss ?? null), colour: k + 1, points: true })));
+      label: name, x, y: history.validation.map((v) => v.sets?.find((set) => set.name === name)?.loss ?? null), colour: k + 1, points })));
 }
 
-function SetCurves({ history, axis, theme }) {
+function SetCurves({ history, summary, axis, theme }) {
   const series = useMemo(() => setCurvesFrom(history, axis), [history, axis]);
   if (series.length === 1) return null;
-  return <Chart title="Validation loss by set, nats a token" series={series} xLabel={AXES[axis].label} time={AXES[axis].time} theme={theme}
+  return <Chart title={`Validation loss by set, ${nats(summary)}`} series={series} xLabel={AXES[axis].label} time={AXES[axis].time} theme={theme}
     format={(v) => String(+v.toPrecision(4))} height={220} />;
 }
 
-const SETS = [
+const setColumns = (summary) => [
   { title: 'set', cell: (v) => v.name, sort: (v) => v.name },
   { title: 'loss', number: true, cell: (v) => loss(v.loss), sort: (v) => num(v.loss) },
   { title: 'accuracy', number: true, cell: (v) => (num(v.accuracy) > 0 ? percent(v.accuracy) : '–'), sort: (v) => num(v.accuracy) },
-  { title: 'tokens', number: true, cell: (v) => count(v.tokens), sort: (v) => num(v.tokens) },
+  { title: unit(summary), number: true, cell: (v) => count(v.tokens), sort: (v) => num(v.tokens) },
   { title: 'version', number: true, cell: (v) => version(v.version), sort: (v) => num(v.version) },
 ];
 
@@ -109,7 +110,7 @@ const endedColumns = (summary) => [
   { title: 'steps', number: true, cell: (i) => num(i.pushed_steps), sort: (i) => num(i.pushed_steps) },
   { title: 'loss', number: true, cell: (i) => loss(i.pushed_loss), sort: (i) => num(i.pushed_loss) },
   ...ROUND_COLUMNS,
-  { title: 'tokens', number: true, cell: (i) => count(i.tokens_committed), sort: (i) => num(i.tokens_committed) },
+  { title: unit(summary), number: true, cell: (i) => count(i.tokens_committed), sort: (i) => num(i.tokens_committed) },
   EVICTIONS,
   { title: 'last state', wide: true, cell: (i) => i.reason },
 ];
@@ -118,7 +119,7 @@ const islandColumns = (summary) => (ended(summary.state) ? endedColumns(summary)
   ...nameColumns(summary),
   { title: 'state', cell: (i) => <Badge state={islandState(i, summary)} title={i.stalled || i.reason} />, sort: (i) => i.attached },
   { title: 'loss', number: true, cell: (i) => loss(i.train_loss), sort: (i) => num(i.train_loss) },
-  { title: 'tokens/s', number: true, cell: (i) => speed(i.tokens_per_s), sort: (i) => num(i.tokens_per_s) },
+  { title: `${unit(summary)}/s`, number: true, cell: (i) => speed(i.tokens_per_s), sort: (i) => num(i.tokens_per_s) },
   { title: 'step time (idle link)', number: true, cell: (i) => (num(i.step_seconds_quiet) > 0 ? seconds(i.step_seconds_quiet) : '–'), sort: (i) => num(i.step_seconds_quiet) },
   { title: 'with transfers', number: true, cell: (i) => (num(i.step_seconds_overlap) > 0 ? seconds(i.step_seconds_overlap) : '–') },
   ...ROUND_COLUMNS,
@@ -127,16 +128,16 @@ const islandColumns = (summary) => (ended(summary.state) ? endedColumns(summary)
   { title: 'doing', wide: true, cell: (i) => i.stalled || (i.attached ? i.doing : i.reason) },
 ]);
 
-const DECISIONS = [
+const decisionColumns = (summary) => [
   { title: 'version', number: true, cell: (d) => (num(d.version) < 0 ? 'void' : num(d.version)) },
   { title: 'island', number: true, cell: (d) => d.island },
   { title: 'base', number: true, cell: (d) => num(d.base_version) },
   { title: 'steps', number: true, cell: (d) => num(d.inner_steps) },
-  { title: 'tokens', number: true, cell: (d) => count(d.tokens) },
+  { title: unit(summary), number: true, cell: (d) => count(d.tokens) },
   { title: 'norm', number: true, cell: (d) => num(d.norm).toFixed(4) },
   { title: 'weight', number: true, cell: (d) => num(d.weight).toFixed(3) },
   { title: '', cell: (d) => <Badge state={d.accepted ? 'accepted' : 'rejected'} /> },
-  { title: 'reason', wide: true, cell: (d) => d.reason },
+  { title: 'reason', wide: true, cell: (d) => d.reason.replace(/^(accepted|rejected): /, '') },
   { title: 'round closed because', wide: true, cell: (d) => d.closed_because },
 ];
 
@@ -151,10 +152,10 @@ function Tiles({ job, summary: s }) {
   const over = ended(s.state), ran = over ? ranSeconds(s) : null, paused = num(s.paused_ms) >= 1000 ? `paused for ${seconds(s.paused_ms / 1000)}; ` : '';
   return (
     <div class="tiles">
-      <Tile label={over ? 'final training loss' : 'training loss'} value={loss(over ? s.final_loss : s.train_loss)} detail="nats a token" />
+      <Tile label={over ? 'final training loss' : 'training loss'} value={loss(over ? s.final_loss : s.train_loss)} detail={nats(s)} />
       <Tile label="validation loss" value={loss(s.validation_loss)} detail={`version ${version(s.validated_version)}; ${loss(s.first_validation_loss)} at the start`} />
-      <Tile label={over ? 'mean tokens/s' : 'tokens/s'} value={speed(over ? s.mean_tokens_per_s : s.tokens_per_s)} detail={over ? '' : `${num(s.active_islands)} islands`} />
-      <Tile label="committed tokens" value={percent(done(s))} detail={`${count(s.tokens_committed)} of ${count(s.tokens_budget)}`} />
+      <Tile label={`${over ? 'mean ' : ''}${unit(s)}/s`} value={speed(over ? s.mean_tokens_per_s : s.tokens_per_s)} detail={over ? '' : `${num(s.active_islands)} islands`} />
+      <Tile label={`committed ${unit(s)}`} value={percent(done(s))} detail={`${count(s.tokens_committed)} of ${count(s.tokens_budget)}`} />
       <Tile label="version" value={version(s.version)} detail={over ? '' : job.phase} />
       <Tile label={over ? 'duration' : 'time left'} value={over ? (ran === null ? '–' : seconds(ran)) : timeLeft(s)} detail={num(s.submitted_unix_ms) ? `${paused}submitted ${age(s.submitted_unix_ms)}` : ''} />
     </div>
@@ -167,31 +168,33 @@ export function Job({ id, session, theme, onLive }) {
   const [axis, setAxis] = useState('time');
   const over = job && ended(job.summary.state);
   const history = useGet('history', { job: id, points: POINTS, islands: ISLAND_CURVES }, over ? 0 : 2500);
+  const charts = useCharts();
   onLive(live || over, error);
   if (!job) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
   const s = job.summary, parameters = job.servers.reduce((n, v) => n + num(v.elements), 0);
-  const servers = job.servers.map((v) => ({ ...v, share: parameters ? num(v.elements) / parameters : 0 }));
+  const servers = job.servers.map((v) => ({ ...v, share: parameters ? num(v.elements) / parameters : 0 }))
+    .sort((a, b) => (a.name < b.name ? -1 : 1));
   return (
     <>
       <div class="crumbs"><a href="#/jobs">Jobs</a> / {s.job}</div>
       <div class="title"><h1>{s.job}</h1><Badge state={s.state} /><Actions summary={s} allowed={session?.actions} /></div>
-      <p class="why">{[s.waiting_for, s.reason].filter(Boolean).join('; ')}{num(s.ended_unix_ms) > 0 && ` (ended ${moment(s.ended_unix_ms)})`}</p>
+      <p class="why">{[s.waiting_for, reason(s)].filter(Boolean).join('; ')}{num(s.ended_unix_ms) > 0 && ` (ended ${moment(s.ended_unix_ms)})`}</p>
       {job.islands.filter((i) => i.stalled).map((i) => <p class="notice" role="alert">Island {i.island} is stalled: {i.stalled}</p>)}
       <Tiles job={job} summary={s} />
       <Section title="Curves" id="curves" tools={<div class="filters"><label>over <select value={axis} onChange={(e) => setAxis(e.target.value)}><option value="time">time</option><option value="version">version</option></select></label></div>}>
-        <Problem error={history.error} />
-        {history.data ? <Curves history={history.data} axis={axis} theme={theme} /> : <p class="loading">Loading…</p>}
+        <Problem error={history.error || charts.error} />
+        {history.data && charts.ready ? <Curves history={history.data} summary={s} axis={axis} theme={theme} /> : <p class="loading">Loading…</p>}
         {job.islands.length > ISLAND_CURVES && <p class="empty">The first {ISLAND_CURVES} of {job.islands.length} islands are drawn; `atoll metrics {s.job} --csv` has all.</p>}
       </Section>
       {s.validation_sets.length > 0 && (
         <Section title="Validation sets" id="validation-sets">
-          <Table columns={SETS} rows={s.validation_sets} keyOf={(v) => v.name} />
-          {history.data && <SetCurves history={history.data} axis={axis} theme={theme} />}
+          <Table columns={setColumns(s)} rows={s.validation_sets} keyOf={(v) => v.name} />
+          {history.data && charts.ready && <SetCurves history={history.data} summary={s} axis={axis} theme={theme} />}
         </Section>
       )}
       {history.data && <Section title="Newest rounds" id="rounds"><Rounds rounds={history.data.newest} islands={job.islands.slice(0, 32).map((i) => i.island)} /></Section>}
       <Section title="Islands" id="islands"><Table columns={islandColumns(s)} rows={job.islands} keyOf={(i) => i.island} empty="No worker has an island yet." /></Section>
-      <Section title="Decisions, newest first" id="decisions"><Table columns={DECISIONS} rows={job.decisions} total={job.decisions_kept} onMore={setWanted} pageSize={DECISIONS_LISTED} empty="No round has been decided yet." /></Section>
+      <Section title="Decisions, newest first" id="decisions"><Table columns={decisionColumns(s)} rows={job.decisions} total={job.decisions_kept} onMore={setWanted} pageSize={DECISIONS_LISTED} empty="No round has been decided yet." /></Section>
       <Section title="Parameter servers" id="servers"><Table columns={SERVERS} rows={servers} keyOf={(v) => v.name} empty="The model is not placed yet." /></Section>
       <Section title="Log, newest first" id="log" tools={<a href={`#/logs?job=${s.job}`}>the whole log</a>}><NewestLines job={s.job} /></Section>
     </>

@@ -1,19 +1,19 @@
 import { h, Fragment } from 'preact';
 import { useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
-import { age, bytes, count, done, ended, loss, percent, seconds, speed, stateName, timeLeft, version } from './format.js';
+import { age, bytes, count, done, ended, loss, percent, reason, seconds, speed, stateName, timeLeft, unit, version } from './format.js';
 import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
 
-const why = (s) => s.waiting_for || (stateName(s.state) === 'running' && num(s.version) >= 1 ? '' : s.reason);
+const why = (s) => s.waiting_for || reason(s);
 
 function JobCard({ job }) {
   const s = job.summary;
   return (
     <a class="card" href={`#/jobs/${s.job}`}>
       <div class="row"><strong>{s.job}</strong><Badge state={s.state} title={s.reason} />
-        <span class="grow"><Bar ratio={done(s)} label={`${s.job}: share of its tokens`} /></span>
-        <span class="number">{percent(done(s))}</span><span>loss {loss(s.train_loss)}</span>
-        {!ended(s.state) && <span>{speed(s.tokens_per_s)} tokens/s</span>}<span>{timeLeft(s)} left</span></div>
+        <span class="grow"><Bar ratio={done(s)} label={`${s.job}: share of its ${unit(s)}`} /></span>
+        <span class="number">{percent(done(s))}</span>{num(s.train_loss) > 0 && <span>loss {loss(s.train_loss)}</span>}
+        {num(s.tokens_per_s) > 0 && <span>{speed(s.tokens_per_s)} {unit(s)}/s</span>}{timeLeft(s) !== '–' && <span>{timeLeft(s)} left</span>}</div>
       {why(s) && <p class="why">{why(s)}</p>}
       {job.stalled.map((i) => <p class="notice">Island {i.island} is stalled: {i.stalled}</p>)}
     </a>
@@ -47,12 +47,19 @@ const MEMBERS = [
   { title: 'kind', cell: (m) => m.kind, sort: (m) => m.kind },
   { title: 'name', cell: (m) => m.name, sort: (m) => m.name },
   { title: 'state', cell: (m) => <Badge state={m.attached ? 'attached' : 'unavailable'} />, sort: (m) => m.attached },
-  { title: 'last heartbeat', number: true, cell: (m) => (m.attached ? `${seconds(m.since_heartbeat_s)} ago` : '–'), sort: (m) => m.since_heartbeat_s },
+  { title: 'last heartbeat', number: true, cell: (m) => (!m.attached ? '–' : m.since_heartbeat_s < 1 ? 'now' : `${seconds(m.since_heartbeat_s)} ago`), sort: (m) => m.since_heartbeat_s },
   { title: 'site', cell: (m) => m.site || '–', sort: (m) => m.site },
-  { title: 'devices', cell: (m) => m.devices.join(', ') || '–' },
+  { title: 'devices', wide: true, cell: (m) => m.devices.join(', ') || '–' },
   { title: 'holds', cell: (m) => HOLDS[m.kind](m), sort: (m) => m.job },
   { title: 'why', wide: true, cell: (m) => m.measuring || m.draining || (m.attached ? '' : m.reason) },
 ];
+
+// [[unit, a second]] of all jobs.
+function speeds(jobs) {
+  const sums = new Map(jobs.length ? [] : [['tokens', 0]]);
+  for (const { summary: s } of jobs) sums.set(unit(s), (sums.get(unit(s)) || 0) + num(s.tokens_per_s));
+  return [...sums];
+}
 
 export function Overview({ session, onLive }) {
   const { data, error, live } = useEvents();
@@ -66,7 +73,7 @@ export function Overview({ session, onLive }) {
       <p class="why">Coordinator {data.software_version}, epoch {data.epoch}, up {seconds(data.up_s)}</p>
       <div class="tiles">
         <Tile label="jobs at work" value={data.jobs.length} />
-        <Tile label="tokens/s" value={count(data.jobs.reduce((n, j) => n + num(j.summary.tokens_per_s), 0))} detail="of all jobs" />
+        {speeds(data.jobs).map(([name, sum]) => <Tile label={`${name}/s`} value={count(sum)} detail="of all jobs" />)}
         <Tile label="workers attached" value={of(workers)} />
         <Tile label="parameter servers attached" value={of(servers)} />
       </div>
@@ -88,7 +95,7 @@ const JOBS = [
   { title: 'version', number: true, cell: (s) => version(s.version), sort: (s) => num(s.version) },
   { title: 'loss', number: true, cell: (s) => loss(ended(s.state) ? s.final_loss : s.train_loss), sort: (s) => num(s.train_loss) },
   { title: 'validation', number: true, cell: (s) => loss(s.validation_loss), sort: (s) => num(s.validation_loss) },
-  { title: 'tokens/s', number: true, cell: (s) => (num(s.tokens_per_s) > 0 && !ended(s.state) ? count(s.tokens_per_s) : num(s.mean_tokens_per_s) ? `${count(s.mean_tokens_per_s)} mean` : '–'), sort: (s) => num(s.tokens_per_s) },
+  { title: 'speed', number: true, cell: (s) => (num(s.tokens_per_s) > 0 && !ended(s.state) ? `${count(s.tokens_per_s)} ${unit(s)}/s` : num(s.mean_tokens_per_s) ? `mean ${count(s.mean_tokens_per_s)} ${unit(s)}/s` : '–'), sort: (s) => num(s.tokens_per_s) },
   { title: 'why', wide: true, cell: (s) => why(s) },
 ];
 

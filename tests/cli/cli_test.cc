@@ -86,12 +86,12 @@ TEST_CASE("a job on the command line: submitted, listed, held, ended") {
   CHECK(paused.code == 1);
   CHECK(paused.out.empty());
   CHECK(paused.errors == "atoll: job " + job + " is queued: only a running job can be paused\n");
-  CHECK(absl::StartsWith(desk.Run({"cancel", job}).out, job + ": cancelled: "));
+  CHECK(absl::StartsWith(desk.Run({"cancel", job}).out, job + ": cancelled by "));
 
   const Outcome watched = desk.Run({"watch", job});
   CHECK(watched.code == 1);
   CHECK(absl::StartsWith(watched.out, job + ": cancelled, round -, "));
-  CHECK(absl::StartsWith(watched.errors, "atoll: " + job + " is cancelled: "));
+  CHECK(absl::StartsWith(watched.errors, "atoll: " + job + " is cancelled by "));
   const Outcome logs = desk.Run({"logs", job, "-f"});  // ends, since the job has
   CHECK(logs.code == 0);
   CHECK(absl::StrContains(logs.out, "Z info    " + job + ": "));

@@ -29,7 +29,7 @@ async function until(page, what, fn, argument) {
     if (await page.evaluate(fn, argument)) return;
     await page.waitForTimeout(100);
   }
-  throw new Error(`waited in vain for ${what}`);
+  throw new Error(`timed out: ${what}`);
 }
 
 const PAGES = {

@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.join(HERE, "../e2e"))
 from fixture import ENDLESS_TOKENS, Skip, case, check, main, write_text  # noqa: E402
 from cluster import free_port  # noqa: E402
 
-BUILT = ("app.css", "app.js", "favicon.svg", "index.html")
+BUILT = ("app.css", "app.js", "favicon.svg", "index.html", "uplot.js")
 LIMIT_S = 240
 
 

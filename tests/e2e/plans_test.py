@@ -24,6 +24,39 @@ def layout_of(island):
             for replica in island["replicas"]]
 
 
+def runs_as_printed(fixture, job):
+    """Submits the job whose plan was printed; returns it once it trains."""
+    printed = fixture.json("plan", fixture.job_file("soon", **job), "--live")["islands"][0]
+    submitted = fixture.submits("soon", **job)
+    fixture.reaches(submitted, 1)
+    runs = fixture.job(submitted)["islands"][0]["plan"]
+    check(layout_of(runs) == layout_of(printed), f"runs {runs}, printed {layout_of(printed)}")
+    for field in ("step_ns", "bound_ns"):
+        check(runs[field] == printed[field], f"{field}: {runs[field]}, printed {printed[field]}")
+    # A plan that runs also names what it was made for.
+    check(runs["reason"].endswith(printed["reason"]), f"runs: {runs['reason']}; printed: {printed['reason']}")
+    return submitted
+
+
+@case
+def preview_over_two_networks(fixture):
+    """The links that `atoll plan FILE --live` counts on are those of all networks that two workers share"""
+    fixture.coordinator()
+    fixture.server("ps1")
+    for name in ("w1", "w2"):
+        fixture.worker(name, "--peer-endpoint=tcp://127.0.0.1:*", "--peer-endpoint=tcp://127.0.0.2:*")
+    fixture.attached(3)
+    job = dict(TINY, layout__workers_per_island=2, layout__stages=2)
+    before = fixture.submits("before", **dict(job, schedule__train_tokens=100_000_000))
+    fixture.reaches(before, 1)
+    fixture.atoll("cancel", before)
+    fixture.state(before, "cancelled")
+    submitted = runs_as_printed(fixture, job)
+    stages = fixture.job(submitted)["islands"][0]["plan"]["replicas"][0]["stages"]
+    check({stage["devices"][0].split("/")[0] for stage in stages} == {"w1", "w2"}, f"{stages}")
+    fixture.finishes(submitted)
+
+
 @case
 def preview_and_pinned(fixture):
     """What `atoll plan JOB --json` prints can be pinned, edited or not, and runs with one device's losses"""
@@ -41,17 +74,7 @@ def preview_and_pinned(fixture):
     fixture.state(running, "cancelled")
 
     # Workers have measured this model: what is printed now is what runs when the job is submitted.
-    soon = dict(TINY, layout__stages=2)
-    printed = fixture.json("plan", fixture.job_file("soon", **soon), "--live")["islands"][0]
-    submitted = fixture.submits("soon", **soon)
-    fixture.reaches(submitted, 1)
-    runs = fixture.job(submitted)["islands"][0]["plan"]
-    check(layout_of(runs) == layout_of(printed), f"runs {runs}, printed {layout_of(printed)}")
-    for field in ("step_ns", "bound_ns"):
-        check(runs[field] == printed[field], f"{field}: {runs[field]}, printed {printed[field]}")
-    # A plan that runs also names what it was made for.
-    check(runs["reason"].endswith(printed["reason"]), f"runs: {runs['reason']}; printed: {printed['reason']}")
-    fixture.finishes(submitted)
+    fixture.finishes(runs_as_printed(fixture, dict(TINY, layout__stages=2)))
 
     # Moves one layer from the second stage to the first.
     stages = preview["islands"][0]["replicas"][0]["stages"]

@@ -213,11 +213,24 @@ void WorkerCore::Impl::On(const PrepareFailed& event) {
 // ------------------------------------------------------------------------------------ orders ----
 
 // An order is new if it is newer than the newest one of its job: by generation (of one island),
-// then by the coordinator's epoch, then by sequence.
+// then by the coordinator's epoch, then by sequence. One that would take the worker to another job
+// must be newer than the one it follows, too: a late copy from before would cost it that job's
+// leases.
 template <typename Order>
 bool WorkerCore::Impl::IsNews(const Order& order) {
-  auto seen = std::find_if(seen_orders_.begin(), seen_orders_.end(),
-                           [&](const SeenOrder& s) { return s.job == order.job; });
+  const auto seen_of = [&](const JobId& job) {
+    return std::find_if(seen_orders_.begin(), seen_orders_.end(),
+                        [&](const SeenOrder& s) { return s.job == job; });
+  };
+  const JobId* current_job = order_ ? &order_->job : follow_ ? &follow_->job : nullptr;
+  if (current_job != nullptr && *current_job != order.job && order.run != RunState::kStop) {
+    const auto current = seen_of(*current_job);
+    const bool late =
+        current != seen_orders_.end() && std::make_tuple(mark_.epoch, order.sequence) <
+                                             std::make_tuple(current->epoch, current->sequence);
+    if (late) return false;
+  }
+  auto seen = seen_of(order.job);
   if (seen != seen_orders_.end()) {
     const auto rank = [&](const auto& o, int64_t epoch) {
       return std::make_tuple(order.island == seen->island ? o.generation : 0, epoch, o.sequence);

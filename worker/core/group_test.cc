@@ -51,6 +51,35 @@ TEST_CASE("A new plan interrupts the step; when the state is kept, the step is r
   CHECK(request.tokens == 80);
 }
 
+TEST_CASE("A late order of the job before does not take a worker from its island") {
+  Following fixture;
+  fixture.Starts();
+  const MemberOrder before = fixture.member;
+  fixture.order.job = "job-2";
+  fixture.order.plan = IslandPlan();
+  fixture.Orders();
+  fixture.Wants<Unfollow>();
+  fixture.Prepares();
+  fixture.Pulls(fixture.order.committed_version);
+  fixture.Adopts(fixture.order.committed_version, AdoptMode::kReplace);
+  fixture.Leases(20);
+  fixture.Trains();
+  MemberOrder late = before;
+  SECTION("one that was sent again, and overtaken by the order to train") {
+    fixture.order.sequence += 5;
+    fixture.Orders();
+    late.sequence = fixture.order.sequence - 1;
+    fixture.Says(late);
+    CHECK(fixture.Idle<InterruptStep>());
+    CHECK(fixture.Trains().ranges == Ranges{{2, 4}});
+  }
+  SECTION("but a newer one does") {
+    late.sequence = fixture.order.sequence + 1;
+    fixture.Says(late);
+    CHECK(fixture.Next<InterruptStep>().has_value());
+  }
+}
+
 TEST_CASE("Links are measured for the coordinator, but not by a worker that is in an island") {
   Group fixture;
   const MeasureLinks request{
