@@ -97,6 +97,13 @@ absl::Status MakeOrExtend(const InitFlags& flags, const AuthorityFolder& authori
     return absl::InvalidArgumentError(
         absl::StrCat("--cluster ", flags.cluster, ": ", flags.state_dir, " is of cluster ", begun));
   }
+  const bool has_state = access((flags.state_dir + "/coordinator.db").c_str(), F_OK) == 0;
+  if (has_state && begun.empty() && flags.cluster.empty()) {  // of a version before the mark
+    return absl::FailedPreconditionError(
+        absl::StrCat(flags.state_dir,
+                     ": does not say of which cluster it is: start its coordinator "
+                     "once, which writes that, or name the id by --cluster"));
+  }
   const ClusterId id = flags.cluster.empty() ? begun : flags.cluster;
   return authority.Make(id.empty() ? NewClusterId() : id, hosts, Now());
 }
