@@ -63,11 +63,16 @@ std::vector<size_t> SitePattern(const PlanRequest& request) {
   return pattern;
 }
 
+std::map<NodeId, size_t> PlacesOf(const PlanRequest& request) {
+  std::map<NodeId, size_t> place;
+  for (size_t m = 0; m < request.members.size(); ++m) place[request.members[m].member.worker] = m;
+  return place;
+}
+
 // Which layers each device, by its member's place and its index, has of the plan that ran last.
 std::map<std::pair<size_t, int>, std::vector<std::pair<int32_t, int32_t>>> HeldByPlace(
     const PlanRequest& request) {
-  std::map<NodeId, size_t> place;
-  for (size_t m = 0; m < request.members.size(); ++m) place[request.members[m].member.worker] = m;
+  const std::map<NodeId, size_t> place = PlacesOf(request);
   std::map<std::pair<size_t, int>, std::vector<std::pair<int32_t, int32_t>>> held;
   for (const PlanReplica& replica : request.ran) {
     for (const PlanStage& stage : replica.stages) {
@@ -84,8 +89,7 @@ std::map<std::pair<size_t, int>, std::vector<std::pair<int32_t, int32_t>>> HeldB
 // The links by their members' places in the request, in order.
 std::vector<std::pair<std::pair<size_t, size_t>, const LinkProfile*>> LinksByPlace(
     const PlanRequest& request) {
-  std::map<NodeId, size_t> place;
-  for (size_t m = 0; m < request.members.size(); ++m) place[request.members[m].member.worker] = m;
+  const std::map<NodeId, size_t> place = PlacesOf(request);
   std::vector<std::pair<std::pair<size_t, size_t>, const LinkProfile*>> links;
   for (const LinkProfile& link : request.links) {
     const auto from = place.find(link.from), to = place.find(link.to);

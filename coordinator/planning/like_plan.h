@@ -1,6 +1,7 @@
-// A plan for an island that is like another one of its job. Jobs of many islands have them of like
-// workers: searched is for one of them, and what was found is checked by the measurements of each
-// other one, which takes a small part of a search's time.
+// A plan for an island that is like another one of its job, or for a loss of workers that is like
+// another loss. Jobs of many islands have them of like workers: one is searched for, and what was
+// found is checked by the measurements of each other one, which takes a third of a search's time or
+// less.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_LIKE_PLAN_H_
 #define ATOLL_COORDINATOR_PLANNING_LIKE_PLAN_H_

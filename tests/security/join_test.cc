@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <thread>
 
@@ -193,6 +194,15 @@ TEST_CASE("a_member_comes_back_without_its_token_and_renews_its_certificate") {
   CHECK(Await([&] { return absl::StrContains(worker->errors(), "connected to the coordinator"); }));
   CHECK(Await([&] { return until() > first; }));
   CHECK_FALSE(absl::StrContains(worker->errors(), "PRIVATE KEY"));
+}
+
+TEST_CASE("init_refuses_a_coordinators_folder_that_does_not_say_its_cluster") {
+  Site site;
+  std::filesystem::create_directories(site.folder("coordinator"));
+  std::ofstream(site.folder("coordinator") + "/coordinator.db") << "records";
+  CHECK(site.Init().code == 1);
+  CHECK_FALSE(std::filesystem::exists(site.folder("coordinator") + "/trust"));
+  CHECK(site.Init({"--cluster=0123456789abcdef"}).code == 0);
 }
 
 // As a package starts it, before there is an authority.
