@@ -1,11 +1,16 @@
 #include "cli/doctor.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "cli/client.h"
 #include "cli/doctor_gpu.h"
@@ -76,19 +81,37 @@ void CheckCluster(const Global& global, std::vector<Finding>* findings) {
   for (Finding& finding : CheckSites(global, *status)) findings->push_back(std::move(finding));
 }
 
+// "1.2.3" -> {1, 2}.
+std::optional<std::pair<int, int>> ReleaseOf(absl::string_view version) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(version, '.');
+  std::pair<int, int> release;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &release.first) ||
+      !absl::SimpleAtoi(parts[1], &release.second)) {
+    return std::nullopt;
+  }
+  return release;
+}
+
 }  // namespace
+
+Finding CheckVersion(absl::string_view own, absl::string_view coordinators) {
+  if (own == coordinators) return {Level::kOk, "version", std::string(own), ""};
+  Finding finding{Level::kProblem, "version",
+                  absl::StrCat(own, ", the coordinator has ", coordinators),
+                  "install the coordinator's version"};
+  const auto ours = ReleaseOf(own), theirs = ReleaseOf(coordinators);
+  if (ours && theirs && ours->first == theirs->first &&
+      std::abs(static_cast<int64_t>(ours->second) - theirs->second) <= 1) {
+    finding.level = Level::kWarning;
+    absl::StrAppend(&finding.found, "; adjacent versions work together");
+  }
+  return finding;
+}
 
 std::vector<Finding> StatusFindings(const v1::ClusterStatus& status, int64_t asked_unix_ms,
                                     int64_t answered_unix_ms) {
   std::vector<Finding> findings;
-  if (status.software_version() == kSoftwareVersion) {
-    findings.push_back({Level::kOk, "version", kSoftwareVersion, ""});
-  } else {
-    findings.push_back(
-        {Level::kProblem, "version",
-         absl::StrCat(kSoftwareVersion, ", the coordinator has ", status.software_version()),
-         "install the coordinator's version"});
-  }
+  findings.push_back(CheckVersion(kSoftwareVersion, status.software_version()));
   if (status.unix_ms() != 0) {  // 0: a coordinator of an older version
     const double middle = 0.5 * static_cast<double>(asked_unix_ms + answered_unix_ms);
     findings.push_back(CheckClock(static_cast<double>(status.unix_ms()) - middle,

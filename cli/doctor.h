@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "cli/commands.h"
 #include "cli/doctor_checks.h"
 #include "proto/coordinator.pb.h"
@@ -28,6 +29,9 @@ void AddDoctorFlags(App& app, DoctorFlags* flags) {
 
 // Prints the findings; exit code 1 if any is a problem.
 int Doctor(const Global& global, const DoctorFlags& flags);
+
+// Releases of the coordinator next to one's own work together with it.
+Finding CheckVersion(absl::string_view own, absl::string_view coordinators);
 
 // The coordinator's version and clock, by an answer that was requested and came at these times.
 std::vector<Finding> StatusFindings(const v1::ClusterStatus& status, int64_t asked_unix_ms,

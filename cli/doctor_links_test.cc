@@ -22,6 +22,16 @@ TEST_CASE("clock_that_is_wrong_is_a_warning_and_then_a_problem") {
   }
 }
 
+TEST_CASE("adjacent_version_is_a_warning_and_one_further_away_a_problem") {
+  CHECK(CheckVersion("1.2.0", "1.2.0").level == Level::kOk);
+  for (const char* adjacent : {"1.2.7", "1.1.0", "1.3.4"}) {
+    CHECK(CheckVersion("1.2.0", adjacent).level == Level::kWarning);
+  }
+  for (const char* other : {"1.0.9", "1.4.0", "2.2.0", "1.2", "", "1.-2147483648.0"}) {
+    CHECK(CheckVersion("1.2.0", other).level == Level::kProblem);
+  }
+}
+
 TEST_CASE("version_of_a_coordinator_stays_on_its_line") {
   v1::ClusterStatus status;
   status.set_software_version("9\nok       clock\x1b[2J");

@@ -76,7 +76,7 @@ class Registry {
 
   AccessControl* access() const { return access_; }
 
-  void EndRevoked() {
+  void EndRevoked(Instant now) {
     for (const auto& [name, runs] : streams_) {
       for (const auto& [incarnation, stream] : runs) {
         const Verdict verdict = stream->StillAllowed();
@@ -87,6 +87,7 @@ class Registry {
                    loop_->core().cluster()}),
             kMaxQueued);
         stream->End(ToGrpc(ToStatus(verdict)));
+        loop_->Step(now, typename Kind::Lost{name, incarnation, /*revoked=*/true});
       }
     }
   }
@@ -297,9 +298,9 @@ MemberService::MemberService(CoordinatorLoop* loop, AccessControl* access)
 MemberService::~MemberService() = default;
 
 void MemberService::EndRevoked() {
-  impl_->loop->Post([impl = impl_.get()](Instant) {
-    impl->worker_registry.EndRevoked();
-    impl->server_registry.EndRevoked();
+  impl_->loop->Post([impl = impl_.get()](Instant now) {
+    impl->worker_registry.EndRevoked(now);
+    impl->server_registry.EndRevoked(now);
   });
 }
 

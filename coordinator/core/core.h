@@ -86,10 +86,12 @@ struct CoordinatorOptions {
 struct WorkerConnectionLost {
   NodeId worker;
   Incarnation incarnation = 0;
+  bool revoked = false;  // the coordinator closed it: its access has been revoked
 };
 struct ServerConnectionLost {
   NodeId server;
   Incarnation incarnation = 0;
+  bool revoked = false;
 };
 
 // Requests of users. `request_id` comes back in the Reply; every request gets exactly one, in the

@@ -323,10 +323,10 @@ void OnServerMessage(State& s, const FromServer& from) {
   if (server != nullptr) std::visit(ServerHandler{s, *server}, from.message);
 }
 
-void OnConnectionLost(State& s, MemberKind kind, const NodeId& name, Incarnation incarnation) {
-  Member* member = s.FindMember(kind, name);
+void OnConnectionLost(State& s, const MemberKey& key, Incarnation incarnation, bool revoked) {
+  Member* member = s.FindMember(key.first, key.second);
   if (member == nullptr || !member->attached || member->record.incarnation != incarnation) return;
-  Detach(s, *member, "its connection is lost");
+  Detach(s, *member, revoked ? "its access is revoked" : "its connection is lost");
 }
 
 void SpareMembers(State& s) {

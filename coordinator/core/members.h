@@ -11,7 +11,7 @@ namespace atl::coord {
 
 void OnWorkerMessage(State& s, const FromWorker& from);
 void OnServerMessage(State& s, const FromServer& from);
-void OnConnectionLost(State& s, MemberKind kind, const NodeId& name, Incarnation incarnation);
+void OnConnectionLost(State& s, const MemberKey& key, Incarnation incarnation, bool revoked);
 
 // No member is evicted for silence within the next heartbeat's time.
 void SpareMembers(State& s);

@@ -132,6 +132,7 @@ TEST_CASE("members_join_by_a_token_train_and_lose_their_access_when_they_are_rev
   site.MustAtoll({"revoke", "w1"});
   CHECK(worker->Wait() != 0);
   CHECK(absl::StrContains(worker->errors(), "revoked: "));
+  CHECK(absl::StrContains(site.Atoll({"status"}).out, "revoked"));
   CHECK(Await([&] { return absl::StrContains(server->errors(), "1 are revoked"); }));
   // Its certificate, too: the worker's next start is refused, and says why.
   {
