@@ -90,7 +90,7 @@ PlanRequest RequestOf(const Setting& setting, const Task& task) {
     const std::string name = absl::StrCat("w", w);
     member.member = {name, 1, "", ""};
     member.site = setting.sites[w];
-    member.devices = {{"emulated", int64_t{8} << 30, 1}};
+    member.devices = {{"emulated", int64_t{8} << 30, 1, "", "fp32"}};
     member.profiles = {ProfileOf(task, absl::StrCat(name, "/0"), setting.speeds[w])};
     request.members.push_back(std::move(member));
     for (size_t other = 0; other < setting.sites.size(); ++other) {

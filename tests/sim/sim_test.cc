@@ -121,29 +121,29 @@ void PlaySites(uint64_t first, uint64_t seeds) {
   REQUIRE(totals.contributed > 5 * static_cast<int64_t>(seeds));
 }
 
-// 600 histories in all. The slow target more_seeds_test plays 3,000 others.
-TEST_CASE("250_seeded_histories_keep_every_promise") { PlayRandom(1, 250); }
+// 400 histories in all. The slow target more_seeds_test plays 3,200 others.
+TEST_CASE("160_seeded_histories_keep_every_promise") { PlayRandom(1, 160); }
 
-TEST_CASE("shards_move_and_are_filled_in_125_seeded_histories") { PlayMoves(1, 125); }
+TEST_CASE("shards_move_and_are_filled_in_80_seeded_histories") { PlayMoves(1, 80); }
 
-TEST_CASE("with_two_copies_of_each_shard_lost_disks_cost_nothing_in_125_seeded_histories") {
-  PlayCopies(1, 125);
+TEST_CASE("with_two_copies_of_each_shard_lost_disks_cost_nothing_in_80_seeded_histories") {
+  PlayCopies(1, 80);
 }
 
-TEST_CASE("sites_have_servers_of_their_own_in_100_seeded_histories") { PlaySites(1, 100); }
+TEST_CASE("sites_have_servers_of_their_own_in_80_seeded_histories") { PlaySites(1, 80); }
 
-TEST_CASE("1,250_more_seeded_histories_keep_every_promise", "[.more]") { PlayRandom(251, 1250); }
+TEST_CASE("1,340_more_seeded_histories_keep_every_promise", "[.more]") { PlayRandom(161, 1340); }
 
-TEST_CASE("shards_move_and_are_filled_in_625_more_seeded_histories", "[.more]") {
-  PlayMoves(126, 625);
+TEST_CASE("shards_move_and_are_filled_in_670_more_seeded_histories", "[.more]") {
+  PlayMoves(81, 670);
 }
 
-TEST_CASE("lost_disks_cost_nothing_in_625_more_seeded_histories", "[.more]") {
-  PlayCopies(126, 625);
+TEST_CASE("lost_disks_cost_nothing_in_670_more_seeded_histories", "[.more]") {
+  PlayCopies(81, 670);
 }
 
-TEST_CASE("sites_have_servers_of_their_own_in_500_more_seeded_histories", "[.more]") {
-  PlaySites(101, 500);
+TEST_CASE("sites_have_servers_of_their_own_in_520_more_seeded_histories", "[.more]") {
+  PlaySites(81, 520);
 }
 
 TEST_CASE("a seed repeats its history exactly") {
