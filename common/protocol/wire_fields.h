@@ -5,122 +5,12 @@
 #define ATOLL_COMMON_PROTOCOL_WIRE_FIELDS_H_
 
 #include "common/protocol/control.h"
-#include "common/protocol/job_spec.h"
 #include "common/protocol/wire_visitor.h"
 #include "proto/control.pb.h"
-#include "proto/job.pb.h"
+#include "proto/job.fields.h"
 #include "proto/plan.pb.h"
 
 namespace atl {
-
-template <class V>
-void Fields(V& v, Plain<V, ModelSpec>& s, v1::ModelSpec& m) {
-  ATOLL_WIRE_OPTIONAL_ENUM(family, ModelFamily);
-  ATOLL_WIRE_OPTIONAL(config_path);
-  ATOLL_WIRE_OPTIONAL(vocabulary);
-  ATOLL_WIRE_OPTIONAL(hidden);
-  ATOLL_WIRE_OPTIONAL(layers);
-  ATOLL_WIRE_OPTIONAL(heads);
-  ATOLL_WIRE_OPTIONAL(key_value_heads);
-  ATOLL_WIRE_OPTIONAL(feed_forward);
-  ATOLL_WIRE_OPTIONAL(tied_head);
-  ATOLL_WIRE_OPTIONAL(initial_weights_path);
-  ATOLL_WIRE_OPTIONAL(seed);
-  ATOLL_WIRE_OPTIONAL(config_json);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, ValidationSet>& s, v1::ValidationSet& m) {
-  ATOLL_WIRE_OPTIONAL(name);
-  ATOLL_WIRE_OPTIONAL(path);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, DataSource>& s, v1::DataSource& m) {
-  ATOLL_WIRE_OPTIONAL(path);
-  ATOLL_WIRE_OPTIONAL(weight);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, SiteData>& s, v1::SiteData& m) {
-  ATOLL_WIRE_OPTIONAL(site);
-  ATOLL_WIRE_OPTIONAL(path);
-  ATOLL_WIRE_OPTIONAL(validation_path);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, DataSpec>& s, v1::DataSpec& m) {
-  ATOLL_WIRE_OPTIONAL_ENUM(format, DataFormat);
-  ATOLL_WIRE_OPTIONAL(path);
-  ATOLL_WIRE_OPTIONAL(validation_path);
-  ATOLL_WIRE_OPTIONAL(validation_fraction);
-  ATOLL_WIRE_OPTIONAL(sequence_length);
-  ATOLL_WIRE_OPTIONAL(shuffle_seed);
-  ATOLL_WIRE_OPTIONAL(tokenizer_path);
-  ATOLL_WIRE_OPTIONAL(field);
-  ATOLL_WIRE_OPTIONAL(crop_padding);
-  ATOLL_WIRE_OPTIONAL(flip);
-  ATOLL_WIRE_OPTIONAL(image_size);
-  ATOLL_WIRE_MESSAGES(validation, kValidationSetsMax);
-  ATOLL_WIRE_MESSAGES(sources, kDataSourcesMax);
-  ATOLL_WIRE_MESSAGES(sites, kDataSitesMax);
-  ATOLL_WIRE_OPTIONAL(pad_documents);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, InnerSpec>& s, v1::InnerSpec& m) {
-  ATOLL_WIRE_OPTIONAL(learning_rate);
-  ATOLL_WIRE_OPTIONAL(final_learning_rate_ratio);
-  ATOLL_WIRE_OPTIONAL(warmup_fraction);
-  ATOLL_WIRE_OPTIONAL(beta1);
-  ATOLL_WIRE_OPTIONAL(beta2);
-  ATOLL_WIRE_OPTIONAL(epsilon);
-  ATOLL_WIRE_OPTIONAL(weight_decay);
-  ATOLL_WIRE_OPTIONAL(clip_norm);
-  ATOLL_WIRE_OPTIONAL(batch_sequences);
-  ATOLL_WIRE_OPTIONAL(micro_batch_sequences);
-  ATOLL_WIRE_OPTIONAL_ENUM(optimizer, InnerOptimizer);
-  ATOLL_WIRE_OPTIONAL(momentum);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, SiteServersSpec>& s, v1::SiteServersSpec& m) {
-  ATOLL_WIRE_OPTIONAL(rounds);
-  ATOLL_WIRE_OPTIONAL(optimizer);
-  ATOLL_WIRE_OPTIONAL(parameters);
-  ATOLL_WIRE_OPTIONAL(learning_rate);
-  ATOLL_WIRE_OPTIONAL(momentum);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, OuterSpec>& s, v1::OuterSpec& m) {
-  ATOLL_WIRE_OPTIONAL(steps_per_round);
-  ATOLL_WIRE_OPTIONAL(balance_steps);
-  ATOLL_WIRE_OPTIONAL(learning_rate);
-  ATOLL_WIRE_OPTIONAL(momentum);
-  ATOLL_WIRE_OPTIONAL(clip_norm);
-  ATOLL_WIRE_OPTIONAL(grace_seconds);
-  ATOLL_WIRE_OPTIONAL(wait_for_all);
-  ATOLL_WIRE_OPTIONAL_ENUM(overlap, Overlap);
-  ATOLL_WIRE_OPTIONAL_ENUM(push_encoding, Encoding);
-  ATOLL_WIRE_OPTIONAL_ENUM(pull_encoding, Encoding);
-  ATOLL_WIRE_OPTIONAL(reject_outliers);
-  ATOLL_WIRE_OPTIONAL(min_islands);
-  ATOLL_WIRE_OPTIONAL(max_islands);
-  ATOLL_WIRE_OPTIONAL(min_servers);
-  ATOLL_WIRE_OPTIONAL(optimizer);
-  ATOLL_WIRE_OPTIONAL(merge);
-  ATOLL_WIRE_OPTIONAL(parameters);
-  ATOLL_WIRE_OPTIONAL(shard_copies);
-  ATOLL_WIRE_OPTIONAL(steps_min);
-  ATOLL_WIRE_OPTIONAL(adaptive_grace);
-  ATOLL_WIRE_OPTIONAL(fragments);
-  ATOLL_WIRE_OPTIONAL(fragment_delay_steps);
-  ATOLL_WIRE_OPTIONAL(fragment_blend);
-  ATOLL_WIRE_OPTIONAL(eager);
-  ATOLL_WIRE_MESSAGE(site);
-  ATOLL_WIRE_OPTIONAL(contributes_to);
-}
 
 template <class V>
 void Fields(V& v, Plain<V, LayerStep>& s, v1::LayerStep& m) {
@@ -135,64 +25,6 @@ void Fields(V& v, Plain<V, RoundStep>& s, v1::RoundStep& m) {
   ATOLL_WIRE_MESSAGES(layers, kMaxListLength);
   ATOLL_WIRE_OPTIONAL(adopts);
   ATOLL_WIRE_COPY(contributes);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, ScheduleSpec>& s, v1::ScheduleSpec& m) {
-  ATOLL_WIRE_OPTIONAL(train_tokens);
-  ATOLL_WIRE_OPTIONAL(validate_every_rounds);
-  ATOLL_WIRE_OPTIONAL(validation_sequences);
-  ATOLL_WIRE_OPTIONAL(checkpoint_every_steps);
-  ATOLL_WIRE_OPTIONAL(snapshot_every_rounds);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, LinkLimit>& s, v1::LinkLimit& m) {
-  ATOLL_WIRE_OPTIONAL(from);
-  ATOLL_WIRE_OPTIONAL(to);
-  ATOLL_WIRE_OPTIONAL(bytes_per_day);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, LayoutSpec>& s, v1::LayoutSpec& m) {
-  ATOLL_WIRE_OPTIONAL_ENUM(island, IslandScope);
-  ATOLL_WIRE_OPTIONAL(workers_per_island);
-  ATOLL_WIRE_OPTIONAL(stages);
-  ATOLL_WIRE_OPTIONAL(replicas);
-  ATOLL_WIRE_OPTIONAL(tensor_parallel);
-  ATOLL_WIRE_OPTIONAL(schedule);
-  ATOLL_WIRE_OPTIONAL_ENUM(recompute, Recompute);
-  ATOLL_WIRE_OPTIONAL(pieces_max);
-  ATOLL_WIRE_VALUES(tensor_shares, 1024);
-  ATOLL_WIRE_OPTIONAL(optimizer_copies);
-  ATOLL_WIRE_OPTIONAL(plan);
-  ATOLL_WIRE_OPTIONAL_ENUM(objective, PlanObjective);
-  ATOLL_WIRE_OPTIONAL(deadline_hours);
-  ATOLL_WIRE_OPTIONAL(budget);
-  ATOLL_WIRE_OPTIONAL_ENUM(search, PlanSearch);
-  ATOLL_WIRE_VALUES(exclude, kExcludedMax);
-  ATOLL_WIRE_VALUES(sites, kLayoutSitesMax);
-  ATOLL_WIRE_OPTIONAL(memory_reserve_bytes);
-  ATOLL_WIRE_MESSAGES(link_limits, kLinkLimitsMax);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, CheckpointSpec>& s, v1::CheckpointSpec& m) {
-  ATOLL_WIRE_OPTIONAL(peer_copies);
-  ATOLL_WIRE_OPTIONAL(peer_every_steps);
-  ATOLL_WIRE_OPTIONAL(remote);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, JobSpec>& s, v1::JobSpec& m) {
-  ATOLL_WIRE_OPTIONAL(name);
-  ATOLL_WIRE_MESSAGE(model);
-  ATOLL_WIRE_MESSAGE(data);
-  ATOLL_WIRE_MESSAGE(inner);
-  ATOLL_WIRE_MESSAGE(outer);
-  ATOLL_WIRE_MESSAGE(schedule);
-  ATOLL_WIRE_MESSAGE(layout);
-  ATOLL_WIRE_MESSAGE(checkpoint);
 }
 
 template <class V>

@@ -87,6 +87,10 @@ class Encoder {
   void Alternative(const Variant& variant, bool, Mutable message) {
     if (const T* plain = std::get_if<T>(&variant)) Fields(*this, *plain, *message());
   }
+  template <class Fault>
+  bool Check(Fault) {
+    return true;
+  }
   bool Check(bool, absl::string_view) { return true; }
 };
 
@@ -161,6 +165,12 @@ class Decoder {
   template <class T, class Variant, class Mutable>
   void Alternative(Variant& variant, bool present, Mutable message) {
     if (present) Fields(*this, variant.template emplace<T>(), *message());
+  }
+  // Whether nothing is wrong: `fault` says what, or nothing.
+  template <class Find>
+  bool Check(Find fault) {
+    const std::string found = fault();
+    return Check(found.empty(), found);
   }
   // Whether the rule holds: what it protects must not be read if it does not.
   bool Check(bool holds, absl::string_view rule) {
