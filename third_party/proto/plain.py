@@ -11,8 +11,8 @@ INTEGERS = {Field.TYPE_INT32: "int32_t", Field.TYPE_SINT32: "int32_t", Field.TYP
 COPIED = {Field.TYPE_UINT32: "uint32_t", Field.TYPE_FIXED32: "uint32_t", Field.TYPE_UINT64: "uint64_t",
           Field.TYPE_FIXED64: "uint64_t", Field.TYPE_DOUBLE: "double", Field.TYPE_FLOAT: "float",
           Field.TYPE_BOOL: "bool"}
-STANDARD_HEADERS = {"std::optional": "<optional>", "std::string": "<string>", "std::variant": "<variant>",
-                    "std::vector": "<vector>"}
+STANDARD_HEADERS = {"<=>": "<compare>", "int": "<cstdint>", "std::optional": "<optional>",
+                    "std::string": "<string>", "std::variant": "<variant>", "std::vector": "<vector>"}
 # Paths within FileDescriptorProto, by which comments are found.
 MESSAGE, ENUM = 4, 5
 FIELD, VALUE = 2, 2
@@ -66,16 +66,23 @@ class Types:
     def enum(self, enum):
         return self.option("plain_enum", enum)
 
+    def field(self, field):
+        return self.option("plain", field)
+
     @staticmethod
     def _complete(options, field, by_name):
+        """Adds what its name says of the field, and refuses what would have no effect."""
         if field.name in by_name and not field.type_name:
             own = type(options)()
             own.CopyFrom(options)
             options.CopyFrom(by_name[field.name])
             options.MergeFrom(own)
-
-    def field(self, field):
-        return self.option("plain", field)
+        repeated = field.label == Field.LABEL_REPEATED
+        is_checked = field.type in INTEGERS and not repeated and not field.proto3_optional
+        if ((options.min and not is_checked) or (options.max and not is_checked and not repeated) or
+                (options.valid and not (repeated and field.type == Field.TYPE_STRING)) or
+                (options.maybe and (repeated or field.type != Field.TYPE_MESSAGE))):
+            sys.exit(f"{field.name}: min, max, valid or maybe has no effect on such a field")
 
     def __getitem__(self, full_name):
         return self._of[full_name]
@@ -276,16 +283,16 @@ class File:
         body += [line for number, message in self.by_need() if not self._types.message(message).by_hand
                  for line in self.struct(number, message)]
         text = "\n".join(body)
-        standard = ["<compare>"] * ("<=>" in text) + ["<cstdint>"] + [h for word, h in STANDARD_HEADERS.items() if word in text]
+        standard = [header for word, header in STANDARD_HEADERS.items() if word in text]
         own = ["common/ids.h"] + ["common/time.h"] * ("Duration" in text) + list(self._options.include)
         return self.header(".plain.h", [f"#include {h}" for h in standard] + [""] +
                            [f'#include "{h}"' for h in sorted(own)] + self.imported(".plain.h"), body)
 
     def fields_header(self):
         stem = self._file.name[:-len(".proto")]
-        own = ["common/protocol/wire_visitor.h"] + list(self._options.fields_include) + [stem + ".pb.h", stem + ".plain.h"]
+        own = ["common/protocol/wire_visitor.h", stem + ".pb.h", stem + ".plain.h"] + list(self._options.fields_include)
         body = [line for _, message in self.by_need() for line in self.function(message)]
-        return self.header(".fields.h", ["#include <algorithm>", ""] + [f'#include "{h}"' for h in own] +
+        return self.header(".fields.h", ["#include <algorithm>", ""] + [f'#include "{h}"' for h in sorted(own)] +
                            self.imported(".fields.h"), body)
 
 
