@@ -25,6 +25,10 @@ using NodeId = std::string;
 // Name of one job, made by the coordinator: the job file's `name`, then "-" and a number.
 using JobId = std::string;
 
+// Names a cluster: 16 hexadecimal digits, drawn at its coordinator's first start. A member belongs
+// to the cluster that welcomed it first, for good.
+using ClusterId = std::string;
+
 // Index of an island in its job's plan. An island keeps its id when its worker is replaced.
 using IslandId = int32_t;
 

@@ -1,6 +1,6 @@
 #include "absl/strings/str_cat.h"
-#include "common/protocol/wire_fields.h"
 #include "coordinator/wire.h"
+#include "proto/control.fields.h"
 #include "proto/coordinator.pb.h"
 
 namespace atl {

@@ -1,9 +1,9 @@
 #include "coordinator/wire.h"
 
 #include "common/check.h"
-#include "common/protocol/wire_fields.h"
 #include "common/status.h"
 #include "coordinator/records.pb.h"
+#include "proto/control.fields.h"
 
 // Not in unnamed namespaces: the visitors find Fields by its arguments' namespace.
 namespace atl {

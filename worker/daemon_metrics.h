@@ -12,8 +12,8 @@
 
 #include "common/metrics/metrics_server.h"
 #include "common/metrics/names.h"
-#include "common/protocol/heartbeat.h"
 #include "common/protocol/island_plan.h"
+#include "proto/control.plain.h"
 
 namespace atl::worker {
 

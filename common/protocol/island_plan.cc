@@ -100,9 +100,9 @@ class Completion {
 
 }  // namespace
 
-int IslandPlan::tensor_parallel() const {
+int TensorParallel(const IslandPlan& plan) {
   size_t most = 1;
-  for (const PlanReplica& replica : replicas) {
+  for (const PlanReplica& replica : plan.replicas) {
     for (const PlanStage& stage : replica.stages) most = std::max(most, stage.devices.size());
   }
   return static_cast<int>(most);

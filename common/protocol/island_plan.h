@@ -21,122 +21,15 @@
 #include "absl/status/status.h"
 #include "common/ids.h"
 #include "common/time.h"
+#include "proto/plan.plain.h"
 
 namespace atl {
-
-enum class PlanOpKind : uint8_t {
-  kForward,         // F
-  kInputGradient,   // B
-  kWeightGradient,  // W
-  // Activation to the next stage, or (gradient) to the one before: to all ranks that get it from
-  // this one, and those may be none.
-  kSend,
-  kReceive,    // activation from the stage before, or (gradient) from the next
-  kSync,       // all-reduce of a layer's gradient among the replicas that hold it
-  kOptimizer,  // of all the device's layers; last
-};
-
-struct PlanOp {
-  PlanOpKind kind = PlanOpKind::kForward;
-  int32_t stage = 0;        // of the device's replica: where it works; of send and receive too
-  int32_t micro_batch = 0;  // F, B, W, send, receive
-  int32_t layer = 0;        // sync
-  bool gradient = false;    // send, receive
-
-  bool operator==(const PlanOp&) const = default;
-};
-
-// What a device does, in this order, in one step.
-struct PlanProgram {
-  std::string device;
-  std::vector<PlanOp> ops;
-  int64_t memory_peak_bytes = 0;  // predicted; 0: unknown
-
-  bool operator==(const PlanProgram&) const = default;
-};
-
-struct PlanStage {
-  int32_t first_layer = 0;
-  int32_t layers = 0;
-  std::vector<std::string> devices;        // by tensor-parallel rank
-  std::vector<int32_t> recomputed_layers;  // keep only their input, run F again before B
-
-  bool operator==(const PlanStage&) const = default;
-};
-
-struct PlanReplica {
-  std::vector<PlanStage> stages;  // in the order of the layers
-  int64_t micro_batch_sequences = 0;
-  int32_t micro_batches = 0;
-
-  bool operator==(const PlanReplica&) const = default;
-};
 
 // Addresses of one worker's peer link, each in another network.
 inline constexpr int kPeerEndpointsMax = 4;
 
-// A worker that takes part, and where its peer link listens.
-struct IslandMember {
-  NodeId worker;
-  Incarnation incarnation = 0;
-  std::string endpoint;    // "tcp://host:port"
-  std::string public_key;  // CURVE, Z85; empty: plaintext
-  std::string site;        // its fast network; empty: not known
-  std::string nccl;        // version of the NCCL of all its devices; empty: not all have one
-  std::vector<std::string> more_endpoints = {};  // as `endpoint`, over further networks
-
-  bool operator==(const IslandMember&) const = default;
-};
-
-// What a stage sends for one micro-batch: an activation to the next stage or (gradient) a gradient
-// to the one before, of all ranks.
-struct PlanMessage {
-  int32_t replica = 0;
-  int32_t stage = 0;  // that sends
-  int32_t micro_batch = 0;
-  bool gradient = false;
-
-  auto operator<=>(const PlanMessage&) const = default;
-};
-
-// One direction of an inter-site link that several stage links share. Its messages use it in this
-// order, one at a time, each at full bandwidth; the next sender starts when the last byte has left.
-// One that is not ready in its turn is skipped and goes when it is, so an order never blocks.
-struct PlanLinkOrder {
-  std::string from, to;  // the sites that the link joins, human-readable
-  std::vector<PlanMessage> messages;
-
-  bool operator==(const PlanLinkOrder&) const = default;
-};
-
-// What a worker's process takes of its host at most, predicted.
-struct PlanHost {
-  NodeId worker;
-  int64_t bytes = 0;
-
-  bool operator==(const PlanHost&) const = default;
-};
-
-struct IslandPlan {
-  int64_t number = 0;                 // a larger one replaces a smaller one; 0: no plan
-  std::vector<IslandMember> members;  // the first one leads
-  std::vector<PlanReplica> replicas;
-  // One per device that any stage names. A worker gets its own devices' (WithProgramsOf).
-  std::vector<PlanProgram> programs;
-  std::vector<int32_t> tensor_shares;  // relative, by tensor-parallel rank; empty: even
-  std::vector<PlanLinkOrder> link_orders;
-  // Replicas that keep the optimizer's state of an element, at least; 0: all of them. See
-  // common/model/ownership.h.
-  int32_t optimizer_copies = 0;
-  std::vector<PlanHost> hosts;  // of workers that have a part
-  int64_t step_ns = 0;          // predicted
-  int64_t bound_ns = 0;         // no schedule of this layout can take less
-  std::string schedule;         // family, human-readable
-  std::string reason;           // why this layout, human-readable
-
-  int tensor_parallel() const;  // size of the largest group; 1 without stages
-  bool operator==(const IslandPlan&) const = default;
-};
+// Size of the plan's largest tensor-parallel group; 1 without stages.
+int TensorParallel(const IslandPlan& plan);
 
 // The longest that members of an island wait for each other's part of one step under this plan:
 // `least`, or ten times the step that it predicts. Ten, since a first step is slower than those

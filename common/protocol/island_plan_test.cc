@@ -149,7 +149,7 @@ IslandPlan ByStage(int first, int second) {
 TEST_CASE("groups_of_stages_may_be_of_unlike_size_but_not_those_of_a_layer") {
   REQUIRE(Check(ByStage(2, 1)) == "");
   REQUIRE(Check(ByStage(1, 3)) == "");
-  REQUIRE(ByStage(1, 3).tensor_parallel() == 3);
+  REQUIRE(TensorParallel(ByStage(1, 3)) == 3);
   REQUIRE(TensorDegree(ByStage(1, 3), 3) == 1);
   REQUIRE(TensorDegree(ByStage(1, 3), 4) == 3);
   REQUIRE(TensorSharesOf(ByStage(1, 3), 5) == std::vector<int32_t>{1, 1, 1});

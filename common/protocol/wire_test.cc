@@ -105,7 +105,7 @@ TEST_CASE("every field of every message survives the way through plain structs")
   RequireEveryMessageSurvives<v1::ToServer>();
 }
 
-TEST_CASE("fields that a job leaves out get the defaults of job_spec.h") {
+TEST_CASE("fields that a job leaves out get the defaults of job.proto") {
   v1::JobSpec wire;
   wire.set_name("tiny");
   wire.mutable_outer()->set_momentum(0);

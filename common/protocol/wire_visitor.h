@@ -1,9 +1,10 @@
-// How a plain struct and its protobuf message are walked together, once for both directions:
+// How a plain struct and its protobuf message are walked together, once for both directions. Of
+// messages between processes, Fields is generated (proto/plain.proto); of others:
 //
 //   template <class V>
-//   void Fields(V& v, Plain<V, LayerSize>& s, v1::LayerSize& m) {
-//     ATOLL_WIRE_STRING(name);
-//     ATOLL_WIRE_INT(elements, 0, kMaxElements);
+//   void Fields(V& v, Plain<V, ShardMove>& s, v1::stored::ShardMove& m) {
+//     ATOLL_WIRE_INT(shard, 0, kMaxShards);
+//     ATOLL_WIRE_COPY(to);
 //   }
 //
 // With an Encoder, s is const and m is filled; with a Decoder, m is what came in and s is filled.
@@ -87,7 +88,10 @@ class Encoder {
   void Alternative(const Variant& variant, bool, Mutable message) {
     if (const T* plain = std::get_if<T>(&variant)) Fields(*this, *plain, *message());
   }
-  bool Check(bool, absl::string_view) { return true; }
+  template <class Fault>
+  bool Check(Fault) {
+    return true;
+  }
 };
 
 class Decoder {
@@ -162,10 +166,12 @@ class Decoder {
   void Alternative(Variant& variant, bool present, Mutable message) {
     if (present) Fields(*this, variant.template emplace<T>(), *message());
   }
-  // Whether the rule holds: what it protects must not be read if it does not.
-  bool Check(bool holds, absl::string_view rule) {
-    if (!holds) Fault("message", rule);
-    return holds;
+  // Whether nothing is wrong, by fault(): if there is, the message must not be read on.
+  template <class Find>
+  bool Check(Find fault) {
+    const std::string found = fault();
+    if (!found.empty()) Fault("message", found);
+    return found.empty();
   }
 
  private:
@@ -187,19 +193,12 @@ class Decoder {
 #define ATOLL_WIRE_VERSION(f) ATOLL_WIRE_INT(f, ::atl::kNoVersion, ::atl::kMaxInt)
 // A string, bool or double.
 #define ATOLL_WIRE_COPY(f) v.Copy(#f, s.f, m.f(), [&](const auto& value) { m.set_##f(value); })
-// A scalar that keeps its default where the message has none.
-#define ATOLL_WIRE_OPTIONAL(f) \
-  v.Optional(#f, s.f, m.has_##f(), m.f(), [&](const auto& value) { m.set_##f(value); })
 #define ATOLL_WIRE_ENUM(f, Type) \
   v.Enum(#f, s.f, m.f(), v1::Type##_IsValid, [&](auto value) { m.set_##f(value); })
 #define ATOLL_WIRE_OPTIONAL_ENUM(f, Type) \
   if (V::kEncodes || m.f() != 0) {        \
     ATOLL_WIRE_ENUM(f, Type);             \
   }
-#define ATOLL_WIRE_NS(f)                                                                    \
-  v.Number(                                                                                 \
-      #f, s.f, Duration(m.f##_ns()).count(), [&](auto d) { m.set_##f##_ns(d.count()); }, 0, \
-      ::atl::kMaxIntervalNs)
 #define ATOLL_WIRE_MESSAGE(f) Fields(v, s.f, *m.mutable_##f())
 #define ATOLL_WIRE_MAYBE(f) v.Maybe(s.f, m.has_##f(), [&] { return m.mutable_##f(); })
 #define ATOLL_WIRE_MESSAGES(f, limit) v.Messages(#f, s.f, m.mutable_##f(), limit)

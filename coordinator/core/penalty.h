@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/protocol/penalty_state.h"
+#include "proto/control.plain.h"
 
 namespace atl {
 

@@ -50,7 +50,7 @@ bool AsAsked(const LayoutSpec& layout, const IslandPlan& plan) {
     return asked == 0 || asked == static_cast<int64_t>(has);
   };
   return is(layout.replicas, plan.replicas.size()) &&
-         is(layout.tensor_parallel, static_cast<size_t>(plan.tensor_parallel())) &&
+         is(layout.tensor_parallel, static_cast<size_t>(TensorParallel(plan))) &&
          std::all_of(plan.replicas.begin(), plan.replicas.end(), [&](const PlanReplica& replica) {
            std::set<std::string> devices;
            for (const PlanStage& stage : replica.stages) devices.insert(stage.devices.front());
@@ -162,7 +162,7 @@ std::string DescribePlan(const IslandPlan& plan) {
       absl::StrCat("plan ", plan.number, " by ", Names(WithPart(plan)), ": ", plan.replicas.size(),
                    plan.replicas.size() == 1 ? " replica" : " replicas", " of ", stages,
                    stages == 1 ? " stage" : " stages");
-  if (const int most = plan.tensor_parallel(); most > 1) {
+  if (const int most = TensorParallel(plan); most > 1) {
     size_t least = static_cast<size_t>(most);
     for (const PlanReplica& replica : plan.replicas) {
       for (const PlanStage& stage : replica.stages) least = std::min(least, stage.devices.size());

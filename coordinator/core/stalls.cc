@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/protocol/heartbeat.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/site_jobs.h"
+#include "proto/control.plain.h"
 
 namespace atl::coord {
 namespace {

@@ -131,7 +131,7 @@ absl::StatusOr<plan::Layout> LayoutOf(const plan::Cluster& cluster, const plan::
     index[cluster.devices[d].id] = static_cast<int>(d);
   }
   plan::Layout layout;
-  layout.tensor_parallel = island.tensor_parallel();
+  layout.tensor_parallel = TensorParallel(island);
   layout.tensor_shares.assign(island.tensor_shares.begin(), island.tensor_shares.end());
   std::map<std::string, std::set<int32_t>> unsplit;  // by device
   for (const PlanProgram& program : island.programs) {

@@ -25,7 +25,7 @@ plan::Layout LayoutOf(const PlanningInput& input, const IslandPlan& island) {
     index.emplace(device.id, static_cast<int>(index.size()));
   }
   plan::Layout layout;
-  layout.tensor_parallel = island.tensor_parallel();
+  layout.tensor_parallel = TensorParallel(island);
   for (const PlanReplica& from : island.replicas) {
     plan::Replica& replica = layout.replicas.emplace_back();
     replica.micro_batches = from.micro_batches;

@@ -117,9 +117,9 @@ PLANTED = {
         "words.size() == 8 && IsClusterId(words[1])",
         "IsClusterId(words[1])"),
     "control_wire": (
-        "common/protocol/wire.cc",
-        "layer.values_size() == k * k ||",
-        "layer.values_size() % k == 0 ||"),
+        "common/protocol/wire_limits.cc",
+        "layer.values_size() != k * k &&",
+        "layer.values_size() % k != 0 &&"),
     "job_spec": (
         "common/protocol/job_spec.cc",
         "  ATOLL_RETURN_IF_ERROR(IntInRange(\"model.heads\", m.heads, 1, 1 << 16));\n",

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "common/ids.h"
-#include "common/protocol/heartbeat.h"
 #include "common/time.h"
+#include "proto/control.plain.h"
 
 namespace atl::worker {
 

@@ -58,12 +58,12 @@ absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan) c
   ATOLL_RETURN_IF_ERROR(CheckJob(job));
   ATOLL_RETURN_IF_ERROR(
       ValidateFor(worker_, plan, static_cast<int32_t>(job.model.layers) + 2, job.batch_sequences));
-  if (plan.tensor_parallel() > 1 && !AllowsTensorParallelism(job.optimizer.kind)) {
+  if (TensorParallel(plan) > 1 && !AllowsTensorParallelism(job.optimizer.kind)) {
     return absl::InvalidArgumentError(
         "plan: tensor parallelism cuts matrices that this inner.optimizer steps whole: set "
         "layout.tensor_parallel = 1");
   }
-  ATOLL_RETURN_IF_ERROR(CutModel(job.model, plan.tensor_parallel(), plan.tensor_shares).status());
+  ATOLL_RETURN_IF_ERROR(CutModel(job.model, TensorParallel(plan), plan.tensor_shares).status());
   const auto head = static_cast<int32_t>(job.model.layers) + 1;
   if (job.model.tied_head && TensorDegree(plan, 0) != TensorDegree(plan, head)) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -12,7 +12,7 @@ namespace atl::worker {
 CommitTable::CommitTable(const IslandPlan& plan, int32_t layers,
                          const std::vector<int>& norm_counts)
     : layers_(layers),
-      ranks_(plan.tensor_parallel()),
+      ranks_(TensorParallel(plan)),
       shards_(OwnershipOf(plan).shards),
       first_device_(norms() + 2 * static_cast<int>(plan.replicas.size())),
       devices_(DevicesOf(plan)),

@@ -12,8 +12,8 @@
 #include <functional>
 #include <vector>
 
-#include "common/protocol/heartbeat.h"
 #include "common/protocol/island_plan.h"
+#include "proto/control.plain.h"
 #include "worker/pipeline/role.h"
 #include "worker/pipeline/spans.h"
 

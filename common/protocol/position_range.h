@@ -1,0 +1,25 @@
+// Sequences of the training data on one endless axis.
+
+#ifndef ATOLL_COMMON_PROTOCOL_POSITION_RANGE_H_
+#define ATOLL_COMMON_PROTOCOL_POSITION_RANGE_H_
+
+#include <compare>
+#include <cstdint>
+
+namespace atl {
+
+// Position p is sequence p % N of epoch p / N in that epoch's shuffled order, N being the data
+// set's number of sequences. Half open. Where sites hold different data (DataSpec::sites), each has
+// an axis of its own: site k's position i is k * kAxisPositions + i. A range lies on one axis.
+inline constexpr int64_t kAxisPositions = int64_t{1} << 48;
+struct PositionRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  auto operator<=>(const PositionRange&) const = default;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_PROTOCOL_POSITION_RANGE_H_
