@@ -81,7 +81,7 @@ void CheckCluster(const Global& global, std::vector<Finding>* findings) {
   for (Finding& finding : CheckSites(global, *status)) findings->push_back(std::move(finding));
 }
 
-// "1.2.3" -> {1, 2}.
+// "1.2.3" -> {1, 2}; nullopt: no version of this form.
 std::optional<std::pair<int, int>> ReleaseOf(absl::string_view version) {
   const std::vector<absl::string_view> parts = absl::StrSplit(version, '.');
   std::pair<int, int> release;

@@ -27,7 +27,7 @@ TEST_CASE("adjacent_version_is_a_warning_and_one_further_away_a_problem") {
   for (const char* adjacent : {"1.2.7", "1.1.0", "1.3.4"}) {
     CHECK(CheckVersion("1.2.0", adjacent).level == Level::kWarning);
   }
-  for (const char* other : {"1.0.9", "1.4.0", "2.2.0", "1.2", "", "1.-2147483648.0"}) {
+  for (const char* other : {"1.0.9", "1.4.0", "2.2.0", "1.2", "", "v1.2.0", "1.-2147483648.0"}) {
     CHECK(CheckVersion("1.2.0", other).level == Level::kProblem);
   }
 }
