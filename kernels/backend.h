@@ -154,82 +154,14 @@ class Backend {
   virtual RepeatCounts Repeats() const { return {}; }
 
   // ---- Operations: see ops.h ----
-  virtual void Run(Stream& stream, const LinearForward& op, Workspace workspace) = 0;
-  virtual void Run(Stream& stream, const LinearBackwardInput& op, Workspace workspace) = 0;
-  virtual void Run(Stream& stream, const LinearBackwardWeight& op, Workspace workspace) = 0;
-  virtual int64_t WorkspaceBytes(const LinearForward& op) const = 0;
-  virtual int64_t WorkspaceBytes(const LinearBackwardInput& op) const = 0;
-  virtual int64_t WorkspaceBytes(const LinearBackwardWeight& op) const = 0;
-
-  virtual void Run(Stream& stream, const EmbeddingForward& op) = 0;
-  virtual void Run(Stream& stream, const EmbeddingBackwardWeight& op, Workspace workspace) = 0;
-  virtual int64_t WorkspaceBytes(const EmbeddingBackwardWeight& op) const = 0;
-
-  virtual void Run(Stream& stream, const RmsNormForward& op) = 0;
-  virtual void Run(Stream& stream, const RmsNormBackwardInput& op) = 0;
-  virtual void Run(Stream& stream, const RmsNormBackwardWeight& op, Workspace workspace) = 0;
-  virtual int64_t WorkspaceBytes(const RmsNormBackwardWeight& op) const = 0;
-
-  virtual void Run(Stream& stream, const LayerNormForward& op) = 0;
-  virtual void Run(Stream& stream, const LayerNormBackwardInput& op) = 0;
-  virtual void Run(Stream& stream, const LayerNormBackwardWeight& op, Workspace workspace) = 0;
-  virtual int64_t WorkspaceBytes(const LayerNormBackwardWeight& op) const = 0;
-
-  virtual void Run(Stream& stream, const Rope& op) = 0;
-
-  virtual void Run(Stream& stream, const AttentionForward& op, Workspace workspace) = 0;
-  virtual void Run(Stream& stream, const AttentionBackward& op, Workspace workspace) = 0;
-  virtual int64_t WorkspaceBytes(const AttentionForward& op) const = 0;
-  virtual int64_t WorkspaceBytes(const AttentionBackward& op) const = 0;
-
-  virtual void Run(Stream& stream, const GatedForward& op) = 0;
-  virtual void Run(Stream& stream, const GatedBackward& op) = 0;
-  virtual void Run(Stream& stream, const GeluForward& op) = 0;
-  virtual void Run(Stream& stream, const GeluBackward& op) = 0;
-  virtual void Run(Stream& stream, const SoftcapForward& op) = 0;
-  virtual void Run(Stream& stream, const SoftcapBackward& op) = 0;
-  virtual void Run(Stream& stream, const AddScaled& op) = 0;
-  virtual void Run(Stream& stream, const Scale& op) = 0;
-  virtual void Run(Stream& stream, const Convert& op) = 0;
-
-  virtual void Run(Stream& stream, const CrossEntropy& op, Workspace workspace) = 0;
-  virtual int64_t WorkspaceBytes(const CrossEntropy& op) const = 0;
-  virtual void Run(Stream& stream, const CrossEntropyMax& op) = 0;
-  virtual void Run(Stream& stream, const CrossEntropySums& op) = 0;
-
-  virtual void Run(Stream& stream, const AdamW& op) = 0;
-  virtual void Run(Stream& stream, const MomentumStep& op) = 0;
-  virtual void Run(Stream& stream, const LambStep& op) = 0;
-  virtual void Run(Stream& stream, const LambNorms& op, Workspace workspace) = 0;
-  virtual int64_t WorkspaceBytes(const LambNorms& op) const = 0;
-  virtual void Run(Stream& stream, const Normalize& op) = 0;
-  virtual void Run(Stream& stream, const SumOfSquares& op, Workspace workspace) = 0;
-  virtual int64_t WorkspaceBytes(const SumOfSquares& op) const = 0;
-  virtual void Run(Stream& stream, const ClipScale& op) = 0;
-
-  virtual void Run(Stream& stream, const QuantizeDelta& op) = 0;
-  virtual void Run(Stream& stream, const DequantizeDelta& op) = 0;
-  virtual void Run(Stream& stream, const NesterovStep& op) = 0;
-
-  // ---- Of images: see image_ops.h ----
-  virtual void Run(Stream& stream, const PixelsForward& op) = 0;
-  virtual void Run(Stream& stream, const ConvForward& op, Workspace workspace) = 0;
-  virtual void Run(Stream& stream, const ConvBackwardInput& op, Workspace workspace) = 0;
-  virtual void Run(Stream& stream, const ConvBackwardWeight& op, Workspace workspace) = 0;
-  virtual int64_t WorkspaceBytes(const ConvForward& op) const = 0;
-  virtual int64_t WorkspaceBytes(const ConvBackwardInput& op) const = 0;
-  virtual int64_t WorkspaceBytes(const ConvBackwardWeight& op) const = 0;
-  virtual void Run(Stream& stream, const BatchNormForward& op, Workspace workspace) = 0;
-  virtual void Run(Stream& stream, const BatchNormBackwardInput& op, Workspace workspace) = 0;
-  virtual int64_t WorkspaceBytes(const BatchNormForward& op) const = 0;
-  virtual int64_t WorkspaceBytes(const BatchNormBackwardInput& op) const = 0;
-  virtual void Run(Stream& stream, const BatchNormBackwardWeight& op) = 0;
-  virtual void Run(Stream& stream, const RunningMean& op) = 0;
-  virtual void Run(Stream& stream, const PoolForward& op) = 0;
-  virtual void Run(Stream& stream, const PoolBackward& op) = 0;
-  virtual void Run(Stream& stream, const ChannelGateForward& op) = 0;
-  virtual void Run(Stream& stream, const ChannelGateBackward& op) = 0;
-  virtual void Run(Stream& stream, const CountHits& op) = 0;
+#define ATOLL_OPERATION(Op) virtual void Run(Stream& stream, const Op& op) = 0;
+#define ATOLL_OPERATION_WITH_SCRATCH(Op)                                   \
+  virtual void Run(Stream& stream, const Op& op, Workspace workspace) = 0; \
+  virtual int64_t WorkspaceBytes(const Op& op) const = 0;
+  ATOLL_OPERATIONS(ATOLL_OPERATION, ATOLL_OPERATION_WITH_SCRATCH, ATOLL_OPERATION_WITH_SCRATCH,
+                   ATOLL_OPERATION)
+#undef ATOLL_OPERATION
+#undef ATOLL_OPERATION_WITH_SCRATCH
 
  private:
   friend class Buffer;

@@ -463,6 +463,63 @@ struct NesterovStep {
   void Check() const;
 };
 
+// ---- All operations, those of image_ops.h too. From this list backends declare theirs. ----
+//   PLAIN    needs no scratch memory
+//   SCRATCH  takes a Workspace
+//   LIBRARY  likewise, and where a device has a library for it, that is tried first
+//   RARE     needs none, and hosts do with one version for all backends
+
+#define ATOLL_OPERATIONS(PLAIN, SCRATCH, LIBRARY, RARE) \
+  LIBRARY(LinearForward)                                \
+  LIBRARY(LinearBackwardInput)                          \
+  LIBRARY(LinearBackwardWeight)                         \
+  PLAIN(EmbeddingForward)                               \
+  SCRATCH(EmbeddingBackwardWeight)                      \
+  PLAIN(RmsNormForward)                                 \
+  PLAIN(RmsNormBackwardInput)                           \
+  SCRATCH(RmsNormBackwardWeight)                        \
+  PLAIN(LayerNormForward)                               \
+  PLAIN(LayerNormBackwardInput)                         \
+  SCRATCH(LayerNormBackwardWeight)                      \
+  PLAIN(Rope)                                           \
+  LIBRARY(AttentionForward)                             \
+  LIBRARY(AttentionBackward)                            \
+  PLAIN(GatedForward)                                   \
+  PLAIN(GatedBackward)                                  \
+  PLAIN(GeluForward)                                    \
+  PLAIN(GeluBackward)                                   \
+  PLAIN(SoftcapForward)                                 \
+  PLAIN(SoftcapBackward)                                \
+  PLAIN(AddScaled)                                      \
+  PLAIN(Scale)                                          \
+  PLAIN(Convert)                                        \
+  SCRATCH(CrossEntropy)                                 \
+  PLAIN(CrossEntropyMax)                                \
+  PLAIN(CrossEntropySums)                               \
+  PLAIN(AdamW)                                          \
+  PLAIN(MomentumStep)                                   \
+  PLAIN(LambStep)                                       \
+  SCRATCH(LambNorms)                                    \
+  PLAIN(Normalize)                                      \
+  SCRATCH(SumOfSquares)                                 \
+  RARE(ClipScale)                                       \
+  RARE(QuantizeDelta)                                   \
+  RARE(DequantizeDelta)                                 \
+  RARE(NesterovStep)                                    \
+  PLAIN(PixelsForward)                                  \
+  LIBRARY(ConvForward)                                  \
+  LIBRARY(ConvBackwardInput)                            \
+  LIBRARY(ConvBackwardWeight)                           \
+  SCRATCH(BatchNormForward)                             \
+  SCRATCH(BatchNormBackwardInput)                       \
+  PLAIN(BatchNormBackwardWeight)                        \
+  PLAIN(RunningMean)                                    \
+  PLAIN(PoolForward)                                    \
+  PLAIN(PoolBackward)                                   \
+  PLAIN(ChannelGateForward)                             \
+  PLAIN(ChannelGateBackward)                            \
+  PLAIN(CountHits)
+
 }  // namespace atl
 
 #endif  // ATOLL_KERNELS_OPS_H_

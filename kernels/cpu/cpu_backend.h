@@ -22,68 +22,16 @@ class CpuBackend : public HostBackend {
 
   using HostBackend::Run;
   using HostBackend::WorkspaceBytes;
-  void Run(Stream&, const LinearForward& op, Workspace) override;
-  void Run(Stream&, const LinearBackwardInput& op, Workspace) override;
-  void Run(Stream&, const LinearBackwardWeight& op, Workspace) override;
-  void Run(Stream&, const EmbeddingForward& op) override;
-  void Run(Stream&, const EmbeddingBackwardWeight& op, Workspace) override;
-  void Run(Stream&, const RmsNormForward& op) override;
-  void Run(Stream&, const RmsNormBackwardInput& op) override;
-  void Run(Stream&, const RmsNormBackwardWeight& op, Workspace workspace) override;
-  void Run(Stream&, const LayerNormForward& op) override;
-  void Run(Stream&, const LayerNormBackwardInput& op) override;
-  void Run(Stream&, const LayerNormBackwardWeight& op, Workspace workspace) override;
-  void Run(Stream&, const Rope& op) override;
-  void Run(Stream&, const AttentionForward& op, Workspace workspace) override;
-  void Run(Stream&, const AttentionBackward& op, Workspace workspace) override;
-  void Run(Stream&, const GatedForward& op) override;
-  void Run(Stream&, const GatedBackward& op) override;
-  void Run(Stream&, const GeluForward& op) override;
-  void Run(Stream&, const GeluBackward& op) override;
-  void Run(Stream&, const SoftcapForward& op) override;
-  void Run(Stream&, const SoftcapBackward& op) override;
-  void Run(Stream&, const AddScaled& op) override;
-  void Run(Stream&, const Scale& op) override;
-  void Run(Stream&, const Convert& op) override;
-  void Run(Stream&, const CrossEntropy& op, Workspace workspace) override;
-  void Run(Stream&, const CrossEntropyMax& op) override;
-  void Run(Stream&, const CrossEntropySums& op) override;
-  void Run(Stream&, const AdamW& op) override;
-  void Run(Stream&, const MomentumStep& op) override;
-  void Run(Stream&, const LambStep& op) override;
-  void Run(Stream&, const LambNorms& op, Workspace workspace) override;
-  int64_t WorkspaceBytes(const LambNorms& op) const override;
-  void Run(Stream&, const Normalize& op) override;
-  void Run(Stream&, const SumOfSquares& op, Workspace workspace) override;
-  void Run(Stream&, const PixelsForward& op) override;
-  void Run(Stream&, const ConvForward& op, Workspace workspace) override;
-  void Run(Stream&, const ConvBackwardInput& op, Workspace workspace) override;
-  void Run(Stream&, const ConvBackwardWeight& op, Workspace workspace) override;
-  int64_t WorkspaceBytes(const ConvForward& op) const override;
-  int64_t WorkspaceBytes(const ConvBackwardInput& op) const override;
-  int64_t WorkspaceBytes(const ConvBackwardWeight& op) const override;
-  void Run(Stream&, const BatchNormForward& op, Workspace workspace) override;
-  void Run(Stream&, const BatchNormBackwardInput& op, Workspace workspace) override;
-  int64_t WorkspaceBytes(const BatchNormForward& op) const override;
-  int64_t WorkspaceBytes(const BatchNormBackwardInput& op) const override;
-  void Run(Stream&, const BatchNormBackwardWeight& op) override;
-  void Run(Stream&, const RunningMean& op) override;
-  void Run(Stream&, const PoolForward& op) override;
-  void Run(Stream&, const PoolBackward& op) override;
-  void Run(Stream&, const ChannelGateForward& op) override;
-  void Run(Stream&, const ChannelGateBackward& op) override;
-  void Run(Stream&, const CountHits& op) override;
-
-  int64_t WorkspaceBytes(const LinearForward&) const override { return 0; }
-  int64_t WorkspaceBytes(const LinearBackwardInput&) const override { return 0; }
-  int64_t WorkspaceBytes(const LinearBackwardWeight&) const override { return 0; }
-  int64_t WorkspaceBytes(const EmbeddingBackwardWeight&) const override { return 0; }
-  int64_t WorkspaceBytes(const RmsNormBackwardWeight& op) const override;
-  int64_t WorkspaceBytes(const LayerNormBackwardWeight& op) const override;
-  int64_t WorkspaceBytes(const AttentionForward& op) const override;
-  int64_t WorkspaceBytes(const AttentionBackward& op) const override;
-  int64_t WorkspaceBytes(const CrossEntropy& op) const override;
-  int64_t WorkspaceBytes(const SumOfSquares& op) const override;
+#define ATOLL_OPERATION(Op) void Run(Stream&, const Op& op) override;
+#define ATOLL_OPERATION_WITH_SCRATCH(Op)                         \
+  void Run(Stream&, const Op& op, Workspace workspace) override; \
+  int64_t WorkspaceBytes(const Op& op) const override;
+#define ATOLL_OPERATION_OF_HOSTS(Op)
+  ATOLL_OPERATIONS(ATOLL_OPERATION, ATOLL_OPERATION_WITH_SCRATCH, ATOLL_OPERATION_WITH_SCRATCH,
+                   ATOLL_OPERATION_OF_HOSTS)
+#undef ATOLL_OPERATION
+#undef ATOLL_OPERATION_WITH_SCRATCH
+#undef ATOLL_OPERATION_OF_HOSTS
 
  protected:
   ThreadPool pool_;

@@ -207,4 +207,9 @@ void CpuBackend::Run(Stream&, const EmbeddingBackwardWeight& op, Workspace) {
   });
 }
 
+int64_t CpuBackend::WorkspaceBytes(const LinearForward&) const { return 0; }
+int64_t CpuBackend::WorkspaceBytes(const LinearBackwardInput&) const { return 0; }
+int64_t CpuBackend::WorkspaceBytes(const LinearBackwardWeight&) const { return 0; }
+int64_t CpuBackend::WorkspaceBytes(const EmbeddingBackwardWeight&) const { return 0; }
+
 }  // namespace atl

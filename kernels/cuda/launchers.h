@@ -10,19 +10,19 @@
 
 namespace atl::ATOLL_DEVICE {
 
-// ---- elementwise.cu ----
+// ---- All operations that are one launch or a few ----
 
-void Enqueue(const Queue& queue, const GatedForward& op);
-void Enqueue(const Queue& queue, const GatedBackward& op);
-void Enqueue(const Queue& queue, const GeluForward& op);
-void Enqueue(const Queue& queue, const GeluBackward& op);
-void Enqueue(const Queue& queue, const SoftcapForward& op);
-void Enqueue(const Queue& queue, const SoftcapBackward& op);
-void Enqueue(const Queue& queue, const AddScaled& op);
-void Enqueue(const Queue& queue, const Scale& op);
-void Enqueue(const Queue& queue, const Convert& op);
-void Enqueue(const Queue& queue, const Rope& op);
-void Enqueue(const Queue& queue, const EmbeddingForward& op);
+#define ATOLL_LAUNCHER(Op) void Enqueue(const Queue& queue, const Op& op);
+#define ATOLL_LAUNCHER_WITH_SCRATCH(Op)                                \
+  void Enqueue(const Queue& queue, const Op& op, Workspace workspace); \
+  int64_t ScratchBytes(const Op& op);
+#define ATOLL_BY_LIBRARY(Op)
+ATOLL_OPERATIONS(ATOLL_LAUNCHER, ATOLL_LAUNCHER_WITH_SCRATCH, ATOLL_BY_LIBRARY, ATOLL_LAUNCHER)
+#undef ATOLL_LAUNCHER
+#undef ATOLL_LAUNCHER_WITH_SCRATCH
+#undef ATOLL_BY_LIBRARY
+
+// ---- elementwise.cu: and behind a product ----
 
 // What a product that fuses nothing leaves to do: y = activation(raw + bias) + add, and the
 // argument of the activation in `pre`. bias, add and pre are optional; raw may be pre or y.
@@ -41,25 +41,7 @@ struct FinishBackward {
 };
 void Enqueue(const Queue& queue, const FinishBackward& op);
 
-// ---- rows.cu ----
-
-void Enqueue(const Queue& queue, const RmsNormForward& op);
-void Enqueue(const Queue& queue, const RmsNormBackwardInput& op);
-void Enqueue(const Queue& queue, const LayerNormForward& op);
-void Enqueue(const Queue& queue, const LayerNormBackwardInput& op);
-void Enqueue(const Queue& queue, const CrossEntropy& op, Workspace workspace);
-int64_t ScratchBytes(const CrossEntropy& op);
-void Enqueue(const Queue& queue, const CrossEntropyMax& op);
-void Enqueue(const Queue& queue, const CrossEntropySums& op);
-
-// ---- columns.cu: sums over rows ----
-
-void Enqueue(const Queue& queue, const RmsNormBackwardWeight& op, Workspace workspace);
-void Enqueue(const Queue& queue, const LayerNormBackwardWeight& op, Workspace workspace);
-void Enqueue(const Queue& queue, const EmbeddingBackwardWeight& op, Workspace workspace);
-int64_t ScratchBytes(const RmsNormBackwardWeight& op);
-int64_t ScratchBytes(const LayerNormBackwardWeight& op);
-int64_t ScratchBytes(const EmbeddingBackwardWeight& op);
+// ---- columns.cu ----
 
 // sum[c] += sum over rows of x[n][c].
 struct SumRows {
@@ -68,24 +50,6 @@ struct SumRows {
 };
 void Enqueue(const Queue& queue, const SumRows& op, Workspace workspace);
 int64_t ScratchBytes(const SumRows& op);
-
-// ---- optimizer.cu ----
-
-void Enqueue(const Queue& queue, const AdamW& op);
-void Enqueue(const Queue& queue, const MomentumStep& op);
-void Enqueue(const Queue& queue, const LambStep& op);
-void Enqueue(const Queue& queue, const LambNorms& op, Workspace workspace);
-void Enqueue(const Queue& queue, const Normalize& op);
-void Enqueue(const Queue& queue, const SumOfSquares& op, Workspace workspace);
-void Enqueue(const Queue& queue, const ClipScale& op);
-int64_t ScratchBytes(const SumOfSquares& op);
-int64_t ScratchBytes(const LambNorms& op);
-
-// ---- deltas.cu ----
-
-void Enqueue(const Queue& queue, const QuantizeDelta& op);
-void Enqueue(const Queue& queue, const DequantizeDelta& op);
-void Enqueue(const Queue& queue, const NesterovStep& op);
 
 // ---- attention_mma.cu: what cuDNN does not take, on tensor cores. False, with nothing enqueued,
 // where these do not take it either: heads of more than 128 channels, fp32, odd addresses. ----
@@ -139,24 +103,6 @@ void Enqueue(const Queue& queue, const ConvForward& op);
 void Enqueue(const Queue& queue, const ConvBackwardInput& op);
 void Enqueue(const Queue& queue, const ConvBackwardWeight& op, Workspace workspace);
 int64_t ScratchBytes(const ConvBackwardWeight& op);
-
-// ---- batch_norm.cu ----
-
-void Enqueue(const Queue& queue, const BatchNormForward& op, Workspace workspace);
-void Enqueue(const Queue& queue, const BatchNormBackwardInput& op, Workspace workspace);
-int64_t ScratchBytes(const BatchNormForward& op);
-int64_t ScratchBytes(const BatchNormBackwardInput& op);
-void Enqueue(const Queue& queue, const BatchNormBackwardWeight& op);
-void Enqueue(const Queue& queue, const RunningMean& op);
-
-// ---- image.cu ----
-
-void Enqueue(const Queue& queue, const PixelsForward& op);
-void Enqueue(const Queue& queue, const PoolForward& op);
-void Enqueue(const Queue& queue, const PoolBackward& op);
-void Enqueue(const Queue& queue, const ChannelGateForward& op);
-void Enqueue(const Queue& queue, const ChannelGateBackward& op);
-void Enqueue(const Queue& queue, const CountHits& op);
 
 // ---- product.cu: what cuBLASLt does not take ----
 

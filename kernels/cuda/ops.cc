@@ -154,48 +154,10 @@ int64_t Ops::WorkspaceBytes(const AttentionBackward& op) const {
   }                                                                  \
   int64_t Ops::WorkspaceBytes(const Op& op) const { return ScratchBytes(op); }
 
-ATOLL_RUN(RmsNormForward)
-ATOLL_RUN(RmsNormBackwardInput)
-ATOLL_RUN(LayerNormForward)
-ATOLL_RUN(LayerNormBackwardInput)
-ATOLL_RUN(Rope)
-ATOLL_RUN(GatedForward)
-ATOLL_RUN(GatedBackward)
-ATOLL_RUN(GeluForward)
-ATOLL_RUN(GeluBackward)
-ATOLL_RUN(SoftcapForward)
-ATOLL_RUN(SoftcapBackward)
-ATOLL_RUN(AddScaled)
-ATOLL_RUN(Scale)
-ATOLL_RUN(Convert)
-ATOLL_RUN(CrossEntropyMax)
-ATOLL_RUN(CrossEntropySums)
-ATOLL_RUN(AdamW)
-ATOLL_RUN(MomentumStep)
-ATOLL_RUN(LambStep)
-ATOLL_RUN(Normalize)
-ATOLL_RUN(ClipScale)
-ATOLL_RUN(QuantizeDelta)
-ATOLL_RUN(DequantizeDelta)
-ATOLL_RUN(NesterovStep)
-ATOLL_RUN(EmbeddingForward)
-ATOLL_RUN(PixelsForward)
-ATOLL_RUN(BatchNormBackwardWeight)
-ATOLL_RUN(RunningMean)
-ATOLL_RUN(PoolForward)
-ATOLL_RUN(PoolBackward)
-ATOLL_RUN(ChannelGateForward)
-ATOLL_RUN(ChannelGateBackward)
-ATOLL_RUN(CountHits)
-ATOLL_RUN_WITH_SCRATCH(RmsNormBackwardWeight)
-ATOLL_RUN_WITH_SCRATCH(LayerNormBackwardWeight)
-ATOLL_RUN_WITH_SCRATCH(CrossEntropy)
-ATOLL_RUN_WITH_SCRATCH(SumOfSquares)
-ATOLL_RUN_WITH_SCRATCH(LambNorms)
-ATOLL_RUN_WITH_SCRATCH(EmbeddingBackwardWeight)
-ATOLL_RUN_WITH_SCRATCH(BatchNormForward)
-ATOLL_RUN_WITH_SCRATCH(BatchNormBackwardInput)
+#define ATOLL_BY_LIBRARY(Op)  // above, and convolution.cc
+ATOLL_OPERATIONS(ATOLL_RUN, ATOLL_RUN_WITH_SCRATCH, ATOLL_BY_LIBRARY, ATOLL_RUN)
 
+#undef ATOLL_BY_LIBRARY
 #undef ATOLL_RUN
 #undef ATOLL_RUN_WITH_SCRATCH
 
