@@ -3,13 +3,30 @@
 #include "common/check.h"
 
 namespace atl {
+
+// All, as families/*.cc define them.
+#define ATOLL_FAMILIES(F) \
+  F(Bert)                 \
+  F(EfficientNet)         \
+  F(Gemma2)               \
+  F(Gpt2)                 \
+  F(Llama)                \
+  F(Mistral)              \
+  F(Olmo2)                \
+  F(Phi3)                 \
+  F(Qwen2)                \
+  F(Qwen3)                \
+  F(ResNet)
+
+#define ATOLL_DECLARE(Name) extern const Family k##Name##Family;
+ATOLL_FAMILIES(ATOLL_DECLARE)
+#undef ATOLL_DECLARE
+
 namespace {
 
-constexpr const Family* kFamilies[] = {
-    &kBertFamily,  &kEfficientNetFamily, &kGemma2Family, &kGpt2Family,
-    &kLlamaFamily, &kMistralFamily,      &kOlmo2Family,  &kPhi3Family,
-    &kQwen2Family, &kQwen3Family,        &kResNetFamily,
-};
+#define ATOLL_ADDRESS(Name) &k##Name##Family,
+constexpr const Family* kFamilies[] = {ATOLL_FAMILIES(ATOLL_ADDRESS)};
+#undef ATOLL_ADDRESS
 
 }  // namespace
 

@@ -29,23 +29,11 @@ struct Family {
   std::vector<ImageLayer> (*image_layers)(const ModelConfig& config) = nullptr;
 };
 
+// Families are defined in families/*.cc; family.cc lists them.
 const Family& FamilyOf(ModelFamily id);
 // Null: there is none.
 const Family* FindFamily(absl::string_view model_type);
 std::span<const Family* const> AllFamilies();
-
-// families/*.cc
-extern const Family kBertFamily;
-extern const Family kEfficientNetFamily;
-extern const Family kGemma2Family;
-extern const Family kGpt2Family;
-extern const Family kLlamaFamily;
-extern const Family kMistralFamily;
-extern const Family kOlmo2Family;
-extern const Family kPhi3Family;
-extern const Family kQwen2Family;
-extern const Family kQwen3Family;
-extern const Family kResNetFamily;
 
 // ---- What the families that came after LLaMA share with it ----
 

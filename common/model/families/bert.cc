@@ -80,20 +80,20 @@ Architecture Describe(const ModelConfig&) {
 
 }  // namespace
 
-const Family kBertFamily = {.id = ModelFamily::kBert,
-                            .model_type = "bert",
-                            .architecture = "BertForMaskedLM",
-                            .usual_ffn = 4,
-                            .ffn_multiple = 1,
-                            .set_defaults =
-                                [](ModelConfig* c) {
-                                  c->norm_eps = 1e-12;
-                                  c->token_types = 2;
-                                  c->mask_token = c->vocab - 1;
-                                  c->tied_head = true;
-                                },
-                            .read = Read,
-                            .write = Write,
-                            .describe = Describe};
+extern const Family kBertFamily = {.id = ModelFamily::kBert,
+                                   .model_type = "bert",
+                                   .architecture = "BertForMaskedLM",
+                                   .usual_ffn = 4,
+                                   .ffn_multiple = 1,
+                                   .set_defaults =
+                                       [](ModelConfig* c) {
+                                         c->norm_eps = 1e-12;
+                                         c->token_types = 2;
+                                         c->mask_token = c->vocab - 1;
+                                         c->tied_head = true;
+                                       },
+                                   .read = Read,
+                                   .write = Write,
+                                   .describe = Describe};
 
 }  // namespace atl

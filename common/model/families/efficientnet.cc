@@ -121,15 +121,15 @@ std::vector<ImageLayer> Layers(const ModelConfig& c) {
 
 }  // namespace
 
-const Family kEfficientNetFamily = {.id = ModelFamily::kEfficientNet,
-                                    .model_type = "efficientnet",
-                                    .architecture = "EfficientNetForImageClassification",
-                                    .usual_ffn = 0,
-                                    .ffn_multiple = 1,
-                                    .set_defaults = [](ModelConfig*) {},
-                                    .read = Read,
-                                    .write = Write,
-                                    .describe = DescribeImages,
-                                    .image_layers = Layers};
+extern const Family kEfficientNetFamily = {.id = ModelFamily::kEfficientNet,
+                                           .model_type = "efficientnet",
+                                           .architecture = "EfficientNetForImageClassification",
+                                           .usual_ffn = 0,
+                                           .ffn_multiple = 1,
+                                           .set_defaults = [](ModelConfig*) {},
+                                           .read = Read,
+                                           .write = Write,
+                                           .describe = DescribeImages,
+                                           .image_layers = Layers};
 
 }  // namespace atl

@@ -56,14 +56,14 @@ void SetDefaults(ModelConfig* c) {
 
 }  // namespace
 
-const Family kGemma2Family = {.id = ModelFamily::kGemma2,
-                              .model_type = "gemma2",
-                              .architecture = "Gemma2ForCausalLM",
-                              .usual_ffn = 4,
-                              .ffn_multiple = 1,
-                              .set_defaults = SetDefaults,
-                              .read = Read,
-                              .write = Write,
-                              .describe = Describe};
+extern const Family kGemma2Family = {.id = ModelFamily::kGemma2,
+                                     .model_type = "gemma2",
+                                     .architecture = "Gemma2ForCausalLM",
+                                     .usual_ffn = 4,
+                                     .ffn_multiple = 1,
+                                     .set_defaults = SetDefaults,
+                                     .read = Read,
+                                     .write = Write,
+                                     .describe = Describe};
 
 }  // namespace atl

@@ -61,14 +61,14 @@ Architecture Describe(const ModelConfig&) {
 
 }  // namespace
 
-const Family kGpt2Family = {.id = ModelFamily::kGpt2,
-                            .model_type = "gpt2",
-                            .architecture = "GPT2LMHeadModel",
-                            .usual_ffn = 4,
-                            .ffn_multiple = 1,
-                            .set_defaults = [](ModelConfig*) {},
-                            .read = Read,
-                            .write = Write,
-                            .describe = Describe};
+extern const Family kGpt2Family = {.id = ModelFamily::kGpt2,
+                                   .model_type = "gpt2",
+                                   .architecture = "GPT2LMHeadModel",
+                                   .usual_ffn = 4,
+                                   .ffn_multiple = 1,
+                                   .set_defaults = [](ModelConfig*) {},
+                                   .read = Read,
+                                   .write = Write,
+                                   .describe = Describe};
 
 }  // namespace atl

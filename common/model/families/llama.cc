@@ -119,14 +119,14 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* j) {
 
 }  // namespace
 
-const Family kLlamaFamily = {.id = ModelFamily::kLlama,
-                             .model_type = "llama",
-                             .architecture = "LlamaForCausalLM",
-                             .usual_ffn = 8.0 / 3,
-                             .ffn_multiple = 32,
-                             .set_defaults = [](ModelConfig*) {},
-                             .read = Read,
-                             .write = Write,
-                             .describe = DescribeLlama};
+extern const Family kLlamaFamily = {.id = ModelFamily::kLlama,
+                                    .model_type = "llama",
+                                    .architecture = "LlamaForCausalLM",
+                                    .usual_ffn = 8.0 / 3,
+                                    .ffn_multiple = 32,
+                                    .set_defaults = [](ModelConfig*) {},
+                                    .read = Read,
+                                    .write = Write,
+                                    .describe = DescribeLlama};
 
 }  // namespace atl

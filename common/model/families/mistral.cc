@@ -21,14 +21,14 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* j) {
 
 }  // namespace
 
-const Family kMistralFamily = {.id = ModelFamily::kMistral,
-                               .model_type = "mistral",
-                               .architecture = "MistralForCausalLM",
-                               .usual_ffn = 3.5,
-                               .ffn_multiple = 32,
-                               .set_defaults = [](ModelConfig*) {},
-                               .read = Read,
-                               .write = Write,
-                               .describe = DescribeLlama};
+extern const Family kMistralFamily = {.id = ModelFamily::kMistral,
+                                      .model_type = "mistral",
+                                      .architecture = "MistralForCausalLM",
+                                      .usual_ffn = 3.5,
+                                      .ffn_multiple = 32,
+                                      .set_defaults = [](ModelConfig*) {},
+                                      .read = Read,
+                                      .write = Write,
+                                      .describe = DescribeLlama};
 
 }  // namespace atl

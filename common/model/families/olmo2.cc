@@ -32,14 +32,14 @@ Architecture Describe(const ModelConfig& c) {
 
 }  // namespace
 
-const Family kOlmo2Family = {.id = ModelFamily::kOlmo2,
-                             .model_type = "olmo2",
-                             .architecture = "Olmo2ForCausalLM",
-                             .usual_ffn = 8.0 / 3,
-                             .ffn_multiple = 32,
-                             .set_defaults = [](ModelConfig* c) { c->norm_eps = 1e-6; },
-                             .read = Read,
-                             .write = Write,
-                             .describe = Describe};
+extern const Family kOlmo2Family = {.id = ModelFamily::kOlmo2,
+                                    .model_type = "olmo2",
+                                    .architecture = "Olmo2ForCausalLM",
+                                    .usual_ffn = 8.0 / 3,
+                                    .ffn_multiple = 32,
+                                    .set_defaults = [](ModelConfig* c) { c->norm_eps = 1e-6; },
+                                    .read = Read,
+                                    .write = Write,
+                                    .describe = Describe};
 
 }  // namespace atl

@@ -34,14 +34,14 @@ Architecture Describe(const ModelConfig& c) {
 
 }  // namespace
 
-const Family kPhi3Family = {.id = ModelFamily::kPhi3,
-                            .model_type = "phi3",
-                            .architecture = "Phi3ForCausalLM",
-                            .usual_ffn = 8.0 / 3,
-                            .ffn_multiple = 32,
-                            .set_defaults = [](ModelConfig*) {},
-                            .read = Read,
-                            .write = Write,
-                            .describe = Describe};
+extern const Family kPhi3Family = {.id = ModelFamily::kPhi3,
+                                   .model_type = "phi3",
+                                   .architecture = "Phi3ForCausalLM",
+                                   .usual_ffn = 8.0 / 3,
+                                   .ffn_multiple = 32,
+                                   .set_defaults = [](ModelConfig*) {},
+                                   .read = Read,
+                                   .write = Write,
+                                   .describe = Describe};
 
 }  // namespace atl

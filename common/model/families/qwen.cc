@@ -31,7 +31,7 @@ void SetDefaults(ModelConfig* c) { c->norm_eps = 1e-6; }
 
 }  // namespace
 
-const Family kQwen2Family = {
+extern const Family kQwen2Family = {
     .id = ModelFamily::kQwen2,
     .model_type = "qwen2",
     .architecture = "Qwen2ForCausalLM",
@@ -47,29 +47,29 @@ const Family kQwen2Family = {
           return a;
         }};
 
-const Family kQwen3Family = {.id = ModelFamily::kQwen3,
-                             .model_type = "qwen3",
-                             .architecture = "Qwen3ForCausalLM",
-                             .usual_ffn = 3,
-                             .ffn_multiple = 32,
-                             .set_defaults = SetDefaults,
-                             .read =
-                                 [](ConfigFields& fields, ModelConfig* c) {
-                                   Read(fields, 128, c);
-                                   fields.MustBe("attention_bias", false);
-                                 },
-                             .write =
-                                 [](const ModelConfig& c, nlohmann::ordered_json* j) {
-                                   Write(c, j);
-                                   (*j)["attention_bias"] = false;
-                                 },
-                             .describe =
-                                 [](const ModelConfig& c) {
-                                   Architecture a = DescribeLlama(c);
-                                   a.qk_norm = QkNorm::kEachHead;
-                                   a.names.query_norm = "self_attn.q_norm";
-                                   a.names.key_norm = "self_attn.k_norm";
-                                   return a;
-                                 }};
+extern const Family kQwen3Family = {.id = ModelFamily::kQwen3,
+                                    .model_type = "qwen3",
+                                    .architecture = "Qwen3ForCausalLM",
+                                    .usual_ffn = 3,
+                                    .ffn_multiple = 32,
+                                    .set_defaults = SetDefaults,
+                                    .read =
+                                        [](ConfigFields& fields, ModelConfig* c) {
+                                          Read(fields, 128, c);
+                                          fields.MustBe("attention_bias", false);
+                                        },
+                                    .write =
+                                        [](const ModelConfig& c, nlohmann::ordered_json* j) {
+                                          Write(c, j);
+                                          (*j)["attention_bias"] = false;
+                                        },
+                                    .describe =
+                                        [](const ModelConfig& c) {
+                                          Architecture a = DescribeLlama(c);
+                                          a.qk_norm = QkNorm::kEachHead;
+                                          a.names.query_norm = "self_attn.q_norm";
+                                          a.names.key_norm = "self_attn.k_norm";
+                                          return a;
+                                        }};
 
 }  // namespace atl

@@ -115,15 +115,15 @@ std::vector<ImageLayer> Layers(const ModelConfig& c) {
 
 }  // namespace
 
-const Family kResNetFamily = {.id = ModelFamily::kResNet,
-                              .model_type = "resnet",
-                              .architecture = "ResNetForImageClassification",
-                              .usual_ffn = 0,
-                              .ffn_multiple = 1,
-                              .set_defaults = [](ModelConfig*) {},
-                              .read = Read,
-                              .write = Write,
-                              .describe = DescribeImages,
-                              .image_layers = Layers};
+extern const Family kResNetFamily = {.id = ModelFamily::kResNet,
+                                     .model_type = "resnet",
+                                     .architecture = "ResNetForImageClassification",
+                                     .usual_ffn = 0,
+                                     .ffn_multiple = 1,
+                                     .set_defaults = [](ModelConfig*) {},
+                                     .read = Read,
+                                     .write = Write,
+                                     .describe = DescribeImages,
+                                     .image_layers = Layers};
 
 }  // namespace atl
