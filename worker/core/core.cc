@@ -334,6 +334,7 @@ void WorkerCore::Impl::ForgetCounts() {
   pushed_bytes_ = pulled_bytes_ = 0;
   learning_rate_ = 0;
   loss_ = tokens_per_s_ = idle_link_seconds_ = overlap_seconds_ = RecentMean();
+  save_cost_ = SaveCost();
   boundary_news_.Clear();
 }
 
@@ -350,7 +351,7 @@ void WorkerCore::Impl::ForgetIsland() {
   taken_over_ = 0;
   save_due_ = resume_tried_ = tell_saved_ = false;
   saving_tiers_.clear();
-  beside_save_ = false;
+  save_cost_.Drop();
   saved_at_.clear();
   saved_states_.clear();
   resumed_.reset();

@@ -79,15 +79,17 @@ void WorkerCore::Impl::On(const Settled& event) {
 void WorkerCore::Impl::On(const Reconfigured& event) {
   if (command_ != Command::kReconfigure || event.plan_number != configuring_.number) return;
   // What a step took under another plan, or before a failure, says nothing of this one.
-  if (configured_.number != configuring_.number)
+  if (configured_.number != configuring_.number) {
     idle_link_seconds_ = overlap_seconds_ = RecentMean();
+    save_cost_ = SaveCost();
+  }
   configured_ = configuring_;  // also when the order has changed meanwhile
   LeaveLater();
   boundaries_ = BoundariesSeen();
   memory_.clear();
   heartbeat_at_ = now_;
   saving_tiers_.clear();
-  beside_save_ = false;
+  save_cost_.Drop();
   save_due_ = true;
   if (Finish() == Command::kNone) return;
   Resumed(event);

@@ -15,6 +15,7 @@
 #include "worker/core/boundary_news.h"
 #include "worker/core/core.h"
 #include "worker/core/leases.h"
+#include "worker/core/save_cost.h"
 
 namespace atl::worker {
 
@@ -162,7 +163,6 @@ class WorkerCore::Impl {
   bool SaveDue(Tier tier);
   void Save(Tier tier);
   int64_t PeerEverySteps() const;
-  void NoteSaveEnded();
   int64_t ResumeSave() const;
   void Resumed(const Reconfigured& event);
   void AdoptResumed(const Adopted& event);
@@ -343,10 +343,7 @@ class WorkerCore::Impl {
   PlanName unsaved_;         // under this plan no member can keep copies
   PlanName kept_by_owners_;  // under this plan every element has another owner
   Instant save_began_;
-  RecentMean save_seconds_, step_seconds_saving_;
-  bool beside_save_ = false;  // a step of now: copies in memory are, or were, made beside it
-  int64_t steps_saving_ = 0;  // beside the newest save
-  RecentMean steps_a_save_;
+  SaveCost save_cost_;  // of copies in memory
   std::vector<SavedState> saved_states_;
   bool tell_saved_ = false;  // in the next heartbeat
   // order_->resume, whose state the devices have, until its base is adopted.

@@ -1,16 +1,12 @@
 // Saved states of an island: when to save, and going on from one.
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "worker/core/impl.h"
 
 namespace atl::worker {
 namespace {
-
-constexpr double kSavingShare = 0.02;  // of the time that steps take
-constexpr int64_t kMostStepsBetween = 10'000;
 
 const char* NotSaved(Tier tier) {
   switch (tier) {
@@ -40,17 +36,9 @@ void AddSteps(const std::vector<LoggedStep>& steps, LocalCheckpoint* about) {
 
 }  // namespace
 
-// As the job says; else so many that the stall of saving, and the slowdown of steps by it, is a
-// fiftieth of their time.
 int64_t WorkerCore::Impl::PeerEverySteps() const {
   const int64_t asked = spec().checkpoint.peer_every_steps;
-  if (asked > 0) return asked;
-  const double step =
-      idle_link_seconds_.Get() > 0 ? idle_link_seconds_.Get() : overlap_seconds_.Get();
-  if (step <= 0) return 2;  // the first of them is beside the save: the second one is measured
-  const double slower = std::max(0.0, step_seconds_saving_.Get() - step) * steps_a_save_.Get();
-  const double steps = (save_seconds_.Get() + slower) / (kSavingShare * step);
-  return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(steps)), 1, kMostStepsBetween);
+  return asked > 0 ? asked : save_cost_.StepsBetween();
 }
 
 // On disks and in the remote tier only when nothing is in flight. A restored state must not contain
@@ -74,8 +62,7 @@ bool WorkerCore::Impl::StartSave() {
     if (saving_tiers_.contains(tier) || !SaveDue(tier)) continue;
     if (tier == Tier::kMemory) {
       save_due_ = false;
-      beside_save_ = true;
-      steps_saving_ = 0;
+      save_cost_.Begin();
     }
     Save(tier);
     return true;
@@ -100,19 +87,18 @@ void WorkerCore::Impl::Save(Tier tier) {
 
 void WorkerCore::Impl::On(const StateCopied& event) {
   if (Finish() != Command::kSave) return;
-  if (saving_tier_ == Tier::kMemory) save_seconds_.Add(Seconds(now_ - save_began_));
+  if (saving_tier_ == Tier::kMemory) save_cost_.Stall(Seconds(now_ - save_began_));
   if (event.kept == Kept::kByOwners) kept_by_owners_ = configured_;
   if (event.kept != Kept::kNot) return;
   saving_tiers_.erase(saving_tier_);
   if (saving_tier_ != Tier::kMemory) return;
-  beside_save_ = false;
+  save_cost_.Drop();
   unsaved_ = configured_;
 }
 
 void WorkerCore::Impl::On(const StateSaved& event) {
   const bool waited = saving_tiers_.erase(event.tier) > 0;
-  // A step under way has been slowed down to its end.
-  if (waited && event.tier == Tier::kMemory && command_ != Command::kStep) NoteSaveEnded();
+  if (waited && event.tier == Tier::kMemory) save_cost_.End(command_ == Command::kStep);
   if (!order_) return;
   if (!event.trouble.empty()) {
     LogOnce(absl::StrCat(NotSaved(event.tier), event.trouble));
@@ -126,11 +112,6 @@ void WorkerCore::Impl::On(const StateSaved& event) {
             [](const auto& a, const auto& b) { return a.about.inner_step > b.about.inner_step; });
   tell_saved_ = true;
   heartbeat_at_ = now_;
-}
-
-void WorkerCore::Impl::NoteSaveEnded() {
-  beside_save_ = false;
-  steps_a_save_.Add(static_cast<double>(steps_saving_));
 }
 
 // ---------------------------------------------------------------------------------- resuming ----

@@ -34,14 +34,10 @@ void WorkerCore::Impl::On(const InitialWeightsMade&) {
 void WorkerCore::Impl::On(const StepDone& step) {
   if (Finish() != Command::kStep) return;
   if (now_ >= told_at_ + kTellAgainAfter) told_.clear();
-  (beside_save_      ? step_seconds_saving_
-   : step.overlapped ? overlap_seconds_
-                     : idle_link_seconds_)
-      .Add(step.seconds);
-  if (beside_save_) {
-    ++steps_saving_;
-    if (!saving_tiers_.contains(Tier::kMemory)) NoteSaveEnded();
+  if (!save_cost_.under_way()) {
+    (step.overlapped ? overlap_seconds_ : idle_link_seconds_).Add(step.seconds);
   }
+  save_cost_.Step(step.seconds);
   if (step.seconds > 0) tokens_per_s_.Add(static_cast<double>(step.tokens) / step.seconds);
   if (!std::isfinite(step.loss)) {
     ++inner_step_;
