@@ -20,7 +20,7 @@ class SaveCost {
 
   // From now on steps are beside a save.
   void Begin();
-  // Training has stood still for it.
+  // Training has waited for it so long.
   void Stall(double seconds);
   // It is not made, or breaks off, or says nothing any more.
   void Drop() { under_way_ = false; }
