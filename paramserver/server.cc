@@ -89,11 +89,10 @@ absl::Status Daemon::Start() {
 
 void Daemon::WatchKeys() {
   if (options_.tls.cert_path.empty()) return;
-  key_watcher_ = std::make_unique<KeyWatcher>(options_.tls, options_.coordinator,
-                                              [this](const v1::ClientKeys& keys) {
-                                                refused_.Set(keys.refused());
-                                                if (!options_.security.keys.empty()) SetKeys(keys);
-                                              });
+  key_watcher_ = std::make_unique<KeyWatcher>([this](const v1::ClientKeys& keys) {
+    refused_.Set(keys.refused());
+    if (!options_.security.keys.empty()) SetKeys(keys);
+  });
 }
 
 // Beside the keys of --curve-clients; of both, none that is revoked.
@@ -138,6 +137,9 @@ absl::Status Daemon::Attach(Incarnation incarnation) {
   options.name = options_.name;
   options.incarnation = incarnation;
   options.max_queued = 1 << 16;
+  if (key_watcher_ != nullptr) {
+    options.on_channel = [this](auto channel) { key_watcher_->Follow(std::move(channel)); };
+  }
   const auto on_event = [this, reason = std::string(),
                          served = false](ServerAttach::Event event) mutable {
     metrics_.NoteConnection(!std::holds_alternative<AttachLost>(event));
@@ -167,9 +169,9 @@ absl::Status Daemon::Attach(Incarnation incarnation) {
 Daemon::~Daemon() {
   monitor_.reset();
   renewer_.reset();
-  key_watcher_.reset();
   loop_.Stop();  // threads that wait in Post return
   if (attach_ != nullptr) attach_->Close(std::chrono::seconds(1));
+  key_watcher_.reset();
   client_.reset();
   link_.reset();
   storage_.reset();

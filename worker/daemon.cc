@@ -482,7 +482,6 @@ std::vector<std::string> OwnFiles(const DaemonOptions& options) {
 std::unique_ptr<KeyWatcher> WatchRefused(const DaemonOptions& options, RefusedHolders* refused) {
   if (options.metrics_listen.empty() || options.tls.cert_path.empty()) return nullptr;
   return std::make_unique<KeyWatcher>(
-      options.tls, options.coordinator,
       [refused](const v1::ClientKeys& keys) { refused->Set(keys.refused()); });
 }
 
@@ -547,6 +546,9 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   DaemonMetrics metrics(state->path(), devices.size());
   RefusedHolders refused;
   const std::unique_ptr<KeyWatcher> watcher = WatchRefused(options, &refused);
+  if (watcher != nullptr) {
+    attach.on_channel = [&watcher](auto channel) { watcher->Follow(std::move(channel)); };
+  }
   Monitored monitored =
       metrics.ForServer([&loop] { loop.TryPost(Tick{}); }, [&loop] { return loop.queued(); });
   monitored.admits = [&refused](const std::string& shown) { return refused.Check(shown); };

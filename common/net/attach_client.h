@@ -23,6 +23,10 @@
 #include "common/protocol/control.h"
 #include "common/time.h"
 
+namespace grpc {
+class Channel;
+}
+
 namespace atl {
 
 struct AttachOptions {
@@ -34,6 +38,9 @@ struct AttachOptions {
   Duration backoff_min = std::chrono::milliseconds(100);
   Duration backoff_max = std::chrono::seconds(5);
   Duration refused_backoff_max = std::chrono::seconds(60);  // where our certificate is refused
+  // Optional: the channel of a stream on which the coordinator has said something, for further
+  // calls to it, and null when that stream has ended. From the client's thread; must not wait.
+  std::function<void(std::shared_ptr<grpc::Channel>)> on_channel = {};
 };
 
 // Connected. The hello is to be sent now.

@@ -58,7 +58,8 @@ class FakeCoordinator : public v1::WorkerControl::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// What the member sees, in words: "open", "lost", "welcome", "refused REASON".
+// What the member sees, in words: "open", "lost", "channel", "no channel", "welcome", "refused
+// REASON".
 class Member {
  public:
   explicit Member(int port) {
@@ -67,11 +68,11 @@ class Member {
     options.name = "w1";
     options.incarnation = 7;
     options.backoff_max = std::chrono::milliseconds(200);
-    auto client = WorkerAttach::Open(options, [this](WorkerAttach::Event event) {
-      const std::lock_guard lock(mutex_);
-      seen_.push_back(Word(event));
-      changed_.notify_all();
-    });
+    options.on_channel = [this](const std::shared_ptr<grpc::Channel>& channel) {
+      See(channel != nullptr ? "channel" : "no channel");
+    };
+    auto client =
+        WorkerAttach::Open(options, [this](WorkerAttach::Event event) { See(Word(event)); });
     REQUIRE(client.ok());
     client_ = *std::move(client);
   }
@@ -96,6 +97,12 @@ class Member {
     return absl::StrCat("refused ", std::get<Refused>(message).reason);
   }
 
+  void See(std::string word) {
+    const std::lock_guard lock(mutex_);
+    seen_.push_back(std::move(word));
+    changed_.notify_all();
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::string> seen_;
@@ -108,9 +115,11 @@ TEST_CASE("a member attaches, and attaches again when the coordinator comes back
   Member member(coordinator.port());
   member.Await("open");
   REQUIRE(member->Send(WorkerHello{}));
+  member.Await("channel");
   member.Await("welcome");
 
   coordinator.Stop();
+  member.Await("no channel");
   member.Await("lost");
   REQUIRE(!member->Send(WorkerHeartbeat{}));
 

@@ -314,45 +314,72 @@ std::unique_ptr<CertificateRenewer> StartRenewer(const IdentityFolder& folder,
 
 class KeyWatcher::Impl {
  public:
-  Impl(TlsOptions tls, std::string coordinator, OnKeys on_keys)
-      : tls_(std::move(tls)),
-        coordinator_(std::move(coordinator)),
-        on_keys_(std::move(on_keys)),
-        thread_([this] {
-          do Watch();
-          while (stopper_.Wait(kTryAgain));
-        }) {}
+  explicit Impl(OnKeys on_keys) : on_keys_(std::move(on_keys)), thread_([this] { Run(); }) {}
   ~Impl() {
-    stopper_.Stop();
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+      Interrupt();
+    }
     thread_.join();
   }
 
+  void Follow(std::shared_ptr<grpc::Channel> channel) {
+    const std::lock_guard lock(mutex_);
+    channel_ = std::move(channel);
+    ++followed_;
+    Interrupt();
+  }
+
  private:
+  void Interrupt() {
+    if (context_ != nullptr) context_->TryCancel();
+    changed_.notify_all();
+  }
+
+  void Run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return stopped_ || channel_ != nullptr; });
+      if (stopped_) return;
+      const int64_t followed = followed_;
+      {
+        const auto stub = v1::Trust::NewStub(channel_);
+        grpc::ClientContext context;
+        context_ = &context;
+        lock.unlock();
+        Watch(stub.get(), &context);
+        lock.lock();
+        context_ = nullptr;
+      }
+      changed_.wait_for(lock, kTryAgain, [&] { return stopped_ || followed_ != followed; });
+    }
+  }
+
   // One stream, to its end.
-  void Watch() {
-    const auto leader = OpenLeaderChannel(tls_, coordinator_, kLeaderLimit,
-                                          [this] { return !stopper_.Wait(Duration{0}); });
-    if (!leader.ok()) return;
-    const auto stub = v1::Trust::NewStub(leader->channel);
-    grpc::ClientContext context;
-    context.set_wait_for_ready(false);
-    if (!stopper_.SetContext(&context)) return;
-    const auto reader = stub->WatchKeys(&context, v1::WatchKeysRequest());
+  void Watch(v1::Trust::Stub* stub, grpc::ClientContext* context) {
+    context->set_wait_for_ready(false);
+    const auto reader = stub->WatchKeys(context, v1::WatchKeysRequest());
     v1::ClientKeys keys;
     while (reader->Read(&keys)) on_keys_(keys);
     reader->Finish();  // why: the Attach stream's end says it
-    stopper_.SetContext(nullptr);
   }
 
-  const TlsOptions tls_;
-  const std::string coordinator_;
   const OnKeys on_keys_;
-  Stopper stopper_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::shared_ptr<grpc::Channel> channel_;  // all below guarded by mutex_
+  int64_t followed_ = 0;                    // how often the channel has changed
+  grpc::ClientContext* context_ = nullptr;  // of the stream under way
+  bool stopped_ = false;
   std::thread thread_;  // last: it uses all of the above
 };
 
-KeyWatcher::KeyWatcher(TlsOptions tls, std::string coordinator, OnKeys on_keys)
-    : impl_(std::make_unique<Impl>(std::move(tls), std::move(coordinator), std::move(on_keys))) {}
+KeyWatcher::KeyWatcher(OnKeys on_keys) : impl_(std::make_unique<Impl>(std::move(on_keys))) {}
 KeyWatcher::~KeyWatcher() = default;
+
+void KeyWatcher::Follow(std::shared_ptr<grpc::Channel> channel) {
+  impl_->Follow(std::move(channel));
+}
 
 }  // namespace atl

@@ -16,6 +16,10 @@
 #include "common/trust/identity_folder.h"
 #include "proto/trust.pb.h"
 
+namespace grpc {
+class Channel;
+}
+
 namespace atl {
 
 // The flags of a member that say where it goes and who it is.
@@ -63,14 +67,19 @@ std::unique_ptr<CertificateRenewer> StartRenewer(const IdentityFolder& folder,
                                                  const TlsOptions& in_use,
                                                  const std::string& coordinator);
 
-// Calls `on_keys` with the coordinator's list of who may use links, and who is refused, now and
-// whenever it changes, from a thread of its own. While the coordinator is unavailable the newest
-// list holds.
+// Calls `on_keys` with the coordinator's list of who may use links, and who is refused, at once and
+// whenever it changes, from a thread of its own. While there is no coordinator the newest list
+// holds.
 class KeyWatcher {
  public:
   using OnKeys = std::function<void(const v1::ClientKeys& keys)>;
-  KeyWatcher(TlsOptions tls, std::string coordinator, OnKeys on_keys);
+  explicit KeyWatcher(OnKeys on_keys);
   ~KeyWatcher();
+
+  // From now on over this channel to the coordinator: the Attach stream's (AttachOptions), since a
+  // connection of its own would double what a member costs the coordinator. Null: over none.
+  // Thread-safe; never waits.
+  void Follow(std::shared_ptr<grpc::Channel> channel);
 
  private:
   class Impl;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/metrics/metrics_server.h"
+#include "common/net/channel.h"
 #include "common/net/interceptor.h"
 #include "common/net/peer_fixture.h"
 #include "common/net/test_handler.h"
@@ -216,8 +217,9 @@ TEST_CASE("every_attempt_on_a_members_metrics_is_refused") {
   tls.cert_path = own.cert_path;
   tls.key_path = own.key_path;
   RefusedHolders refused;
-  KeyWatcher watcher(tls, cluster.address(),
-                     [&](const v1::ClientKeys& keys) { refused.Set(keys.refused()); });
+  KeyWatcher watcher([&](const v1::ClientKeys& keys) { refused.Set(keys.refused()); });
+  const auto channel = OpenChannel(tls, cluster.address()).value();
+  watcher.Follow(channel);
   std::atomic<int> collected = 0;
   Monitored monitored;
   monitored.admits = [&](const std::string& shown) { return refused.Check(shown); };
@@ -271,7 +273,18 @@ TEST_CASE("every_attempt_on_a_members_metrics_is_refused") {
                          DenialWord(v1::TRUST_DENIAL_REVOKED) + ": viewer/monitor "));
   // Another holder of the same name in another role, and other names.
   CHECK(read(write("worker", cluster.Certificate({Role::kWorker, "monitor"}))).status == 200);
-  CHECK(read(write("other", cluster.Certificate({Role::kViewer, "other"}))).status == 200);
+  const HttpIdentity other = write("other", cluster.Certificate({Role::kViewer, "other"}));
+  CHECK(read(other).status == 200);
+
+  // Without a channel the newest list holds; over the next one the newer list comes.
+  watcher.Follow(nullptr);
+  REQUIRE(cluster.Revoke("viewer", "other").ok());
+  CHECK(read(monitor).status == 403);
+  CHECK(read(other).status == 200);
+  watcher.Follow(channel);
+  const Instant until = In(kPatience);
+  while (read(other).status == 200 && SteadyNow() < until) std::this_thread::yield();
+  CHECK(read(other).status == 403);
 }
 
 }  // namespace
