@@ -478,11 +478,16 @@ std::vector<std::string> OwnFiles(const DaemonOptions& options) {
   return own;
 }
 
-// Null where no metrics are read by certificate.
-std::unique_ptr<KeyWatcher> WatchRefused(const DaemonOptions& options, RefusedHolders* refused) {
+// Over the channel of `attach`. Null where no metrics are read by certificate.
+std::unique_ptr<KeyWatcher> WatchRefused(const DaemonOptions& options, RefusedHolders* refused,
+                                         AttachOptions* attach) {
   if (options.metrics_listen.empty() || options.tls.cert_path.empty()) return nullptr;
-  return std::make_unique<KeyWatcher>(
+  auto watcher = std::make_unique<KeyWatcher>(
       [refused](const v1::ClientKeys& keys) { refused->Set(keys.refused()); });
+  attach->on_channel = [follows = watcher.get()](auto channel) {
+    follows->Follow(std::move(channel));
+  };
+  return watcher;
 }
 
 }  // namespace
@@ -545,10 +550,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   if (options.profile_again) profiler.Forget();
   DaemonMetrics metrics(state->path(), devices.size());
   RefusedHolders refused;
-  const std::unique_ptr<KeyWatcher> watcher = WatchRefused(options, &refused);
-  if (watcher != nullptr) {
-    attach.on_channel = [&watcher](auto channel) { watcher->Follow(std::move(channel)); };
-  }
+  const std::unique_ptr<KeyWatcher> watcher = WatchRefused(options, &refused, &attach);
   Monitored monitored =
       metrics.ForServer([&loop] { loop.TryPost(Tick{}); }, [&loop] { return loop.queued(); });
   monitored.admits = [&refused](const std::string& shown) { return refused.Check(shown); };

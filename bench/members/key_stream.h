@@ -15,7 +15,7 @@
 
 namespace atl::bench {
 
-// Lives until it is done.
+// To be kept until it is done.
 class KeyStream : public grpc::ClientReadReactor<v1::ClientKeys> {
  public:
   explicit KeyStream(const std::shared_ptr<grpc::Channel>& channel)
