@@ -68,8 +68,8 @@ class TwoSites(Cluster):
         return job
 
     def line(self):
-        """Latency in ms and rate in Mbit/s between the sites, as the workers measured them before
-        they trained: medians over all pairs."""
+        """Latency in ms and rate in Mbit/s between the sites, as the workers measured them, the rate
+        while they train: medians over all pairs."""
         found = [link["edges"][0] for link in self.json("profile")["cluster"]["links"]
                  if WORKERS[link["from"].split("/")[0]][0] != WORKERS[link["to"].split("/")[0]][0]]
         return (statistics.median(float(edge["latency_ns"]) * 1e-6 for edge in found),
