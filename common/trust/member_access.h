@@ -77,7 +77,7 @@ class KeyWatcher {
   ~KeyWatcher();
 
   // From now on over this channel to the coordinator: the Attach stream's (AttachOptions), since a
-  // connection of its own would double what a member costs the coordinator. Null: over none.
+  // connection of its own would cost the coordinator over 100 KB a member. Null: over none.
   // Thread-safe; never waits.
   void Follow(std::shared_ptr<grpc::Channel> channel);
 
