@@ -26,6 +26,11 @@ schedule = {{ train_tokens = 1000000000, checkpoint_every_steps = 0, validation_
 """
 
 
+def site_of(device):
+    """Of "w1/0", say."""
+    return WORKERS[device.split("/")[0]][0]
+
+
 class TwoSites(Cluster):
     """Use as a context manager. Coordinator and parameter server are at a1, as is the first worker."""
 
@@ -71,7 +76,7 @@ class TwoSites(Cluster):
         """Latency in ms and rate in Mbit/s between the sites, as the workers measured them, the rate
         while they train: medians over all pairs."""
         found = [link["edges"][0] for link in self.json("profile")["cluster"]["links"]
-                 if WORKERS[link["from"].split("/")[0]][0] != WORKERS[link["to"].split("/")[0]][0]]
+                 if site_of(link["from"]) != site_of(link["to"])]
         return (statistics.median(float(edge["latency_ns"]) * 1e-6 for edge in found),
                 statistics.median(edge["bandwidth_bytes_per_s"] * 8e-6 for edge in found))
 
