@@ -37,7 +37,6 @@ const std::vector<Rule>& Rules() {
       {"/atl.v1.Backups/", {Role::kOperator}},
       {"/atl.v1.Trust/Join", {Role::kJoiner}},
       {"/atl.v1.Trust/Renew", members},
-      {"/atl.v1.Trust/WatchKeys", {Role::kWorker, Role::kParameterServer}},
       {"/atl.v1.Trust/", {Role::kOperator}},
       {"/grpc.health.v1.Health/", all},
       {"/grpc.reflection.", all},

@@ -2,7 +2,7 @@
 //
 //   token         Trust.Join
 //   worker        its own Attach stream, under its own name
-//   paramserver   the same; the list of keys that may use its links
+//   paramserver   the same
 //   viewer        every call that only reads
 //   operator      every call of the command line
 //   all but token renew their own certificate

@@ -32,9 +32,8 @@ TEST_CASE("a_viewer_reads_and_an_operator_does_everything_of_the_command_line") 
 
 TEST_CASE("a_token_joins_and_does_nothing_else") {
   CHECK(May(Role::kJoiner, "/atl.v1.Trust/Join"));
-  for (const std::string call :
-       {"Trust/Renew", "Trust/CreateToken", "Trust/WatchKeys", "Jobs/List", "Status/Get",
-        "WorkerControl/Attach", "ServerControl/Attach", "Backups/Make"}) {
+  for (const std::string call : {"Trust/Renew", "Trust/CreateToken", "Jobs/List", "Status/Get",
+                                 "WorkerControl/Attach", "ServerControl/Attach", "Backups/Make"}) {
     CHECK_FALSE(May(Role::kJoiner, "/atl.v1." + call));
   }
   CHECK_FALSE(May(Role::kJoiner, "/grpc.health.v1.Health/Check"));
@@ -47,9 +46,6 @@ TEST_CASE("only_operators_let_others_in_and_out") {
     }
     CHECK(May(Role::kOperator, "/atl.v1.Trust/" + call));
   }
-  CHECK(May(Role::kParameterServer, "/atl.v1.Trust/WatchKeys"));
-  CHECK(May(Role::kWorker, "/atl.v1.Trust/WatchKeys"));
-  CHECK_FALSE(May(Role::kViewer, "/atl.v1.Trust/WatchKeys"));
   CHECK(May(Role::kWorker, "/atl.v1.Trust/Renew"));
   CHECK_FALSE(May(Role::kOperator, "/atl.v1.Trust/Join"));
 }

@@ -24,6 +24,7 @@
 #include "coordinator/member_service.h"
 #include "coordinator/monitoring/cluster_metrics.h"
 #include "coordinator/trust/authorizer.h"
+#include "coordinator/trust/key_storer.h"
 #include "coordinator/trust/trust_service.h"
 
 namespace atl {
@@ -47,12 +48,10 @@ class LeadingServer::Impl {
         loop_(std::move(loop)),
         members_(loop_.get(), access_),
         client_service_(loop_.get(), access_),
+        keys_(access_, [this] { members_.SendKeys(); }),
         trust_(access_),
         backups_(&loop_->store(), state_dir + "/coordinator.db.backup") {
-    access_->on_revoked = [this] {
-      members_.EndRevoked();
-      trust_.EndRevoked();
-    };
+    access_->on_revoked = [this] { members_.EndRevoked(); };
   }
 
   absl::Status Listen(const ServerOptions& options) {
@@ -221,6 +220,7 @@ class LeadingServer::Impl {
   const std::unique_ptr<CoordinatorLoop> loop_;
   MemberService members_;
   ClientService client_service_;
+  KeyStorer keys_;
   TrustService trust_;
   BackupService backups_;
   int port_ = 0;

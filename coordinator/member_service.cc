@@ -37,6 +37,8 @@ struct WorkerKind {
   using Lost = WorkerConnectionLost;
   static const NodeId& Name(const Up& up) { return up.worker; }
   static const NodeId& Name(const Down& down) { return down.worker; }
+  static void Address(const NodeId& name, WireDown* wire) { wire->set_worker(name); }
+  static v1::ClientKeys Keys(const AccessControl& access) { return access.refused(); }
 };
 grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
@@ -52,6 +54,8 @@ struct ServerKind {
   using Lost = ServerConnectionLost;
   static const NodeId& Name(const Up& up) { return up.server; }
   static const NodeId& Name(const Down& down) { return down.server; }
+  static void Address(const NodeId& name, WireDown* wire) { wire->set_server(name); }
+  static v1::ClientKeys Keys(const AccessControl& access) { return access.keys(); }
 };
 
 using BytesReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
@@ -100,6 +104,21 @@ class Registry {
           grpc::Status(grpc::StatusCode::ABORTED, "a newer connection has replaced this one"));
     }
     slot = stream;
+    if (!SendKeys()) SendKeysTo(*stream);
+  }
+
+  // To all if they have changed, else false.
+  bool SendKeys() {
+    typename Kind::WireDown wire;
+    *wire.mutable_client_keys() = Kind::Keys(*access_);
+    std::string keys = wire.SerializeAsString();
+    if (keys == keys_) return false;
+    keys_ = std::move(keys);
+    keys_slice_ = grpc::Slice(keys_);
+    for (const auto& [name, runs] : streams_) {
+      for (const auto& [incarnation, stream] : runs) SendKeysTo(*stream);
+    }
+    return true;
   }
 
   void Remove(Instant now, const Stream<Kind>& stream) {
@@ -124,6 +143,16 @@ class Registry {
   }
 
  private:
+  // The keys are the same for all: bytes of two messages one after the other are one message of
+  // both's fields.
+  void SendKeysTo(Stream<Kind>& stream) {
+    typename Kind::WireDown wire;
+    Kind::Address(stream.name(), &wire);
+    wire.set_incarnation(stream.incarnation());
+    const grpc::Slice slices[] = {grpc::Slice(wire.SerializeAsString()), keys_slice_};
+    stream.SendNewest(grpc::ByteBuffer(slices, 2));
+  }
+
   // An order to one of an island's many workers has thousands of parts. They live in one block of
   // memory, which the next message reuses.
   grpc::ByteBuffer Bytes(const typename Kind::Down& message) {
@@ -139,6 +168,8 @@ class Registry {
   AccessControl* const access_;
   std::vector<char> block_ = std::vector<char>(kArenaBytes);
   std::map<NodeId, std::map<Incarnation, std::shared_ptr<Stream<Kind>>>> streams_;
+  std::string keys_;  // all streams have been sent these
+  grpc::Slice keys_slice_;
 };
 
 template <class Kind>
@@ -301,6 +332,13 @@ void MemberService::EndRevoked() {
   impl_->loop->Post([impl = impl_.get()](Instant now) {
     impl->worker_registry.EndRevoked(now);
     impl->server_registry.EndRevoked(now);
+  });
+}
+
+void MemberService::SendKeys() {
+  impl_->loop->Post([impl = impl_.get()](Instant) {
+    impl->worker_registry.SendKeys();
+    impl->server_registry.SendKeys();
   });
 }
 

@@ -27,6 +27,9 @@ class MemberService {
 
   // Ends the streams of members that are revoked, with a last message that is final. Any thread.
   void EndRevoked();
+  // Sends the list of keys where it has changed: all of it to servers, refused holders to workers.
+  // Who attaches gets it by itself. Any thread.
+  void SendKeys();
 
  private:
   class Impl;

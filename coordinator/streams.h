@@ -10,6 +10,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 namespace atl {
@@ -26,6 +27,18 @@ class SendingStream : public Reactor {
     queue_.push_back(std::move(message));
     if (queue_.size() == 1) this->StartWrite(&queue_.front());
     return true;
+  }
+
+  // The next message, in place of the one that was sent so before, if its writing has not begun.
+  void SendNewest(Message message) {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    if (!queue_.empty()) {
+      newest_ = std::move(message);
+      return;
+    }
+    queue_.push_back(std::move(message));
+    this->StartWrite(&queue_.front());
   }
 
   bool idle() {
@@ -59,6 +72,7 @@ class SendingStream : public Reactor {
     const std::lock_guard lock(mutex_);
     if (ok) {
       queue_.pop_front();
+      if (newest_) queue_.push_front(*std::exchange(newest_, std::nullopt));
     } else {
       queue_.clear();
       if (!ended_) status_ = grpc::Status(grpc::StatusCode::CANCELLED, "the peer has disconnected");
@@ -74,7 +88,8 @@ class SendingStream : public Reactor {
 
  private:
   std::mutex mutex_;
-  std::deque<Message> queue_;  // front: being written; guarded by mutex_, as all below
+  std::deque<Message> queue_;      // front: being written; guarded by mutex_, as all below
+  std::optional<Message> newest_;  // goes before the rest of the queue; empty if the queue is
   bool ended_ = false;
   grpc::Status status_;
 };

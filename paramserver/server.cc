@@ -83,16 +83,7 @@ absl::Status Daemon::Start() {
   core_->SetEndpoint(endpoint_);
   renewer_ = StartRenewer(IdentityFolder(options_.state_folder + "/identity"), options_.tls,
                           options_.coordinator);
-  WatchKeys();
   return Attach(incarnation);
-}
-
-void Daemon::WatchKeys() {
-  if (options_.tls.cert_path.empty()) return;
-  key_watcher_ = std::make_unique<KeyWatcher>([this](const v1::ClientKeys& keys) {
-    refused_.Set(keys.refused());
-    if (!options_.security.keys.empty()) SetKeys(keys);
-  });
 }
 
 // Beside the keys of --curve-clients; of both, none that is revoked.
@@ -137,8 +128,11 @@ absl::Status Daemon::Attach(Incarnation incarnation) {
   options.name = options_.name;
   options.incarnation = incarnation;
   options.max_queued = 1 << 16;
-  if (key_watcher_ != nullptr) {
-    options.on_channel = [this](auto channel) { key_watcher_->Follow(std::move(channel)); };
+  if (!options_.tls.cert_path.empty()) {
+    options.on_keys = [this](const v1::ClientKeys& keys) {
+      refused_.Set(keys.refused());
+      if (!options_.security.keys.empty()) SetKeys(keys);
+    };
   }
   const auto on_event = [this, reason = std::string(),
                          served = false](ServerAttach::Event event) mutable {
@@ -171,7 +165,6 @@ Daemon::~Daemon() {
   renewer_.reset();
   loop_.Stop();  // threads that wait in Post return
   if (attach_ != nullptr) attach_->Close(std::chrono::seconds(1));
-  key_watcher_.reset();
   client_.reset();
   link_.reset();
   storage_.reset();

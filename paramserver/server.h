@@ -56,8 +56,7 @@ class Daemon : private TensorHandler {
   absl::Status Start();
   absl::Status Listen();
   absl::Status Attach(Incarnation incarnation);
-  void WatchKeys();
-  void SetKeys(const v1::ClientKeys& listed);  // on the watcher's thread
+  void SetKeys(const v1::ClientKeys& listed);  // on the attach client's thread
   Instant Step(Instant now, std::optional<Event> event);
   void AddQueues(MetricsWriter& writer) const;  // any thread
   void Remember(const ClusterMark& mark);
@@ -85,7 +84,6 @@ class Daemon : private TensorHandler {
   std::unique_ptr<ServerAttach> attach_;
   std::unique_ptr<CertificateRenewer> renewer_;
   RefusedHolders refused_;
-  std::unique_ptr<KeyWatcher> key_watcher_;
   std::string endpoint_;
   absl::Status outcome_;
   std::unique_ptr<HttpServer> monitor_;  // last: its threads use what is above

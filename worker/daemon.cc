@@ -478,18 +478,6 @@ std::vector<std::string> OwnFiles(const DaemonOptions& options) {
   return own;
 }
 
-// Over the channel of `attach`. Null where no metrics are read by certificate.
-std::unique_ptr<KeyWatcher> WatchRefused(const DaemonOptions& options, RefusedHolders* refused,
-                                         AttachOptions* attach) {
-  if (options.metrics_listen.empty() || options.tls.cert_path.empty()) return nullptr;
-  auto watcher = std::make_unique<KeyWatcher>(
-      [refused](const v1::ClientKeys& keys) { refused->Set(keys.refused()); });
-  attach->on_channel = [follows = watcher.get()](auto channel) {
-    follows->Follow(std::move(channel));
-  };
-  return watcher;
-}
-
 }  // namespace
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
@@ -550,7 +538,9 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   if (options.profile_again) profiler.Forget();
   DaemonMetrics metrics(state->path(), devices.size());
   RefusedHolders refused;
-  const std::unique_ptr<KeyWatcher> watcher = WatchRefused(options, &refused, &attach);
+  if (!options.metrics_listen.empty() && !options.tls.cert_path.empty()) {
+    attach.on_keys = [&refused](const v1::ClientKeys& keys) { refused.Set(keys.refused()); };
+  }
   Monitored monitored =
       metrics.ForServer([&loop] { loop.TryPost(Tick{}); }, [&loop] { return loop.queued(); });
   monitored.admits = [&refused](const std::string& shown) { return refused.Check(shown); };

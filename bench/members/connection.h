@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "bench/members/fake_members.h"
-#include "bench/members/key_stream.h"
 #include "common/event_loop.h"
 #include "common/net/channel.h"
 #include "common/protocol/wire.h"
@@ -53,10 +52,9 @@ template <class Side>
 class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typename Side::WireDown> {
  public:
   Connection(typename Side::Fake fake, std::shared_ptr<grpc::Channel> channel,
-             Incarnation incarnation, bool watches_keys = false)
+             Incarnation incarnation)
       : fake_(std::move(fake)),
         incarnation_(incarnation),
-        watches_keys_(watches_keys),
         channel_(std::move(channel)),
         stub_(Side::Service::NewStub(channel_)) {}
 
@@ -109,9 +107,6 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
         const std::lock_guard lock(fake_mutex_);
         if (std::holds_alternative<Welcome>(message->message)) {
           welcome_ = true;
-          if (watches_keys_ && (!keys_ || keys_->done())) {
-            keys_ = std::make_unique<KeyStream>(channel_);
-          }
           beat_at_ =
               SteadyNow() + kHeartbeatInterval * (std::hash<NodeId>()(fake_.name()) % 100) / 100;
         } else if (const auto* refused = std::get_if<Refused>(&message->message)) {
@@ -182,10 +177,8 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
   bool welcome_ = false;
   Instant beat_at_{};
   const Incarnation incarnation_;
-  const bool watches_keys_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<typename Side::Service::Stub> stub_;
-  std::unique_ptr<KeyStream> keys_;  // guarded by fake_mutex_
   std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
   typename Side::WireDown wire_;
   std::mutex mutex_;

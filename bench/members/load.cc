@@ -52,12 +52,11 @@ class Cluster {
   static absl::StatusOr<std::unique_ptr<Cluster>> Make(const Load& load) {
     auto cluster = std::unique_ptr<Cluster>(new Cluster(load));
     const Incarnation incarnation = UnixTimeMs();
-    const bool keys = !load.authority.empty();  // as members that have a certificate do
     for (int i = 0; i < load.servers; ++i) {
       FakeServer server(i);
       ATOLL_ASSIGN_OR_RETURN(auto channel, Dial(load, {Role::kParameterServer, server.name()}));
       cluster->servers_.push_back(
-          std::make_unique<Connection<ServerSide>>(std::move(server), channel, incarnation, keys));
+          std::make_unique<Connection<ServerSide>>(std::move(server), channel, incarnation));
     }
     const auto staged = [all = cluster.get()](const ShardPlacement& at, const PushId& push,
                                               Encoding) {
@@ -69,7 +68,7 @@ class Cluster {
       FakeWorker worker(&cluster->load_.scene, i, staged);
       ATOLL_ASSIGN_OR_RETURN(auto channel, Dial(load, {Role::kWorker, worker.name()}));
       cluster->workers_.push_back(
-          std::make_unique<Connection<WorkerSide>>(std::move(worker), channel, incarnation, keys));
+          std::make_unique<Connection<WorkerSide>>(std::move(worker), channel, incarnation));
     }
     return cluster;
   }

@@ -135,9 +135,8 @@ class AttachClient<Up, Down>::Impl {
     Opened();
     std::thread writer([&] { Write(stream.get()); });
     End end;
-    const std::string fault = Read(stream.get(), leader->channel, &end.served);
+    const std::string fault = Read(stream.get(), &end.served);
     if (!fault.empty()) context.TryCancel();
-    if (end.served && options_.on_channel) options_.on_channel(nullptr);
     const grpc::Status status = stream->Finish();  // before a cancel, which would hide the reason
     context.TryCancel();                           // frees a writer that waits for room
     StopWriter();
@@ -179,9 +178,13 @@ class AttachClient<Up, Down>::Impl {
   }
 
   // Until the stream ends; a non-empty text is a fault of the coordinator's.
-  std::string Read(Stream* stream, const std::shared_ptr<grpc::Channel>& channel, bool* served) {
+  std::string Read(Stream* stream, bool* served) {
     typename Side::WireDown wire;
     while (stream->Read(&wire)) {
+      if (wire.has_client_keys()) {
+        if (options_.on_keys && !closing()) options_.on_keys(wire.client_keys());
+        continue;
+      }
       absl::StatusOr<Down> message = Decode(&wire);
       if (!message.ok()) {
         return absl::StrCat(options_.coordinator,
@@ -190,7 +193,6 @@ class AttachClient<Up, Down>::Impl {
       if (Addressee(*message) != options_.name || message->incarnation != options_.incarnation) {
         continue;
       }
-      if (!*served && options_.on_channel) options_.on_channel(channel);
       *served = true;
       if (!closing()) on_event_(*std::move(message));
     }

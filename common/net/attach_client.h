@@ -23,11 +23,10 @@
 #include "common/protocol/control.h"
 #include "common/time.h"
 
-namespace grpc {
-class Channel;
-}
-
 namespace atl {
+namespace v1 {
+class ClientKeys;
+}
 
 struct AttachOptions {
   std::string coordinator;  // "host:port", or a list of them, of which one leads (leader.h)
@@ -38,9 +37,9 @@ struct AttachOptions {
   Duration backoff_min = std::chrono::milliseconds(100);
   Duration backoff_max = std::chrono::seconds(5);
   Duration refused_backoff_max = std::chrono::seconds(60);  // where our certificate is refused
-  // Optional: the channel of a stream on which the coordinator has said something, for further
-  // calls to it, and null when that stream has ended. From the client's thread; must not wait.
-  std::function<void(std::shared_ptr<grpc::Channel>)> on_channel = {};
+  // Optional: gets the list of keys (proto/keys.proto), at first and whenever it changes. Without a
+  // stream the newest one holds. From the client's thread; must not wait.
+  std::function<void(const v1::ClientKeys&)> on_keys = {};
 };
 
 // Connected. The hello is to be sent now.

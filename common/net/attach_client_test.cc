@@ -41,12 +41,16 @@ class FakeCoordinator : public v1::WorkerControl::Service {
       answer.set_worker(message.worker());
       answer.set_incarnation(message.incarnation());
       answer.set_epoch(1);
-      if (message.has_hello()) answer.mutable_welcome()->set_lease_ns(1000);
+      if (message.has_hello()) {
+        stream->Write(KeysOf("first"));
+        answer.mutable_welcome()->set_lease_ns(1000);
+      }
       if (message.has_leaving()) {
         said_goodbye = message.leaving().reason() == "bye";
         answer.mutable_refused()->set_reason(message.leaving().reason());
         if (message.leaving().reason() == "elsewhere") answer.set_incarnation(99);
         if (message.leaving().reason() == "nonsense") answer.clear_refused();
+        if (message.leaving().reason() == "keys") answer = KeysOf("second");
       }
       stream->Write(answer);
     }
@@ -54,12 +58,18 @@ class FakeCoordinator : public v1::WorkerControl::Service {
   }
 
  private:
+  static v1::ToWorker KeysOf(const std::string& name) {
+    v1::ToWorker keys;
+    keys.mutable_client_keys()->add_allowed(name);
+    return keys;
+  }
+
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
 
-// What the member sees, in words: "open", "lost", "channel", "no channel", "welcome", "refused
-// REASON".
+// What the member sees, in words: "open", "lost", "key NAME" (of a list of one), "welcome",
+// "refused REASON".
 class Member {
  public:
   explicit Member(int port) {
@@ -68,8 +78,8 @@ class Member {
     options.name = "w1";
     options.incarnation = 7;
     options.backoff_max = std::chrono::milliseconds(200);
-    options.on_channel = [this](const std::shared_ptr<grpc::Channel>& channel) {
-      See(channel != nullptr ? "channel" : "no channel");
+    options.on_keys = [this](const v1::ClientKeys& keys) {
+      See(absl::StrCat("key ", keys.allowed(0)));
     };
     auto client =
         WorkerAttach::Open(options, [this](WorkerAttach::Event event) { See(Word(event)); });
@@ -115,11 +125,12 @@ TEST_CASE("a member attaches, and attaches again when the coordinator comes back
   Member member(coordinator.port());
   member.Await("open");
   REQUIRE(member->Send(WorkerHello{}));
-  member.Await("channel");
+  member.Await("key first");
   member.Await("welcome");
+  REQUIRE(member->Send(Leaving{"keys"}));
+  member.Await("key second");
 
   coordinator.Stop();
-  member.Await("no channel");
   member.Await("lost");
   REQUIRE(!member->Send(WorkerHeartbeat{}));
 

@@ -7,6 +7,7 @@
 
 #include "common/rng.h"
 #include "proto/control.pb.h"
+#include "proto/plain.pb.h"
 
 namespace atl {
 namespace {
@@ -68,12 +69,13 @@ class Filler {
   int last_ = 0;
 };
 
-// One filled envelope for every kind of message that it can hold.
+// One filled envelope for every kind of message with a plain struct that it can hold.
 template <class M>
 std::vector<M> OneOfEach() {
   std::vector<M> all;
   const auto* kinds = M::descriptor()->FindOneofByName("message");
   for (int i = 0; i < kinds->field_count(); ++i) {
+    if (kinds->field(i)->options().GetExtension(v1::plain).omit()) continue;
     Filler filler;
     filler.Fill(&all.emplace_back());
     filler.Set(&all.back(), kinds->field(i));

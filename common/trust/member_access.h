@@ -67,25 +67,6 @@ std::unique_ptr<CertificateRenewer> StartRenewer(const IdentityFolder& folder,
                                                  const TlsOptions& in_use,
                                                  const std::string& coordinator);
 
-// Calls `on_keys` with the coordinator's list of who may use links, and who is refused, at once and
-// whenever it changes, from a thread of its own. While there is no coordinator the newest list
-// holds.
-class KeyWatcher {
- public:
-  using OnKeys = std::function<void(const v1::ClientKeys& keys)>;
-  explicit KeyWatcher(OnKeys on_keys);
-  ~KeyWatcher();
-
-  // From now on over this channel to the coordinator: the Attach stream's (AttachOptions), since a
-  // connection of its own would cost the coordinator over 100 KB a member. Null: over none.
-  // Thread-safe; never waits.
-  void Follow(std::shared_ptr<grpc::Channel> channel);
-
- private:
-  class Impl;
-  const std::unique_ptr<Impl> impl_;
-};
-
 }  // namespace atl
 
 #endif  // ATOLL_COMMON_TRUST_MEMBER_ACCESS_H_

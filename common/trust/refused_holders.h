@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "common/status.h"
-#include "proto/trust.pb.h"
+#include "proto/keys.pb.h"
 
 namespace atl {
 

@@ -361,6 +361,13 @@ v1::ClientKeys AccessControl::keys() const {
   return keys;
 }
 
+v1::ClientKeys AccessControl::refused() const {
+  v1::ClientKeys keys;
+  const std::lock_guard lock(mutex_);
+  *keys.mutable_refused() = registry_.Refused(Now());
+  return keys;
+}
+
 void AccessControl::Audit(const Caller& caller, const std::string& call, const std::string& target,
                           const absl::Status& status) {
   v1::AuditEntry entry;

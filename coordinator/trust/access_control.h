@@ -97,7 +97,8 @@ class AccessControl {
   absl::Status StoreNotes();
   size_t changes_that_wait() const { return changes_.waiting(); }
   v1::TrustRecords records() const;
-  v1::ClientKeys keys() const;  // whole
+  v1::ClientKeys keys() const;
+  v1::ClientKeys refused() const;  // the refused holders of keys() alone
 
   // Called after a change: of keys(), perhaps; of a subject's access, before Revoke returns. On any
   // thread. Set before the first call.

@@ -95,12 +95,14 @@ TrustRegistry::TrustRegistry(v1::TrustRecords records) : records_(std::move(reco
 void TrustRegistry::IndexMembers() {
   places_.clear();
   curve_key_owners_.clear();
+  revoked_.clear();
   for (int i = 0; i < records_.members_size(); ++i) {
     const v1::TrustMember& member = records_.members(i);
     places_[{member.role(), member.name()}] = i;
     if (member.revoked_unix_s() == 0) {
       curve_key_owners_[member.curve_public_key()] = {member.role(), member.name()};
     }
+    if (member.revoked_unix_s() != 0 || member.former_revoked_unix_s() != 0) revoked_.insert(i);
   }
 }
 
@@ -324,11 +326,13 @@ absl::StatusOr<std::vector<v1::TrustMember>> TrustRegistry::Revoke(const std::st
     }
   }
   std::vector<v1::TrustMember> revoked;
-  for (v1::TrustMember& member : *records_.mutable_members()) {
+  for (int i = 0; i < records_.members_size(); ++i) {
+    v1::TrustMember& member = *records_.mutable_members(i);
     if (member.name() != name || (!role.empty() && member.role() != role)) continue;
     if (member.revoked_unix_s() == 0) {
       member.set_revoked_unix_s(now_unix_s);
       member.set_revoked_by(by);
+      revoked_.insert(i);
       RevokeCurveKey({member.role(), member.name()}, member.curve_public_key());
     }
     revoked.push_back(member);
@@ -368,7 +372,8 @@ google::protobuf::RepeatedPtrField<v1::RefusedHolder> TrustRegistry::Refused(
     holder->set_revoked_by(by);
     holder->set_key_digest(key_digest);
   };
-  for (const v1::TrustMember& member : records_.members()) {
+  for (const int place : revoked_) {
+    const v1::TrustMember& member = records_.members(place);
     add(member, member.revoked_unix_s(), member.revoked_by(), LastExpiry(member), "");
     if (member.revoked_unix_s() != 0) continue;
     add(member, member.former_revoked_unix_s(), member.former_revoked_by(),

@@ -7,12 +7,14 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/status.h"
 #include "common/trust/pki.h"
+#include "proto/keys.pb.h"
 #include "proto/trust.pb.h"
 
 namespace atl {
@@ -93,6 +95,7 @@ class TrustRegistry {
   v1::TrustRecords records_;
   std::map<MemberKey, int> places_;                    // of members
   std::map<std::string, MemberKey> curve_key_owners_;  // of members that are not revoked
+  std::set<int> revoked_;                              // places of members that are or were
 };
 
 }  // namespace atl

@@ -15,15 +15,12 @@ namespace atl {
 
 class TrustService {
  public:
-  // Takes over access->on_keys: a thread of its own stores what was noted and sends the list of
-  // keys to the servers that watch it, many changes at once. `access` must outlive the gRPC server.
+  // `access` must outlive the gRPC server.
   explicit TrustService(AccessControl* access);
   ~TrustService();
 
   // To be registered with the server, which must be shut down before this goes.
   grpc::Service* service();
-  // Ends the streams of servers that are revoked.
-  void EndRevoked();
 
  private:
   class Impl;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "tests/security/cluster.h"
+#include "tests/security/key_reader.h"
 
 namespace atl {
 namespace {
@@ -41,7 +42,6 @@ const std::vector<Service>& Services() {
       {"/atl.v1.Status/Profile", Role::kViewer},
       {"/atl.v1.Backups/Make", Role::kOperator},
       {"/atl.v1.Trust/Renew", Role::kWorker},
-      {"/atl.v1.Trust/WatchKeys", Role::kParameterServer},
       {"/atl.v1.Trust/CreateToken", Role::kOperator},
       {"/atl.v1.Trust/DeleteToken", Role::kOperator},
       {"/atl.v1.Trust/List", Role::kOperator},
@@ -53,13 +53,10 @@ const std::vector<Service>& Services() {
 }
 
 // Answered without an end.
-bool IsStream(const std::string& path) {
-  return absl::StrContains(path, "WatchKeys") || absl::StrContains(path, "Status/Watch");
-}
+bool IsStream(const std::string& path) { return absl::StrContains(path, "Status/Watch"); }
 
 // One that may not make the call, if there is one.
 Role OtherRole(const Service& service) {
-  if (service.path == "/atl.v1.Trust/WatchKeys") return Role::kViewer;
   return service.role == Role::kWorker ? Role::kParameterServer : Role::kWorker;
 }
 
@@ -305,18 +302,12 @@ TEST_CASE("a_watch_ends_when_its_caller_is_revoked") {
 
 TEST_CASE("keys_are_sent_to_parameter_servers_as_they_change_and_refused_holders_to_workers_too") {
   Cluster cluster;
-  grpc::ClientContext context, workers_context;
-  for (grpc::ClientContext* one : {&context, &workers_context}) {
-    one->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-  }
-  const auto stub = v1::Trust::NewStub(cluster.Dial({Role::kParameterServer, "s1"}));
-  const auto reader = stub->WatchKeys(&context, v1::WatchKeysRequest());
+  ServerKeyReader server(cluster, {Role::kParameterServer, "s1"});
   v1::ClientKeys keys, refused;
-  REQUIRE(reader->Read(&keys));
+  REQUIRE(server.Next(&keys));
   CHECK(keys.allowed_size() == 0);
-  const auto workers_stub = v1::Trust::NewStub(cluster.Dial({Role::kWorker, "w2"}));
-  const auto worker = workers_stub->WatchKeys(&workers_context, v1::WatchKeysRequest());
-  REQUIRE(worker->Read(&refused));
+  WorkerKeyReader worker(cluster, {Role::kWorker, "w2"});
+  REQUIRE(worker.Next(&refused));
   CHECK(refused.refused_size() == 0);
   v1::JoinRequest join;
   join.set_role("worker");
@@ -329,15 +320,15 @@ TEST_CASE("keys_are_sent_to_parameter_servers_as_they_change_and_refused_holders
   REQUIRE(v1::Trust::NewStub(cluster.Dial(TokenCertificate(token).value()))
               ->Join(&joining, join, &reply)
               .ok());
-  while (keys.allowed_size() == 0) REQUIRE(reader->Read(&keys));
+  while (keys.allowed_size() == 0) REQUIRE(server.Next(&keys));
   CHECK(keys.allowed(0) == std::string(40, 'k'));
   REQUIRE(cluster.Revoke("worker", "w1").ok());
-  while (keys.revoked_size() == 0) REQUIRE(reader->Read(&keys));
+  while (keys.revoked_size() == 0) REQUIRE(server.Next(&keys));
   CHECK(keys.allowed_size() == 0);
   CHECK(keys.revoked(0) == std::string(40, 'k'));
   REQUIRE(keys.refused_size() == 1);
   // The next message to the worker: of keys, it gets none.
-  REQUIRE(worker->Read(&refused));
+  REQUIRE(worker.Next(&refused));
   CHECK(refused.allowed_size() + refused.revoked_size() == 0);
   REQUIRE(refused.refused_size() == 1);
   CHECK(refused.refused(0).role() == "worker");

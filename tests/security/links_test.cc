@@ -5,7 +5,9 @@
 
 #include <fstream>
 #include <set>
+#include <thread>
 
+#include "absl/cleanup/cleanup.h"
 #include "common/metrics/metrics_server.h"
 #include "common/net/channel.h"
 #include "common/net/interceptor.h"
@@ -14,6 +16,7 @@
 #include "common/trust/member_access.h"
 #include "common/trust/refused_holders.h"
 #include "tests/security/cluster.h"
+#include "tests/security/key_reader.h"
 
 namespace atl {
 namespace {
@@ -41,13 +44,9 @@ KeyPair JoinWithKey(const Cluster& cluster, const std::string& role, const std::
 
 // What the coordinator sends to parameter servers: whose keys they take.
 std::vector<std::string> ListedKeys(const Cluster& cluster) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + 20s);
-  const auto stub = v1::Trust::NewStub(cluster.Dial({Role::kParameterServer, "s1"}));
-  const auto reader = stub->WatchKeys(&context, v1::WatchKeysRequest());
+  ServerKeyReader reader(cluster, {Role::kParameterServer, "s1"});
   v1::ClientKeys keys;
-  REQUIRE(reader->Read(&keys));
-  context.TryCancel();
+  REQUIRE(reader.Next(&keys));
   return {keys.allowed().begin(), keys.allowed().end()};
 }
 
@@ -217,8 +216,12 @@ TEST_CASE("every_attempt_on_a_members_metrics_is_refused") {
   tls.cert_path = own.cert_path;
   tls.key_path = own.key_path;
   RefusedHolders refused;
-  KeyWatcher watcher([&](const v1::ClientKeys& keys) { refused.Set(keys.refused()); });
-  watcher.Follow(OpenChannel(tls, cluster.address()).value());
+  WorkerKeyReader reader(cluster, {Role::kWorker, "w1"});
+  std::jthread follows([&] {
+    v1::ClientKeys keys;
+    while (reader.Next(&keys)) refused.Set(keys.refused());
+  });
+  const absl::Cleanup stop = [&] { reader.Stop(); };
   std::atomic<int> collected = 0;
   Monitored monitored;
   monitored.admits = [&](const std::string& shown) { return refused.Check(shown); };
@@ -273,28 +276,6 @@ TEST_CASE("every_attempt_on_a_members_metrics_is_refused") {
   // Another holder of the same name in another role, and other names.
   CHECK(read(write("worker", cluster.Certificate({Role::kWorker, "monitor"}))).status == 200);
   CHECK(read(write("other", cluster.Certificate({Role::kViewer, "other"}))).status == 200);
-}
-
-TEST_CASE(
-    "without_a_channel_the_newest_list_of_refused_holders_holds_and_over_the_next_one_it_goes_on") {
-  Cluster cluster;
-  std::atomic<int> refused = -1;
-  const auto becomes = [&](int wanted) {
-    for (const Instant limit = In(kPatience); refused != wanted && SteadyNow() < limit;) {
-      std::this_thread::yield();
-    }
-    return refused == wanted;
-  };
-  KeyWatcher watcher([&](const v1::ClientKeys& keys) { refused = keys.refused_size(); });
-  watcher.Follow(cluster.Dial({Role::kWorker, "w1"}));
-  REQUIRE(becomes(0));
-  REQUIRE(cluster.Revoke("viewer", "one").ok());
-  REQUIRE(becomes(1));
-  watcher.Follow(nullptr);
-  REQUIRE(cluster.Revoke("viewer", "two").ok());
-  CHECK(refused == 1);
-  watcher.Follow(cluster.Dial({Role::kWorker, "w2"}));
-  CHECK(becomes(2));
 }
 
 }  // namespace
