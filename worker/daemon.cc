@@ -538,9 +538,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   if (options.profile_again) profiler.Forget();
   DaemonMetrics metrics(state->path(), devices.size());
   RefusedHolders refused;
-  if (!options.metrics_listen.empty() && !options.tls.cert_path.empty()) {
-    attach.on_keys = [&refused](const v1::ClientKeys& keys) { refused.Set(keys.refused()); };
-  }
+  attach.on_keys = [&refused](const v1::ClientKeys& keys) { refused.Set(keys.refused()); };
   Monitored monitored =
       metrics.ForServer([&loop] { loop.TryPost(Tick{}); }, [&loop] { return loop.queued(); });
   monitored.admits = [&refused](const std::string& shown) { return refused.Check(shown); };

@@ -1,4 +1,4 @@
-// Makes CURVE keys durable that members have announced, and tells when the list of keys has
+// Makes CURVE keys durable that members have announced, and reports when the list of keys has
 // changed: many changes at once, so that thousands of members that attach take a few lists.
 
 #ifndef ATOLL_COORDINATOR_TRUST_KEY_STORER_H_

@@ -203,6 +203,16 @@ TEST_CASE("every_attempt_on_a_peer_link_is_refused_and_nothing_is_delivered") {
 
 // ----------------------------------------------------------------------- /metrics of members
 
+// Of a member that admits whom its list of refused holders does.
+Monitored MonitoredBy(const RefusedHolders& refused, std::atomic<int>* collected) {
+  Monitored monitored;
+  monitored.admits = [&refused](const std::string& shown) { return refused.Check(shown); };
+  monitored.collect = [collected](MetricsWriter&) { ++*collected; };
+  monitored.healthy = [] { return true; };
+  monitored.why_not_ready = [] { return std::string(); };
+  return monitored;
+}
+
 TEST_CASE("every_attempt_on_a_members_metrics_is_refused") {
   Cluster cluster;
   const std::string folder = FreshFolder();
@@ -223,12 +233,7 @@ TEST_CASE("every_attempt_on_a_members_metrics_is_refused") {
   });
   const absl::Cleanup stop = [&] { reader.Stop(); };
   std::atomic<int> collected = 0;
-  Monitored monitored;
-  monitored.admits = [&](const std::string& shown) { return refused.Check(shown); };
-  monitored.collect = [&](MetricsWriter&) { ++collected; };
-  monitored.healthy = [] { return true; };
-  monitored.why_not_ready = [] { return std::string(); };
-  const auto server = ServeMetrics("0.0.0.0:0", tls, monitored);
+  const auto server = ServeMetrics("0.0.0.0:0", tls, MonitoredBy(refused, &collected));
   REQUIRE(server.ok());
   const std::string port = absl::StrCat("://127.0.0.1:", (*server)->port());
 
