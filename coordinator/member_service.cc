@@ -109,6 +109,7 @@ class Registry {
 
   // To all if they have changed, else false.
   bool SendKeys() {
+    if (streams_.empty()) return false;
     typename Kind::WireDown wire;
     *wire.mutable_client_keys() = Kind::Keys(*access_);
     std::string keys = wire.SerializeAsString();

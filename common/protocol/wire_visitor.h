@@ -1,11 +1,5 @@
-// How a plain struct and its protobuf message are walked together, once for both directions. Of
-// messages between processes, Fields is generated (proto/plain.proto); of others:
-//
-//   template <class V>
-//   void Fields(V& v, Plain<V, ShardMove>& s, v1::stored::ShardMove& m) {
-//     ATOLL_WIRE_INT(shard, 0, kMaxShards);
-//     ATOLL_WIRE_COPY(to);
-//   }
+// How a plain struct and its protobuf message are walked together, once for both directions:
+// Fields(v, s, m), which third_party/proto/plain.py generates (proto/plain.proto).
 //
 // With an Encoder, s is const and m is filled; with a Decoder, m is what came in and s is filled.
 // The Decoder trusts nothing: every string, list and number is checked against its limit before it
@@ -183,27 +177,5 @@ class Decoder {
 };
 
 }  // namespace atl
-
-// Within Fields(v, s, m): one line per field, `f` being its name on both sides.
-#define ATOLL_WIRE_INT(f, low, high) \
-  v.Number(                          \
-      #f, s.f, m.f(), [&](auto value) { m.set_##f(value); }, low, high)
-#define ATOLL_WIRE_COUNT(f) ATOLL_WIRE_INT(f, 0, ::atl::kMaxInt)
-#define ATOLL_WIRE_ANY_INT(f) ATOLL_WIRE_INT(f, ::atl::kMinInt, ::atl::kMaxInt)
-#define ATOLL_WIRE_VERSION(f) ATOLL_WIRE_INT(f, ::atl::kNoVersion, ::atl::kMaxInt)
-// A string, bool or double.
-#define ATOLL_WIRE_COPY(f) v.Copy(#f, s.f, m.f(), [&](const auto& value) { m.set_##f(value); })
-#define ATOLL_WIRE_ENUM(f, Type) \
-  v.Enum(#f, s.f, m.f(), v1::Type##_IsValid, [&](auto value) { m.set_##f(value); })
-#define ATOLL_WIRE_OPTIONAL_ENUM(f, Type) \
-  if (V::kEncodes || m.f() != 0) {        \
-    ATOLL_WIRE_ENUM(f, Type);             \
-  }
-#define ATOLL_WIRE_MESSAGE(f) Fields(v, s.f, *m.mutable_##f())
-#define ATOLL_WIRE_MAYBE(f) v.Maybe(s.f, m.has_##f(), [&] { return m.mutable_##f(); })
-#define ATOLL_WIRE_MESSAGES(f, limit) v.Messages(#f, s.f, m.mutable_##f(), limit)
-#define ATOLL_WIRE_VALUES(f, limit) v.Values(#f, s.f, m.mutable_##f(), limit)
-#define ATOLL_WIRE_CASE(Type, f) \
-  v.template Alternative<Type>(s.message, m.has_##f(), [&] { return m.mutable_##f(); })
 
 #endif  // ATOLL_COMMON_PROTOCOL_WIRE_VISITOR_H_

@@ -93,6 +93,11 @@ class Types:
     def enum_name(self, enum):
         return self.enum(enum).name or enum.name
 
+    @staticmethod
+    def cpp_name(full_name):
+        """Of what protoc generates, within namespace atl."""
+        return "::".join(full_name.split(".")[2:])
+
     def message_name(self, message):
         return self.message(message).name or message.name
 
@@ -164,8 +169,8 @@ class Types:
             return [f"Fields(v, {name}, *{mutable});"]
         set_to = f"[&](const auto& value) {{ m.set_{wire}(value); }}"
         if field.type == Field.TYPE_ENUM:
-            enum = self[field.type_name].name
-            call = f"v.Enum({text}, {name}, m.{wire}(), v1::{enum}_IsValid, {set_to});"
+            enum = self.cpp_name(field.type_name)
+            call = f"v.Enum({text}, {name}, m.{wire}(), {enum}_IsValid, {set_to});"
             return [f"if (V::kEncodes || m.{wire}() != 0) {{", f"  {call}", "}"] if field.proto3_optional else [call]
         if field.proto3_optional:
             return [f"v.Optional({text}, {name}, m.has_{wire}(), m.{wire}(), {set_to});"]
@@ -257,7 +262,7 @@ class File:
         return self._types.option("plain_oneof", oneof) or message.name + camel(oneof.name)
 
     def function(self, message):
-        full = self._file.package.split(".", 1)[1] + "::" + message.name
+        full = self._types.cpp_name(f".{self._file.package}.{message.name}")
         lines = ["template <class V>",
                  f"void Fields(V& v, Plain<V, {self._types.message_name(message)}>& s, {full}& m) {{"]
         check = self._types.message(message).check
