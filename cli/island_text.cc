@@ -105,7 +105,7 @@ void AppendChanges(const v1::Island& island, std::string* out) {
   for (int i = std::max(0, changes - kShown); i < changes; ++i) {
     const v1::PlanChange& change = island.plan_changes(i);
     absl::StrAppend(out, "    plan ", change.number(),
-                    change.at_boundary() ? ", at a step's end: " : ", at once: ", change.reason(),
+                    change.at_step_end() ? ", at a step's end: " : ", at once: ", change.reason(),
                     "\n");
   }
   absl::StrAppend(out, "  steps interrupted: ", island.steps_interrupted(),
@@ -151,23 +151,23 @@ class StagesOf {
 };
 
 // Transports of messages; stage links that have carried nothing yet are left out.
-void AppendBoundaries(const v1::Island& island, std::string* out) {
-  const auto& boundaries = island.progress().boundaries();
-  const bool ways = std::any_of(boundaries.begin(), boundaries.end(),
-                                [](const v1::BoundaryState& b) { return !b.way().empty(); });
+void AppendStageLinks(const v1::Island& island, std::string* out) {
+  const auto& stage_links = island.progress().stage_links();
+  const bool ways = std::any_of(stage_links.begin(), stage_links.end(),
+                                [](const v1::StageLinkState& b) { return !b.way().empty(); });
   std::vector<std::string> header = {"from",         "to",     "stages", "chunks",
                                      "ms a message", "Mbit/s", "link",   "newest change"};
   if (ways) header.push_back("transport");
   Table links(std::move(header));
   StagesOf stages(island.plan());
-  for (const v1::BoundaryState& b : boundaries) {
+  for (const v1::StageLinkState& b : stage_links) {
     const std::string joined = stages.Next(b.from(), b.to());
     if (b.message_seconds() <= 0 && b.reason().empty() && b.way().empty()) continue;
     std::vector<std::string> row = {
         b.from(),
         b.to(),
         joined,
-        absl::StrCat(b.pieces()),
+        absl::StrCat(b.chunks()),
         b.message_seconds() > 0 ? Fixed(1e3 * b.message_seconds(), 2) : "-",
         b.bandwidth_bytes_per_s() > 0 ? Fixed(8e-6 * b.bandwidth_bytes_per_s(), 1) : "-",
         b.saturated() ? "SATURATED" : "fine",
@@ -213,7 +213,7 @@ void AppendPlan(const v1::Island& island, std::string* out) {
   if (!island.planning().empty()) absl::StrAppend(out, "  planning: ", island.planning(), "\n");
   AppendChanges(island, out);
   AppendWorkers(island, out);
-  AppendBoundaries(island, out);
+  AppendStageLinks(island, out);
 }
 
 // What the plan predicted of each device's memory, and what was measured.

@@ -257,16 +257,16 @@ v1::Job JobOfThreeWorkers() {
   for (int64_t number = 1; number <= 3; ++number) {
     v1::PlanChange& change = *island.add_plan_changes();
     change.set_number(number);
-    change.set_at_boundary(number == 3);
+    change.set_at_step_end(number == 3);
     change.set_reason(number == 3 ? "worker w10 has joined" : "the island begins");
   }
   island.set_steps_interrupted(1);
   island.set_steps_redone(4);
   island.set_reason("worker w1 leads in generation 2");
-  v1::BoundaryState& link = *island.mutable_progress()->add_boundaries();
+  v1::StageLinkState& link = *island.mutable_progress()->add_stage_links();
   link.set_from("w1/0");
   link.set_to("w10/1");
-  link.set_pieces(2);
+  link.set_chunks(2);
   link.set_message_seconds(0.025);
   link.set_bandwidth_bytes_per_s(12.5e6);
   link.set_saturated(true);
@@ -340,10 +340,10 @@ TEST_CASE("stage links between the same two devices are distinguished by their s
   v1::Job job = InterleavedJob();
   v1::IslandProgress& progress = *job.mutable_islands(0)->mutable_progress();
   const auto adds = [&](const char* from, const char* to, double seconds) {
-    v1::BoundaryState& b = *progress.add_boundaries();
+    v1::StageLinkState& b = *progress.add_stage_links();
     b.set_from(from);
     b.set_to(to);
-    b.set_pieces(1);
+    b.set_chunks(1);
     b.set_message_seconds(seconds);
   };
   adds("w1/0", "w2/0", 0.001);  // as w1/0 reports: 0 > 1 forward, 2 > 3 forward, 2 > 1 back

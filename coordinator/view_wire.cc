@@ -52,7 +52,7 @@ void Encode(const IslandView& view, v1::Island* m) {
   for (const PlanChange& change : view.plan_changes) {
     v1::PlanChange* c = m->add_plan_changes();
     c->set_number(change.number);
-    c->set_at_boundary(change.at_boundary);
+    c->set_at_step_end(change.at_step_end);
     c->set_reason(change.reason);
   }
   m->set_steps_interrupted(view.steps_interrupted);

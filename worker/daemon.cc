@@ -271,7 +271,7 @@ class Daemon {
         member_(member),
         tensors_(tensors),
         trainer_(
-            member, [loop](const BoundariesSeen& seen) { loop->Post(seen); },
+            member, [loop](const StageLinksSeen& seen) { loop->Post(seen); },
             [loop](const MemorySeen& seen) { loop->Post(seen); },
             [loop](StepTraced traced) { loop->Post(std::move(traced)); },
             [this] { return follower_.AwaitFree(kFreeTimeout); },
@@ -419,7 +419,7 @@ class Daemon {
     } else if (const Follow* follow = std::get_if<Follow>(&action)) {
       const MemberOrder& order = follow->order;
       follower_.Follow({order.job, order.generation, order.plan.number}, order.plan,
-                       order.at_boundary);
+                       order.at_step_end);
     } else if (const Unfollow* unfollow = std::get_if<Unfollow>(&action)) {
       follower_.Unfollow(unfollow->reason);
     } else if (const RememberCluster* remember = std::get_if<RememberCluster>(&action)) {

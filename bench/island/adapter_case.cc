@@ -50,7 +50,7 @@ class AdaptedIsland {
     job.model.ffn = 4 * kWidth;
     job.model.max_positions = job.sequence_length = kTokens;
     job.batch_sequences = kRows * kMicroBatches;
-    job.max_pieces = adapts ? 16 : 1;
+    job.max_chunks = adapts ? 16 : 1;
     worker::EngineOptions options;
     options.emulation.only = true;
     options.emulation.duration = [](const std::string&, LayerKind, PlanOpKind, int64_t rows) {
@@ -66,7 +66,7 @@ class AdaptedIsland {
   }
 
   void SetLine(double bytes_per_s) { bytes_per_s_ = bytes_per_s; }
-  int pieces() const { return pieces_; }
+  int chunks() const { return chunks_; }
 
   double Step() {
     const worker::StepRequest request{++number_, kRows * kMicroBatches, 1e-3};
@@ -77,7 +77,7 @@ class AdaptedIsland {
         return absl::OkStatus();
       });
       ATOLL_CHECK(outcome.ok(), outcome.status().ToString());
-      pieces_ = outcome->boundaries[0].pieces;
+      chunks_ = outcome->stage_links[0].chunks;
     });
     return Seconds(SteadyNow() - start);
   }
@@ -103,7 +103,7 @@ class AdaptedIsland {
   }
 
   std::atomic<double> bytes_per_s_{1e9};
-  std::atomic<int> pieces_{1};
+  std::atomic<int> chunks_{1};
   ShapedTransport transport_;
   worker::LocalCommunicators communicators_;
   std::vector<std::unique_ptr<worker::Engine>> engines_;
@@ -120,12 +120,12 @@ AdapterGain MeasureAdapter(int rounds) {
     for (int i = 0; i < 12; ++i) off.Step(), on.Step();
     const Comparison found = Compare([&] { off.Step(); }, [&] { on.Step(); }, rounds);
     std::printf("%-34.2f %9.1f %9.1f %7d %8.2f\n", share_of_work, 1e3 * found.base_seconds,
-                1e3 * found.work_seconds, on.pieces(), found.speed);
+                1e3 * found.work_seconds, on.chunks(), found.speed);
     return found.speed;
   };
   std::printf("\nadapter, 2 stages over 2 sites, 1F1B, the line slows down by 55%%\n");
   std::printf("%-34s %9s %9s %7s %8s\n", "a message's bytes / a stage's work", "off ms", "on ms",
-              "pieces", "off/on");
+              "chunks", "off/on");
   AdapterGain gain;
   gain.steady = compare(0.02);
   compare(0.40);

@@ -280,7 +280,8 @@ void PrintFigures(const Found& found, const AdapterGain& adapter) {
   std::printf("\n%zu layouts and settings; largest error of a step's time %.1f%%\n\n",
               found.all.size(), 100 * worst);
   PrintFigureAtMost("island_prediction_error", error / count, "mean absolute ratio", 0.05);
-  PrintFigureAtLeast("island_promised_speedup_kept", found.kept, "real/predicted, the least", 0.97);
+  PrintFigureAtLeast("island_predicted_speedup_kept", found.kept, "real/predicted, the least",
+                     0.97);
   PrintFigureAtLeast("island_speedup_over_1f1b_100mbit_20ms", found.speedup, "x", 1.3);
   PrintFigureAtLeast("island_heterogeneous_over_uniform", found.heterogeneous, "x", 1.5);
   // Never slower, but for the noise of a measurement.

@@ -21,7 +21,7 @@ model = {{ family = "gpt2", hidden = 64, layers = 14, heads = 4 }}
 data = {{ path = "text", sequence_length = 32 }}
 inner = {{ batch_sequences = 256, micro_batch_sequences = 16 }}
 outer = {{ steps_per_round = 1000, min_islands = 1 }}
-layout = {{ island = "all", stages = 4, schedule = "{schedule}", pieces_max = {pieces} }}
+layout = {{ island = "all", stages = 4, schedule = "{schedule}", chunks_max = {chunks} }}
 schedule = {{ train_tokens = 1000000000, checkpoint_every_steps = 0, validation_sequences = 1, validate_every_rounds = 0 }}
 """
 
@@ -66,9 +66,9 @@ class TwoSites(Cluster):
         self.wait_until("five members", lambda: sum(
             m["attached"] for m in self.json("status")["members"]) == 5)
 
-    def trains(self, schedule, pieces=1):
+    def trains(self, schedule, chunks=1):
         """Submits a job of this schedule ("": the planner's choice) and waits until it trains."""
-        job = Training(self, schedule, pieces)
+        job = Training(self, schedule, chunks)
         job.steps(1)
         return job
 
@@ -84,11 +84,11 @@ class TwoSites(Cluster):
 class Training:
     """One job, until it is cancelled."""
 
-    def __init__(self, sites, schedule, pieces):
+    def __init__(self, sites, schedule, chunks):
         self.sites, self.began = sites, {w: len(sites.daemons[w].log()) for w in WORKERS}
         path = os.path.join(sites.folder, "job.toml")
         with open(path, "w", encoding="ascii") as out:
-            out.write(JOB.format(name=schedule or "planned", schedule=schedule, pieces=pieces))
+            out.write(JOB.format(name=schedule or "planned", schedule=schedule, chunks=chunks))
         self.id = sites.json("submit", path)["job"]
 
     def _steps(self):

@@ -48,7 +48,7 @@ int64_t ModelConfig::WindowOfBlock(int64_t block, int64_t seq_len) const {
   return windowed && window.tokens < seq_len ? window.tokens : 0;
 }
 
-int64_t ModelConfig::BoundaryColumns(int64_t layer) const {
+int64_t ModelConfig::OutputColumns(int64_t layer) const {
   return is_images() ? ImageLayers(*this)[static_cast<size_t>(layer)].out().elements() : d_model;
 }
 

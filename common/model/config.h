@@ -102,7 +102,7 @@ struct ModelConfig {
   int64_t InputNumbers(int64_t seq_len) const { return is_images() ? image.pixels() : seq_len; }
   int64_t RowNumbers(int64_t seq_len) const { return InputNumbers(seq_len) + 1; }
   // Columns of what layer `layer` hands to the next one: channels, or a whole image.
-  int64_t BoundaryColumns(int64_t layer) const;
+  int64_t OutputColumns(int64_t layer) const;
 
   int64_t head_dim() const { return head_channels > 0 ? head_channels : d_model / heads; }
   int64_t query_channels() const { return heads * head_dim(); }

@@ -56,19 +56,19 @@ TEST_CASE("models_of_images_have_the_published_sizes") {
   }
 }
 
-TEST_CASE("boundaries_have_the_size_of_each_layers_image") {
+TEST_CASE("outputs_have_the_size_of_each_layers_image") {
   const ModelConfig config = Parse(R"({"model_type": "resnet", "image_size": 32,
       "depths": [1, 1], "hidden_sizes": [8, 16], "layer_type": "basic", "embedding_size": 4,
       "num_labels": 7})");
   REQUIRE(config.layers == 2);
-  CHECK(config.BoundaryColumns(0) == 8 * 8 * 4);  // a stride of 2 and pooling by 2
-  CHECK(config.BoundaryColumns(1) == 8 * 8 * 8);
-  CHECK(config.BoundaryColumns(2) == 4 * 4 * 16);
-  CHECK(config.BoundaryColumns(3) == 7);
+  CHECK(config.OutputColumns(0) == 8 * 8 * 4);  // a stride of 2 and pooling by 2
+  CHECK(config.OutputColumns(1) == 8 * 8 * 8);
+  CHECK(config.OutputColumns(2) == 4 * 4 * 16);
+  CHECK(config.OutputColumns(3) == 7);
   CHECK(config.RowNumbers(1) == 32 * 32 * 3 + 1);
   const std::vector<LayerCosts> costs = CostsByLayer(config, 1, {});
   for (size_t l = 0; l < costs.size(); ++l) {
-    CHECK(costs[l].output_bytes == 4 * config.BoundaryColumns(static_cast<int64_t>(l)));
+    CHECK(costs[l].output_bytes == 4 * config.OutputColumns(static_cast<int64_t>(l)));
   }
 }
 

@@ -59,7 +59,7 @@ std::vector<LayerFootprint> FootprintsOf(const ModelConfig& config, const Tensor
   for (size_t l = 0; l < all.size(); ++l) {
     const bool head = l + 1 == all.size();
     const int64_t columns =
-        head ? part.vocab.size() : config.BoundaryColumns(static_cast<int64_t>(l));
+        head ? part.vocab.size() : config.OutputColumns(static_cast<int64_t>(l));
     all[l].elements = layouts[l].size;
     all[l].parameter_bytes = layouts[l].size * (2 * element.state + copy);
     all[l].input_bytes = l > 0 ? all[l - 1].output_bytes

@@ -442,11 +442,11 @@ absl::Status CheckLinkOrders(const IslandPlan& plan) {
       message.micro_batch = 0;
       ++counts[message];
     }
-    for (const auto& [boundary, count] : counts) {
-      if (count == plan.replicas[boundary.replica].micro_batches) continue;
+    for (const auto& [stage_link, count] : counts) {
+      if (count == plan.replicas[stage_link.replica].micro_batches) continue;
       return Refused("link order ", l, " has ", count, " of the ",
-                     plan.replicas[boundary.replica].micro_batches, " micro-batches of stage ",
-                     boundary.stage, " of replica ", boundary.replica);
+                     plan.replicas[stage_link.replica].micro_batches, " micro-batches of stage ",
+                     stage_link.stage, " of replica ", stage_link.replica);
     }
   }
   return absl::OkStatus();

@@ -428,10 +428,10 @@ absl::Status ValidateLayout(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(IntInRange("layout.stages", l.stages, 0, 1024));
   ATOLL_RETURN_IF_ERROR(IntInRange("layout.replicas", l.replicas, 0, 1024));
   ATOLL_RETURN_IF_ERROR(IntInRange("layout.tensor_parallel", l.tensor_parallel, 0, 1024));
-  ATOLL_RETURN_IF_ERROR(IntInRange("layout.pieces_max", l.pieces_max, 1, 64));
+  ATOLL_RETURN_IF_ERROR(IntInRange("layout.chunks_max", l.chunks_max, 1, 64));
   ATOLL_RETURN_IF_ERROR(IntInRange("layout.optimizer_copies", l.optimizer_copies, 0, 1024));
-  if ((l.pieces_max & (l.pieces_max - 1)) != 0) {
-    return Bad("layout.pieces_max", l.pieces_max, "a power of two");
+  if ((l.chunks_max & (l.chunks_max - 1)) != 0) {
+    return Bad("layout.chunks_max", l.chunks_max, "a power of two");
   }
   if (!spec.data.sites.empty() && l.island != IslandScope::kWorker &&
       l.island != IslandScope::kSite) {

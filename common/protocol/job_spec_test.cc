@@ -177,8 +177,8 @@ TEST_CASE("a layout that no model or batch allows is refused by its field") {
             s.layout.tensor_parallel = 2;
             s.layout.tensor_shares = {3, 1};
           }).empty());
-  REQUIRE(MessageAfter([](JobSpec& s) { s.layout.pieces_max = 6; }) ==
-          "layout.pieces_max = 6: must be a power of two");
+  REQUIRE(MessageAfter([](JobSpec& s) { s.layout.chunks_max = 6; }) ==
+          "layout.chunks_max = 6: must be a power of two");
   REQUIRE(MessageAfter([](JobSpec& s) { s.layout.workers_per_island = 2; }) ==
           "layout.workers_per_island = 2: must be 0 or 1 with layout.island = \"worker\"");
   REQUIRE(MessageAfter([](JobSpec& s) {

@@ -64,7 +64,7 @@ std::string FaultIn(const v1::TraceMessage& m) {
 
 std::string FaultIn(const v1::TraceSpan& m) {
   if (m.start_ns() > m.end_ns()) return "a span ends before it begins";
-  return m.piece() < m.pieces() ? "" : "a chunk that its micro-batch does not have";
+  return m.chunk() < m.chunks() ? "" : "a chunk that its micro-batch does not have";
 }
 
 }  // namespace atl

@@ -253,7 +253,7 @@ v1::FromWorker Traced() {
   device->set_device("w1/0");
   auto* span = device->add_spans();
   span->set_kind(v1::TRACE_KIND_FORWARD);
-  span->set_pieces(1);
+  span->set_chunks(1);
   span->set_end_ns(5);
   return wire;
 }
@@ -270,7 +270,7 @@ TEST_CASE("a step's trace that is too long or cannot be is refused") {
   using Trace = v1::StepTrace;
   CHECK(fault([](Trace& t) { t.mutable_devices(0)->mutable_spans(0)->set_start_ns(6); }) ==
         "message: a span ends before it begins");
-  CHECK(fault([](Trace& t) { t.mutable_devices(0)->mutable_spans(0)->set_piece(1); }) ==
+  CHECK(fault([](Trace& t) { t.mutable_devices(0)->mutable_spans(0)->set_chunk(1); }) ==
         "message: a chunk that its micro-batch does not have");
   CHECK(fault([](Trace& t) { t.mutable_devices(0)->mutable_spans(0)->set_end_ns(1LL << 60); }) ==
         "end_ns: 1152921504606846976 is out of range");
@@ -278,7 +278,7 @@ TEST_CASE("a step's trace that is too long or cannot be is refused") {
         "kind: 0 is no known choice");
   CHECK(fault([](Trace& t) { t.mutable_devices(0)->set_device("\x1b[2J"); }) ==
         "message: a device of a trace has no name");
-  CHECK(fault([](Trace& t) { t.add_messages()->set_pieces(1); }) ==
+  CHECK(fault([](Trace& t) { t.add_messages()->set_chunks(1); }) ==
         "message: a message has no ends");
   CHECK(fault([](Trace& t) { t.set_step_ns(-1); }) == "step_ns: -1 is out of range");
   CHECK(fault([](Trace& t) {

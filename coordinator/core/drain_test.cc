@@ -75,7 +75,7 @@ TEST_CASE("drained_follower_serves_on_until_the_island_is_set_up_without_it") {
   StartShared(w);
   w.Do("drain c");
   CHECK(Members(w.Order("a").plan) == "ab(c)");
-  CHECK(w.Order("a").at_boundary);
+  CHECK(w.Order("a").at_step_end);
   CHECK(DrainingOf(w, "c") == "draining: it still serves an island of lm-1");
   w.Do("worker a beats");
   w.Do("worker a sets-up");

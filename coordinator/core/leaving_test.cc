@@ -12,7 +12,7 @@ TEST_CASE("A follower that leaves serves on until the island is set up without i
   StartShared(world);
   world.Do("worker c leaves");
   CHECK(Members(world.Order("a").plan) == "ab(c)");
-  CHECK(world.Order("a").at_boundary);
+  CHECK(world.Order("a").at_step_end);
   // No step is interrupted: the others get the plan when the leader has finished its step.
   CHECK(world.Membership("c").plan.number == 1);
   CHECK(Says(world.Do("worker a beats"), "-> b: MemberOrder"));
@@ -28,9 +28,9 @@ TEST_CASE("A follower that leaves serves on until the island is set up without i
   const std::vector<PlanChange> changes = world.Island(0).plan_changes;
   REQUIRE(changes.size() == 3);
   CHECK(changes[0].reason == "it is the island's first");
-  CHECK_FALSE(changes[0].at_boundary);
+  CHECK_FALSE(changes[0].at_step_end);
   CHECK(changes[1].reason == "worker c is unavailable");
-  CHECK(changes[1].at_boundary);
+  CHECK(changes[1].at_step_end);
   CHECK(changes[2].reason == "its transfer sources are not needed any more");
 }
 
@@ -209,7 +209,7 @@ TEST_CASE("Two followers that leave at once, and whichever plan comes first: bot
     CHECK(Members(world.Order("a").plan) == "ac(b)");
     world.Tell({"planner answers", "worker b beats", "worker c beats"});
     CHECK(Members(world.Order("a").plan) == "a(bc)");
-    CHECK(world.Order("a").at_boundary);
+    CHECK(world.Order("a").at_step_end);
     CHECK(world.Membership("b").plan.number == 1);  // it never gets the plan in between
   }
   CHECK_FALSE(Says(world.Do("worker a beats"), "stop"));

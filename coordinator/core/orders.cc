@@ -66,7 +66,7 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, int64_t islands,
   key.shared = !island.followers.empty();
   if (const IslandPlan* plan = PlanInForce(job, island)) {
     key.plan_number = plan->number;
-    key.at_boundary = AtBoundary(job, island);
+    key.at_step_end = AtStepEnd(job, island);
   }
   return key;
 }
@@ -96,7 +96,7 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, const SentOrder& 
   if (const IslandPlan* plan = PlanInForce(job, island)) {
     order.plan = WithProgramsOf(*plan, worker->record.name);
   }
-  order.at_boundary = sent.key.at_boundary;
+  order.at_step_end = sent.key.at_step_end;
   order.author = sent.key.author;
   order.takes_over_from = sent.key.takes_over_from;
   order.shared = sent.key.shared;
@@ -112,7 +112,7 @@ void SendMemberOrder(State& s, const Job& job, const Member& worker, const SentM
   order.generation = sent.generation;
   order.sequence = sequence;
   order.plan = WithProgramsOf(job.plans.at(sent.island), worker.record.name);
-  order.at_boundary = AtBoundary(job, job.islands.at(sent.island));
+  order.at_step_end = AtStepEnd(job, job.islands.at(sent.island));
   s.Send(worker, std::move(order));
 }
 

@@ -254,10 +254,10 @@ TEST_CASE("A worker of the old plan dies during its last step: all get the new p
   World world;
   StartShared(world);
   world.Tell({"worker d attaches", "worker c leaves"});
-  CHECK(world.Order("a").at_boundary);
+  CHECK(world.Order("a").at_step_end);
   CHECK(world.Membership("b").plan.number == 1);
   const std::string told = world.Do("worker c dies");
-  CHECK_FALSE(world.Order("a").at_boundary);
+  CHECK_FALSE(world.Order("a").at_step_end);
   CHECK(Says(told, "-> b: MemberOrder"));
 }
 
@@ -266,12 +266,12 @@ TEST_CASE("A plan waits for the end of a step that takes long, and not for ever"
   world.Do("planner speed=400");  // 120 s a step: one may take 20 min
   StartShared(world);
   world.Tell({"worker a steps-on", "worker c leaves"});
-  REQUIRE(world.Order("a").at_boundary);
+  REQUIRE(world.Order("a").at_step_end);
   world.Do("wait 1100");
-  CHECK(world.Order("a").at_boundary);
+  CHECK(world.Order("a").at_step_end);
   CHECK(world.Membership("b").plan.number == 1);
   world.Do("wait 110");
-  CHECK_FALSE(world.Order("a").at_boundary);
+  CHECK_FALSE(world.Order("a").at_step_end);
   CHECK(world.Membership("b").plan.number == 2);
 }
 
@@ -282,7 +282,7 @@ TEST_CASE("the_limit_of_a_change_of_plan_is_no_deadline_any_more_when_the_plan_i
               "worker a prepared", "servers answer", "worker a sets-up", "worker a pushes",
               "worker a stages", "servers answer", "worker a ready", "worker b attaches",
               "worker b prepared"});
-  REQUIRE(world.Order("a").at_boundary);
+  REQUIRE(world.Order("a").at_step_end);
   world.Tell({"worker b follows", "worker a sets-up", "wait 1000"});
   CHECK(world.Island(0).plan.number == 2);
 }

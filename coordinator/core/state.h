@@ -92,7 +92,7 @@ struct OrderKey {
   int64_t active_islands = 0;
   Version validate_version = kNoVersion;
   int64_t plan_number = 0;
-  bool at_boundary = false;
+  bool at_step_end = false;
   Incarnation author = 0;
   NodeId takes_over_from;
   bool shared = false;

@@ -90,14 +90,14 @@ void BeginSwitch(State& s, Job& job, const IslandRecord& island, const std::stri
   int64_t elements = 0;
   for (const LayerSize& layer : job.record.facts->layers) elements += layer.elements;
   const Duration moving = MoveLimit(elements * kStateBytesPerElement);
-  change.limit = std::max({kBoundaryLimit, change.step_limit, moving});
-  change.step_limit = StepLimit(job.plans.at(island.island), kBoundaryLimit);
+  change.limit = std::max({kStepEndLimit, change.step_limit, moving});
+  change.step_limit = StepLimit(job.plans.at(island.island), kStepEndLimit);
   change.stepping = std::move(stepping);
   change.changes.push_back({island.plan_number, !change.stepping.empty(), reason});
   if (change.changes.size() > kChangesKept) change.changes.erase(change.changes.begin());
 }
 
-bool AtBoundary(const Job& job, const IslandRecord& island) {
+bool AtStepEnd(const Job& job, const IslandRecord& island) {
   auto found = job.switches.find(island.island);
   return found != job.switches.end() && found->second.plan_number == island.plan_number &&
          !found->second.stepping.empty();
@@ -105,7 +105,7 @@ bool AtBoundary(const Job& job, const IslandRecord& island) {
 
 bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const Member& worker) {
   if (worker.record.name == island.takes_over_from) return true;  // the first of all
-  const bool waits = !island.takes_over_from.empty() || AtBoundary(job, island);
+  const bool waits = !island.takes_over_from.empty() || AtStepEnd(job, island);
   // A worker under no plan of the island has nothing that could be interrupted. But a successor
   // fetches the leader's control state, which is complete when that leader has stopped.
   const bool successor = !island.takes_over_from.empty() && worker.record.name == island.worker;

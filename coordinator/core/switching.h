@@ -23,7 +23,7 @@ namespace atl::coord {
 // It waits longer where a step may take longer (StepLimit), or the state transfer to the old plan
 // (MoveLimit, for one copy of the model). This limit is for members that do not answer any more:
 // steps and transfers end by themselves.
-inline constexpr Duration kBoundaryLimit = std::chrono::minutes(15);
+inline constexpr Duration kStepEndLimit = std::chrono::minutes(15);
 
 // This very process is attached, or may come back after a restart of the coordinator.
 bool IsExpected(const State& s, const IslandMember& member);
@@ -35,7 +35,7 @@ std::vector<IslandMember> Stepping(const State& s, const Job& job, const IslandR
 void BeginSwitch(State& s, Job& job, const IslandRecord& island, const std::string& reason,
                  std::vector<IslandMember> stepping);
 // Whether that plan is set up without interrupting a step.
-bool AtBoundary(const Job& job, const IslandRecord& island);
+bool AtStepEnd(const Job& job, const IslandRecord& island);
 // Whether this worker may have its order for the plan now.
 bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const Member& worker);
 

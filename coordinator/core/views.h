@@ -62,7 +62,7 @@ struct ForeignMemberView {
 // A plan that an island was given.
 struct PlanChange {
   int64_t number = 0;
-  bool at_boundary = false;  // no step was interrupted for it
+  bool at_step_end = false;  // no step was interrupted for it
   std::string reason;        // why it was made
 };
 

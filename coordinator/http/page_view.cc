@@ -56,7 +56,7 @@ void Fill(const v1::Island& island, v1::page::IslandDetails* to) {
   to->mutable_plan()->set_reason(island.plan().reason());
   to->set_planning(island.planning());
   *to->mutable_plan_changes() = island.plan_changes();
-  *to->mutable_boundaries() = island.progress().boundaries();
+  *to->mutable_stage_links() = island.progress().stage_links();
   *to->mutable_memory() = island.progress().memory();
 }
 

@@ -123,10 +123,11 @@ class LinkCorrections {
   // Corrects `link`, in place, if it has changed for good; each of several corrections is stated
   // against `measured`. Returns whether the message agreed with the link as it is now.
   // `round_trip_s`: lately, without a message; 0: not known.
-  bool OnBoundary(const BoundaryState& boundary, double round_trip_s, const LinkProfile& measured,
-                  LinkProfile& link, std::vector<KnowledgeChange>& changes);
+  bool OnStageLink(const StageLinkState& stage_link, double round_trip_s,
+                   const LinkProfile& measured, LinkProfile& link,
+                   std::vector<KnowledgeChange>& changes);
   // For a link that was never measured: what three windows of its messages show. Nothing: not yet.
-  std::optional<LinkProfile> OnUnmeasured(const BoundaryState& boundary, double round_trip_s,
+  std::optional<LinkProfile> OnUnmeasured(const StageLinkState& stage_link, double round_trip_s,
                                           std::vector<KnowledgeChange>& changes);
   // The link was measured anew.
   void Restart(const NodeId& from, const NodeId& to);
@@ -144,7 +145,7 @@ class LinkCorrections {
     double quickest_s = 0;
   };
   static void Correct(const Entry& entry, int64_t bytes, double factor, LinkProfile& link);
-  Entry* NewWindow(const BoundaryState& boundary);
+  Entry* NewWindow(const StageLinkState& stage_link);
 
   std::map<std::pair<std::string, std::string>, Entry> entries_;  // by devices
 };

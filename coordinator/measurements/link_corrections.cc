@@ -67,33 +67,34 @@ void Attribute(double bytes, double factor, double round_trip_s, LinkProfile& li
 }
 
 // Null: it says nothing new.
-LinkCorrections::Entry* LinkCorrections::NewWindow(const BoundaryState& boundary) {
-  const std::pair key(boundary.from, boundary.to);
-  if (boundary.window == 0 || boundary.quickest_bytes <= 0 || !IsTime(boundary.quickest_seconds) ||
+LinkCorrections::Entry* LinkCorrections::NewWindow(const StageLinkState& stage_link) {
+  const std::pair key(stage_link.from, stage_link.to);
+  if (stage_link.window == 0 || stage_link.quickest_bytes <= 0 ||
+      !IsTime(stage_link.quickest_seconds) ||
       (entries_.size() >= kMost && entries_.count(key) == 0)) {
     return nullptr;
   }
   Entry& entry = entries_[key];
-  if (boundary.window <= entry.window) return nullptr;
-  entry.window = boundary.window;
+  if (stage_link.window <= entry.window) return nullptr;
+  entry.window = stage_link.window;
   return &entry;
 }
 
-std::optional<LinkProfile> LinkCorrections::OnUnmeasured(const BoundaryState& boundary,
+std::optional<LinkProfile> LinkCorrections::OnUnmeasured(const StageLinkState& stage_link,
                                                          double round_trip_s,
                                                          std::vector<KnowledgeChange>& changes) {
-  Entry* const entry = NewWindow(boundary);
+  Entry* const entry = NewWindow(stage_link);
   if (entry == nullptr) return std::nullopt;
-  const bool larger = boundary.quickest_bytes > entry->largest_bytes;
-  if (larger || (boundary.quickest_bytes == entry->largest_bytes &&
-                 boundary.quickest_seconds < entry->quickest_s)) {
-    entry->largest_bytes = boundary.quickest_bytes;
-    entry->quickest_s = boundary.quickest_seconds;
+  const bool larger = stage_link.quickest_bytes > entry->largest_bytes;
+  if (larger || (stage_link.quickest_bytes == entry->largest_bytes &&
+                 stage_link.quickest_seconds < entry->quickest_s)) {
+    entry->largest_bytes = stage_link.quickest_bytes;
+    entry->quickest_s = stage_link.quickest_seconds;
   }
   if (++entry->unmeasured < kCorrectingWindows) return std::nullopt;
   LinkProfile link;
-  link.from = WorkerOfDevice(boundary.from);
-  link.to = WorkerOfDevice(boundary.to);
+  link.from = WorkerOfDevice(stage_link.from);
+  link.to = WorkerOfDevice(stage_link.to);
   const double latency_s =
       IsTime(round_trip_s) ? round_trip_s / 2 : kUnmeasuredLatency * entry->quickest_s;
   Split(static_cast<double>(entry->largest_bytes), entry->quickest_s, std::min(latency_s, 10.0),
@@ -109,19 +110,19 @@ std::optional<LinkProfile> LinkCorrections::OnUnmeasured(const BoundaryState& bo
   return link;
 }
 
-bool LinkCorrections::OnBoundary(const BoundaryState& boundary, double round_trip_s,
-                                 const LinkProfile& measured, LinkProfile& link,
-                                 std::vector<KnowledgeChange>& changes) {
-  Entry* const found = NewWindow(boundary);
+bool LinkCorrections::OnStageLink(const StageLinkState& stage_link, double round_trip_s,
+                                  const LinkProfile& measured, LinkProfile& link,
+                                  std::vector<KnowledgeChange>& changes) {
+  Entry* const found = NewWindow(stage_link);
   if (found == nullptr) return false;
   Entry& entry = *found;
-  const double seen_s = boundary.quickest_seconds;
-  const auto bytes = static_cast<double>(boundary.quickest_bytes);
+  const double seen_s = stage_link.quickest_seconds;
+  const auto bytes = static_cast<double>(stage_link.quickest_bytes);
   const double expected_s = SecondsOf(link, bytes);
   const bool tells = std::abs(seen_s - expected_s) > kLinkSecondsMin;
   const bool changed = entry.drift.Add(tells ? seen_s / expected_s : 1);
   if (changed || entry.drift.off()) {
-    entry.seconds[boundary.quickest_bytes] = seen_s;
+    entry.seconds[stage_link.quickest_bytes] = seen_s;
     const bool first = !IsTime(entry.round_trip_s);
     if (IsTime(round_trip_s) && (first || round_trip_s < entry.round_trip_s)) {
       entry.round_trip_s = round_trip_s;
@@ -133,7 +134,7 @@ bool LinkCorrections::OnBoundary(const BoundaryState& boundary, double round_tri
   if (!changed) return !tells;
   // From here on this is what was measured.
   const double factor = entry.drift.factor();
-  Correct(entry, boundary.quickest_bytes, factor, link);
+  Correct(entry, stage_link.quickest_bytes, factor, link);
   entry.drift.Reset();
   entry.seconds.clear();
   entry.round_trip_s = 0;

@@ -47,7 +47,8 @@ void ProfileBook::OnMessage(Instant now, const FromWorker& from) {
       if (WorkerOfDevice(sums.device) == from.worker) OnSums(now, sums);
     }
     if (!heartbeat->progress) return;
-    for (const BoundaryState& boundary : heartbeat->progress->boundaries) OnBoundary(now, boundary);
+    for (const StageLinkState& stage_link : heartbeat->progress->stage_links)
+      OnStageLink(now, stage_link);
   }
 }
 

@@ -172,7 +172,7 @@ class ProfileBook {
 
   void OnHello(const NodeId& worker, Incarnation incarnation, const WorkerHello& hello);
   void OnMeasured(Instant now, const NodeId& worker, const LinksMeasured& measured);
-  void OnBoundary(Instant now, const BoundaryState& boundary);
+  void OnStageLink(Instant now, const StageLinkState& stage_link);
   static bool Usable(const LinkProfile& link);
   void OnRoundTrip(Instant now, const Pair& pair, double seconds);
   double RoundTripOf(Instant now, const Pair& pair) const;  // lately; 0: not known

@@ -114,14 +114,14 @@ struct Running : Fixture {
   }
   // A window of messages whose quickest took so long; `again`: the same window once more.
   LinkReport Sees(double seconds, int64_t bytes, bool again = false) {
-    BoundaryState state;
+    StageLinkState state;
     state.from = "a/0";
     state.to = "b/1";
     state.window = again ? window : ++window;
     state.quickest_bytes = bytes;
     state.quickest_seconds = seconds;
     IslandProgress progress;
-    progress.boundaries = {state};
+    progress.stage_links = {state};
     Says("a", WorkerHeartbeat{progress, {}});
     return book.Links()[0];
   }

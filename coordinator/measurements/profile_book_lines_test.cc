@@ -168,14 +168,14 @@ TEST_CASE("of a line that was never measured, the round trip is its latency") {
   Running fixture(/*measured=*/false);
   WorkerHeartbeat heartbeat;
   heartbeat.round_trips = {{"b", 0.040}};
-  BoundaryState state;
+  StageLinkState state;
   state.from = "a/0";
   state.to = "b/0";
   state.quickest_bytes = 1'000'000;
   state.quickest_seconds = 0.120;
   IslandProgress progress;
   for (state.window = 1; state.window <= 3; ++state.window) {
-    progress.boundaries = {state};
+    progress.stage_links = {state};
     heartbeat.progress = progress;
     fixture.Says("a", heartbeat);
   }

@@ -49,12 +49,12 @@ double ProfileBook::RoundTripOf(Instant now, const Pair& pair) const {
 }
 
 // A leader reports all stage links of its island.
-void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
-  const Pair pair(WorkerOfDevice(boundary.from), WorkerOfDevice(boundary.to));
+void ProfileBook::OnStageLink(Instant now, const StageLinkState& stage_link) {
+  const Pair pair(WorkerOfDevice(stage_link.from), WorkerOfDevice(stage_link.to));
   if (pair.first.empty() || pair.second.empty() || pair.first == pair.second) return;
   LinkReport* const known = FindLink(pair);
   if (known == nullptr) {
-    const auto found = link_corrections_.OnUnmeasured(boundary, RoundTripOf(now, pair), changes_);
+    const auto found = link_corrections_.OnUnmeasured(stage_link, RoundTripOf(now, pair), changes_);
     if (!found || !Usable(*found) || links_.size() >= kMaxLinks) return;
     links_[pair] = {*found, now, true};
     NoteLine(pair);
@@ -66,8 +66,8 @@ void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
   const size_t before = changes_.size();
   const LinkProfile was = report.link;
   const double round_trip_s = RoundTripOf(now, pair);
-  if (!link_corrections_.OnBoundary(boundary, round_trip_s, report.measured, report.link,
-                                    changes_)) {
+  if (!link_corrections_.OnStageLink(stage_link, round_trip_s, report.measured, report.link,
+                                     changes_)) {
     return;
   }
   report.at = now;

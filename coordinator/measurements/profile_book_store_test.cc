@@ -98,14 +98,14 @@ TEST_CASE("only so much is stored: the newest") {
   ProfileBook book(options);
   std::map<std::string, StoreRecord> store;
   for (int i = 0; i < 10; ++i) {
-    BoundaryState state;
+    StageLinkState state;
     state.from = "a/0";
     state.to = absl::StrCat("b", i, "/0");
     state.quickest_bytes = 1'000'000;
     state.quickest_seconds = 0.1;
     IslandProgress progress;
     for (state.window = 1; state.window <= 3; ++state.window) {
-      progress.boundaries = {state};
+      progress.stage_links = {state};
       book.OnMessage(fixture.now + seconds(i), {"a", 5, WorkerHeartbeat{progress, {}}});
     }
     for (StoreWrite& write : book.Advance(fixture.now + seconds(i)).persist) {

@@ -330,14 +330,14 @@ TEST_CASE("who joins a running island over a slow line is found out by its messa
   CHECK(fixture.planned[0].second.links.empty());
   int64_t window = 0;
   const auto sees = [&](double seconds) {
-    BoundaryState state;
+    StageLinkState state;
     state.from = "a/0";
     state.to = "b/0";
     state.window = ++window;
     state.quickest_bytes = 1'000'000;
     state.quickest_seconds = seconds;
     IslandProgress progress;
-    progress.boundaries = {state};
+    progress.stage_links = {state};
     fixture.Says("a", WorkerHeartbeat{progress, {}});
   };
   sees(0.9);

@@ -33,14 +33,14 @@ std::vector<PlanLinkOrder> LinkOrdersOf(const plan::Cluster& cluster, const plan
   const sim::Result played = sim::SimulateUnchecked(all.problem, all.schedule, {.record = true});
   for (const sim::LinkOrder& lane : sim::LinkOrders(all.problem, played)) {
     if (lane.on != sim::LinkOrder::On::kLane) continue;
-    std::set<PlanMessage> boundaries;
+    std::set<PlanMessage> stage_links;
     PlanLinkOrder order{all.lanes[lane.index].first, all.lanes[lane.index].second, {}};
     for (const sim::OrderedMessage& message : lane.messages) {
       order.messages.push_back(
           {message.replica, message.stage, message.micro_batch, message.gradient});
-      boundaries.insert({message.replica, message.stage, 0, message.gradient});
+      stage_links.insert({message.replica, message.stage, 0, message.gradient});
     }
-    if (boundaries.size() < 2 || LongestTurn(all.problem, lane.index) < kLeastTurn) continue;
+    if (stage_links.size() < 2 || LongestTurn(all.problem, lane.index) < kLeastTurn) continue;
     orders.push_back(std::move(order));
   }
   return orders;

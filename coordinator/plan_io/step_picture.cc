@@ -62,17 +62,17 @@ std::string LabelOf(const StepTrace& trace, const std::string& device) {
   return layers.empty() ? device : absl::StrCat(device, ": ", layers);
 }
 
-std::map<Ends, std::vector<const TraceMessage*>> ByBoundary(const StepTrace& trace) {
-  std::map<Ends, std::vector<const TraceMessage*>> boundaries;
+std::map<Ends, std::vector<const TraceMessage*>> ByStageLink(const StepTrace& trace) {
+  std::map<Ends, std::vector<const TraceMessage*>> stage_links;
   for (const TraceMessage& message : trace.messages) {
-    boundaries[{message.from, message.to}].push_back(&message);
+    stage_links[{message.from, message.to}].push_back(&message);
   }
-  for (auto& [ends, messages] : boundaries) {
+  for (auto& [ends, messages] : stage_links) {
     std::stable_sort(
         messages.begin(), messages.end(),
         [](const TraceMessage* a, const TraceMessage* b) { return a->start_ns < b->start_ns; });
   }
-  return boundaries;
+  return stage_links;
 }
 
 std::string NameOf(const TraceMessage& message) {
@@ -133,8 +133,8 @@ std::string ArgsOf(const TraceSpan& span) {
   std::string args =
       absl::StrFormat("\"micro_batch\":%d,\"stage\":%d", span.micro_batch, span.stage);
   if (span.layer >= 0) absl::StrAppend(&args, ",\"layer\":", span.layer);
-  if (span.pieces > 1) absl::StrAppend(&args, ",\"piece\":", span.piece);
-  if (span.pieces > 1) absl::StrAppend(&args, ",\"pieces\":", span.pieces);
+  if (span.chunks > 1) absl::StrAppend(&args, ",\"chunk\":", span.chunk);
+  if (span.chunks > 1) absl::StrAppend(&args, ",\"chunks\":", span.chunks);
   if (span.with_weights) absl::StrAppend(&args, ",\"with_weights\":true");
   return args;
 }
@@ -163,8 +163,8 @@ void WriteMessages(size_t process, size_t thread, const std::vector<const TraceM
         "\"micro_batch\":%d,\"stage\":%d,\"bytes\":%d,\"ready_us\":%.3f,\"arrives_us\":%.3f",
         message.micro_batch, message.stage, message.bytes, Micros(message.ready_ns),
         Micros(message.arrive_ns));
-    if (message.pieces > 1) {
-      absl::StrAppend(&args, ",\"piece\":", message.piece, ",\"pieces\":", message.pieces);
+    if (message.chunks > 1) {
+      absl::StrAppend(&args, ",\"chunk\":", message.chunk, ",\"chunks\":", message.chunks);
     }
     writer.Slice(process, thread, message.start_ns, end_ns, "message", NameOf(message), args);
   }
@@ -305,10 +305,10 @@ class Chart {
   }
 
   void Messages() {
-    std::set<std::pair<std::string, std::string>> boundaries;
+    std::set<std::pair<std::string, std::string>> stage_links;
     // What only one view has cannot be compared: the links within a worker.
-    for (const auto& [ends, messages] : ByBoundary(*views_.back().trace)) boundaries.insert(ends);
-    for (const auto& ends : boundaries) {
+    for (const auto& [ends, messages] : ByStageLink(*views_.back().trace)) stage_links.insert(ends);
+    for (const auto& ends : stage_links) {
       Text(6, y_ + 14, absl::StrCat(ends.first, " > ", ends.second));
       for (const StepView& view : views_) {
         for (const TraceMessage& message : view.trace->messages) {
@@ -425,7 +425,7 @@ std::string StepsAsPerfetto(const std::vector<StepView>& views) {
       WriteDevice(p, thread, trace, device, writer);
       thread += 2;
     }
-    for (const auto& [ends, messages] : ByBoundary(trace)) {
+    for (const auto& [ends, messages] : ByStageLink(trace)) {
       writer.Name("thread", p, thread, absl::StrCat(ends.first, " > ", ends.second));
       WriteMessages(p, thread++, messages, writer);
     }

@@ -25,7 +25,7 @@ void Estimator::CountLines(const Layout& layout) {
       const Stage &here = replica.stages[s], &next = replica.stages[s + 1];
       if (index_.SiteOf(here.devices[0]) == index_.SiteOf(next.devices[0])) continue;
       for (const int line : {LineOf(here, next), LineOf(next, here)}) {
-        ++lines_[line].boundaries;
+        ++lines_[line].stage_links;
         if (std::count(own.begin(), own.end(), line) > 0) continue;
         own.push_back(line);
         ++lines_[line].replicas;
@@ -63,9 +63,9 @@ double Estimator::ReplicaSeconds(const Layout& layout, const Replica& replica) {
     const bool far = index_.SiteOf(from) != index_.SiteOf(to);
     const WireSharing::Line* line = far ? &lines_[LineOf(stage, next)] : nullptr;
     // The messages of all stage links pass a line with each micro-batch.
-    const double each = far && IsPlain(wire) ? 1.0 * line->boundaries / line->replicas : 1;
+    const double each = far && IsPlain(wire) ? 1.0 * line->stage_links / line->replicas : 1;
     ShareWire(line, index_.NodeOf(from) == index_.NodeOf(to), stage, next, wire);
-    const double bytes = static_cast<double>(BoundaryBytes(costs_, stage, layout.micro_batch));
+    const double bytes = static_cast<double>(StageLinkBytes(costs_, stage, layout.micro_batch));
     fill += 2 * wire.Seconds(bytes);
     beat = std::max(beat, each * wire.SerialSeconds(bytes));
   }

@@ -26,7 +26,7 @@ double PricePerHour(const Cluster& cluster, const Layout& layout) {
 }
 
 // Activations one way and their gradients the other.
-double BoundariesPrice(const Cluster& cluster, const Costs& costs, const Layout& layout) {
+double StageLinksPrice(const Cluster& cluster, const Costs& costs, const Layout& layout) {
   double price = 0;
   for (const Replica& replica : layout.replicas) {
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
@@ -34,7 +34,7 @@ double BoundariesPrice(const Cluster& cluster, const Costs& costs, const Layout&
       const int to = replica.stages[s + 1].devices[0];
       if (from == to) continue;
       const double bytes =
-          static_cast<double>(BoundaryBytes(costs, replica.stages[s], layout.micro_batch));
+          static_cast<double>(StageLinkBytes(costs, replica.stages[s], layout.micro_batch));
       price += replica.micro_batches * bytes *
                (cluster.PricePerByte(from, to) + cluster.PricePerByte(to, from));
     }
@@ -68,7 +68,7 @@ double SumsPrice(const Cluster& cluster, const Costs& costs, const Job& job, con
 StepPrice PriceOf(const Cluster& cluster, const Costs& costs, const Job& job,
                   const Layout& layout) {
   return {PricePerHour(cluster, layout) / kSecondsPerHour,
-          BoundariesPrice(cluster, costs, layout) + SumsPrice(cluster, costs, job, layout)};
+          StageLinksPrice(cluster, costs, layout) + SumsPrice(cluster, costs, job, layout)};
 }
 
 double Rank(const Objective& objective, const StepPrice& price, double step_s) {

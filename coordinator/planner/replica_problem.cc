@@ -161,7 +161,7 @@ WireSharing SharingOf(const Cluster& cluster, const Layout& layout) {
       const auto there = SitesOf(cluster, here, next);
       if (there.first != there.second) {
         for (const auto& line : {there, std::pair(there.second, there.first)}) {
-          ++sharing.lines[line].boundaries;
+          ++sharing.lines[line].stage_links;
           lines.insert(line);
         }
       }
@@ -188,7 +188,7 @@ const WireSharing::Line* LineBetween(const Cluster& cluster, const WireSharing& 
 void ShareWire(const WireSharing::Line* line, bool within_node, const Stage& from, const Stage& to,
                Wire& wire) {
   if (line != nullptr) {
-    Scale(1.0 / std::max(1, IsPlain(wire) ? line->replicas : line->boundaries), wire);
+    Scale(1.0 / std::max(1, IsPlain(wire) ? line->replicas : line->stage_links), wire);
   } else if (within_node) {
     Scale(static_cast<double>(std::min(from.devices.size(), to.devices.size())), wire);
   }
@@ -209,7 +209,7 @@ Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& 
   return wire;
 }
 
-int64_t BoundaryBytes(const Costs& costs, const Stage& stage, int micro_batch) {
+int64_t StageLinkBytes(const Costs& costs, const Stage& stage, int micro_batch) {
   return costs.model().layers[stage.last_layer - 1].out_bytes * micro_batch;
 }
 
@@ -277,7 +277,7 @@ absl::StatusOr<ReplicaOutcome> BuildReplica(const Cluster& cluster, const Costs&
       const Stage& next = replica.stages[s + 1];
       chunk.forward_link = network.LinkBetween({places[s], places[s + 1]}, stage, next);
       chunk.backward_link = network.LinkBetween({places[s + 1], places[s]}, next, stage);
-      chunk.forward_bytes = chunk.backward_bytes = BoundaryBytes(costs, stage, layout.micro_batch);
+      chunk.forward_bytes = chunk.backward_bytes = StageLinkBytes(costs, stage, layout.micro_batch);
     }
     kind.problem.chunks.push_back(chunk);
   }

@@ -20,7 +20,7 @@ sim::Nanos ToNanos(double seconds);
 // what it says.
 struct WireSharing {
   struct Line {
-    int boundaries = 0;
+    int stage_links = 0;
     int replicas = 0;
   };
   std::map<std::pair<std::string, std::string>, Line> lines;  // from site to site
@@ -49,7 +49,7 @@ void ShareWire(const WireSharing::Line* line, bool within_node, const Stage& fro
                Wire& wire);
 
 // One micro-batch's message from a stage to the next.
-int64_t BoundaryBytes(const Costs& costs, const Stage& stage, int micro_batch);
+int64_t StageLinkBytes(const Costs& costs, const Stage& stage, int micro_batch);
 
 // Equal for replicas that are the same to the simulator.
 std::string KindOf(const Cluster& cluster, const Layout& layout, const WireSharing& sharing,

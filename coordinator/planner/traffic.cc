@@ -20,7 +20,7 @@ void Add(const std::string& from, const std::string& to, double bytes, SiteBytes
   if (from != to && bytes > 0) sent[{from, to}] += bytes;
 }
 
-void AddBoundaries(const Cluster& cluster, const Costs& costs, const Layout& layout,
+void AddStageLinks(const Cluster& cluster, const Costs& costs, const Layout& layout,
                    SiteBytes& sent) {
   for (const Replica& replica : layout.replicas) {
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
@@ -28,7 +28,7 @@ void AddBoundaries(const Cluster& cluster, const Costs& costs, const Layout& lay
       const std::string& to = SiteOf(cluster, replica.stages[s + 1]);
       const double bytes =
           replica.micro_batches *
-          static_cast<double>(BoundaryBytes(costs, replica.stages[s], layout.micro_batch));
+          static_cast<double>(StageLinkBytes(costs, replica.stages[s], layout.micro_batch));
       Add(from, to, bytes, sent);
       Add(to, from, bytes, sent);
     }
@@ -86,7 +86,7 @@ std::string Text(double bytes) { return BytesText(std::llround(std::min(bytes, 9
 SiteBytes BytesOfStep(const Cluster& cluster, const Costs& costs, const Job& job,
                       const Layout& layout) {
   SiteBytes sent;
-  AddBoundaries(cluster, costs, layout, sent);
+  AddStageLinks(cluster, costs, layout, sent);
   AddAllReduces(cluster, costs, job, layout, sent);
   return sent;
 }

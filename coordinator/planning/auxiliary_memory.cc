@@ -68,9 +68,9 @@ int SlotsOfStage(const IslandPlan& plan, const PlanReplica& replica, size_t stag
 
 // Of the stage link from stage `before` to the next one, at either end, for devices `device` and
 // `other` at its ends.
-void AddBoundary(const IslandPlan& plan, const PlanReplica& replica, size_t before,
-                 const std::string& device, const std::string& other, bool is_before,
-                 int64_t message_bytes, bool on_host, AuxiliaryMemory& auxiliary) {
+void AddStageLink(const IslandPlan& plan, const PlanReplica& replica, size_t before,
+                  const std::string& device, const std::string& other, bool is_before,
+                  int64_t message_bytes, bool on_host, AuxiliaryMemory& auxiliary) {
   if (device == other) return;
   const bool straight = Straight(plan, device, other);
   const int64_t both_ways = 2 * int64_t{replica.micro_batches};
@@ -150,8 +150,8 @@ AuxiliaryMemory EstimateAuxiliaryMemory(const PlanRequest& request, const Island
         const std::vector<std::string>& others = replica.stages[other].devices;
         for (const size_t partner :
              Partners(static_cast<size_t>(rank), devices.size(), others.size())) {
-          AddBoundary(plan, replica, before, device, others[partner], before == s, message, on_host,
-                      auxiliary);
+          AddStageLink(plan, replica, before, device, others[partner], before == s, message,
+                       on_host, auxiliary);
         }
       }
     }

@@ -229,9 +229,9 @@ std::map<std::pair<NodeId, NodeId>, plan::Wire> WiresOf(const PlanRequest& reque
 }
 
 // Sites that were not declared: that of a worker of the same group that has one, else a new name.
-void FindSites(double boundary_bytes, plan::Cluster& cluster) {
+void FindSites(double stage_link_bytes, plan::Cluster& cluster) {
   plan::GroupingOptions options;
-  options.payload_bytes = boundary_bytes;
+  options.payload_bytes = stage_link_bytes;
   const plan::Grouping grouping = plan::GroupDevices(cluster, options);
   int unnamed = 0;
   for (const std::vector<int>& group : grouping.sites) {
@@ -248,7 +248,7 @@ void FindSites(double boundary_bytes, plan::Cluster& cluster) {
 
 // Measured links for every pair of workers, and the best of them between sites. Returns how many
 // pairs of workers have none.
-int AddWires(const PlanRequest& request, double boundary_bytes, plan::Cluster& cluster) {
+int AddWires(const PlanRequest& request, double stage_link_bytes, plan::Cluster& cluster) {
   cluster.node_latency_s = 50e-6;  // a queue between two threads, and their waking up
   cluster.site_wire.latency_s = 200e-6;
   cluster.site_wire.bytes_per_s = 1.25e9;
@@ -269,7 +269,7 @@ int AddWires(const PlanRequest& request, double boundary_bytes, plan::Cluster& c
   }
   const bool declared = std::all_of(cluster.devices.begin(), cluster.devices.end(),
                                     [](const plan::Device& d) { return !d.site.empty(); });
-  if (!declared) FindSites(boundary_bytes, cluster);
+  if (!declared) FindSites(stage_link_bytes, cluster);
   std::map<NodeId, std::string> site_of;
   for (const plan::Device& device : cluster.devices) site_of[device.node] = device.site;
   for (const auto& [nodes, wire] : cluster.node_to_node) {
@@ -345,9 +345,9 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   input.job.reduction = by_site ? plan::Reduction::kBySite : plan::Reduction::kRing;
   input.job.objective = ObjectiveOf(request.spec, request.islands);
   ATOLL_RETURN_IF_ERROR(CheckPrices(request.spec, input.cluster));
-  const double boundary = static_cast<double>(std::max<int64_t>(1, model.layers[0].out_bytes)) *
-                          input.job.micro_batches.back();
-  const int unknown = AddWires(request, boundary, input.cluster);
+  const double stage_link = static_cast<double>(std::max<int64_t>(1, model.layers[0].out_bytes)) *
+                            input.job.micro_batches.back();
+  const int unknown = AddWires(request, stage_link, input.cluster);
   input.assumptions = Assumptions(devices, unknown);
   ATOLL_RETURN_IF_ERROR(plan::Constrain(input.job.fixed, input.cluster));
   // Islands at one site share its links.

@@ -23,9 +23,9 @@ const workerColumns = (parts) => [
   { title: 'part', wide: true, cell: (w) => parts.get(w.worker) || '–' },
   { title: 'doing', wide: true, cell: (w) => w.doing },
 ];
-const BOUNDARIES = [
+const STAGE_LINKS = [
   { title: 'from', cell: (b) => b.from, sort: (b) => b.from }, { title: 'to', cell: (b) => b.to, sort: (b) => b.to },
-  { title: 'chunks', number: true, cell: (b) => b.pieces },
+  { title: 'chunks', number: true, cell: (b) => b.chunks },
   { title: 'time a message', number: true, cell: (b) => (b.message_seconds > 0 ? seconds(b.message_seconds) : '–'), sort: (b) => b.message_seconds },
   { title: 'rate', number: true, cell: (b) => rate(b.bandwidth_bytes_per_s), sort: (b) => b.bandwidth_bytes_per_s },
   { title: 'state', cell: (b) => <Badge state={b.saturated ? 'warning' : 'done'} text={b.saturated ? 'saturated' : 'fine'} /> },
@@ -39,7 +39,7 @@ const MEMORY = [
 ];
 const CHANGES = [
   { title: 'plan', number: true, cell: (c) => num(c.number) },
-  { title: 'when', cell: (c) => (c.at_boundary ? 'at a step’s end' : 'at once') }, { title: 'reason', wide: true, cell: (c) => c.reason },
+  { title: 'when', cell: (c) => (c.at_step_end ? 'at a step’s end' : 'at once') }, { title: 'reason', wide: true, cell: (c) => c.reason },
 ];
 
 // Between two sites, the fastest measured link between their workers.
@@ -128,7 +128,7 @@ export function Island({ id, number, onLive }) {
         {d.planning && <p class="why">Planning: {d.planning}</p>}
         {d.plan_changes.length > 0 && <><h3>Newest plans, since the coordinator’s start</h3><Table columns={CHANGES} rows={[...d.plan_changes].reverse()} empty="" /></>}
       </Section>
-      {d.boundaries.length > 0 && <Section title="Messages between stages" id="links"><Table columns={BOUNDARIES} rows={d.boundaries} empty="" /></Section>}
+      {d.stage_links.length > 0 && <Section title="Messages between stages" id="links"><Table columns={STAGE_LINKS} rows={d.stage_links} empty="" /></Section>}
       {d.memory.length > 0 && <Section title="Memory" id="memory"><Table columns={MEMORY} rows={d.memory} empty="" /></Section>}
       {!ended(job.summary.state) && <Section title="A step, measured and predicted" id="trace"><Trace job={id} island={number} /></Section>}
     </>

@@ -12,7 +12,7 @@ PIPELINE = {"model__layers": 2, "outer__min_islands": 1, "outer__max_islands": 1
             "outer__overlap": "none", "schedule__train_tokens": 60_000,
             "schedule__checkpoint_every_steps": 0, "schedule__validate_every_rounds": 0,
             "layout__island": "all", "layout__stages": 2, "layout__replicas": 1,
-            "layout__workers_per_island": 2, "layout__pieces_max": 1,
+            "layout__workers_per_island": 2, "layout__chunks_max": 1,
             "checkpoint__peer_every_steps": EVERY}
 
 

@@ -12,7 +12,7 @@ from fixture import LIMIT_S, case, check, main, same_losses  # noqa: E402
 TINY = {"model__hidden": 48, "model__heads": 6, "model__layers": 4,
         "inner__micro_batch_sequences": 1, "outer__min_islands": 1, "outer__max_islands": 1,
         "outer__overlap": "none", "schedule__train_tokens": 40_000, "layout__island": "all",
-        "layout__pieces_max": 1}
+        "layout__chunks_max": 1}
 LAYERS = 6  # with embedding and head
 
 

@@ -62,7 +62,7 @@ def joins(fixture):
     done = goes_on(fixture, job)
     seen = cost_nothing(fixture, job)
     change = next(c for c in seen["plan_changes"] if "w2 has joined" in c["reason"])
-    check(change["at_boundary"], f"the plan did not wait for the step's end: {change}")
+    check(change["at_step_end"], f"the plan did not wait for the step's end: {change}")
     check(seen["generation"] == generation, "the generation changed")
     first = done["summary"]["first_validation_loss"]
     check(seen["progress"]["train_loss"] < first, f"the loss does not fall from {first}")

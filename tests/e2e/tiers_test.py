@@ -16,12 +16,14 @@ from cluster import free_port  # noqa: E402
 
 ROUND = 8  # steps
 # Without copies in memory: only the tiers below are used. Every step is saved, so that in the middle of
-# a round there is a save of its base.
+# a round there is a save of its base. Both jobs round alike: plans that follow from measured times have
+# micro-batches of the same size.
 PIPELINE = {"model__layers": 2, "outer__min_islands": 1, "outer__max_islands": 1,
             "outer__overlap": "none", "schedule__train_tokens": 20_000,
             "schedule__checkpoint_every_steps": 1, "schedule__validate_every_rounds": 0,
             "layout__island": "all", "layout__stages": 2, "layout__replicas": 1,
-            "layout__workers_per_island": 2, "layout__pieces_max": 1, "checkpoint__peer_copies": 0, "outer__steps_per_round": ROUND}
+            "layout__workers_per_island": 2, "layout__chunks_max": 1, "inner__micro_batch_sequences": 2,
+            "checkpoint__peer_copies": 0, "outer__steps_per_round": ROUND}
 
 
 def island(fixture, job):

@@ -13,7 +13,7 @@ from cluster import binary  # noqa: E402, where fixture.py finds it
 
 # One island of all workers; messages travel whole.
 TOGETHER = {"layout__island": "all", "outer__min_islands": 1, "model__layers": 4,
-            "inner__micro_batch_sequences": 2, "layout__pieces_max": 1,
+            "inner__micro_batch_sequences": 2, "layout__chunks_max": 1,
             "schedule__train_tokens": 100_000_000}
 MICRO_BATCHES = 4
 LAYERS = 6  # with embedding and head

@@ -12,7 +12,7 @@ PLANTED = {
         ""),
     "group_header": (
         "worker/island/wire_parse.cc",
-        "payload_bytes < 4 || payload_bytes % 4 != 0 || payload_bytes > 4 * kPieceElements",
+        "payload_bytes < 4 || payload_bytes % 4 != 0 || payload_bytes > 4 * kChunkElements",
         "payload_bytes < 4"),
     "outer_wire": (
         "worker/island/outer_wire.cc",

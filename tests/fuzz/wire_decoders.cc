@@ -90,7 +90,7 @@ void Use(const v1::GroupReply& reply) {
                   static_cast<int>(held.tier));
     }
   }
-  for (const auto& boundary : reply.boundaries()) worker::FromWire(boundary);
+  for (const auto& stage_link : reply.stage_links()) worker::FromWire(stage_link);
   for (const auto& memory : reply.memory()) worker::FromWire(memory);
   worker::FromWire(reply.taken());
   worker::FromWire(reply.outer());
@@ -160,21 +160,21 @@ const Registration kGroupFrame({"group_frame", GroupFrameSeeds, AcceptsGroupFram
 
 bool AcceptsGroupHeader(std::string_view bytes) {
   Input input(bytes);
-  const bool piece = (input.Take<uint8_t>() & 1) != 0;
-  if (!piece) return worker::ParseTensorHeader({input.Rest().data(), input.Rest().size()}).ok();
+  const bool chunk = (input.Take<uint8_t>() & 1) != 0;
+  if (!chunk) return worker::ParseTensorHeader({input.Rest().data(), input.Rest().size()}).ok();
   const int64_t payload_bytes = input.Take<int64_t>();
-  if (!worker::ParsePieceHeader({input.Rest().data(), input.Rest().size()}, payload_bytes).ok()) {
+  if (!worker::ParseChunkHeader({input.Rest().data(), input.Rest().size()}, payload_bytes).ok()) {
     return false;
   }
   // What a receiver makes room for.
-  ATOLL_CHECK(payload_bytes % 4 == 0 && payload_bytes / 4 <= worker::kPieceElements, payload_bytes);
+  ATOLL_CHECK(payload_bytes % 4 == 0 && payload_bytes / 4 <= worker::kChunkElements, payload_bytes);
   return true;
 }
 
 std::vector<std::string> GroupHeaderSeeds() {
   return {'\0' + Wire<v1::TensorHeader>("step: 1 replica: 2 stage: 3 from: 'a' to: 'b' "
                                         "element_bytes: 4"),
-          '\1' + BytesOf(int64_t{4096}) + Wire<v1::PieceHeader>("part: 1 offset: 4096")};
+          '\1' + BytesOf(int64_t{4096}) + Wire<v1::ChunkHeader>("part: 1 offset: 4096")};
 }
 
 const Registration kGroupHeader({"group_header", GroupHeaderSeeds, AcceptsGroupHeader});

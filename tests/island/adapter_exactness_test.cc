@@ -19,12 +19,12 @@ constexpr double kFixedSeconds = 3e-3;  // what a stage's F takes for any chunk
 constexpr double kRowsSeconds = 3e-3;   // and for the rows of a micro-batch
 
 // Chunks of the messages that a device has sent to another one in a step.
-struct Boundary {
+struct StageLink {
   std::string from, to;
   bool gradient = false;
-  auto operator<=>(const Boundary&) const = default;
+  auto operator<=>(const StageLink&) const = default;
 };
-using SeenCuts = std::map<Boundary, std::map<int64_t, std::set<int>>>;  // by step
+using SeenCuts = std::map<StageLink, std::map<int64_t, std::set<int>>>;  // by step
 
 // Says that messages take as long as four F for some steps, and then as good as nothing.
 class TellTale final : public LocalTransport {
@@ -37,7 +37,7 @@ class TellTale final : public LocalTransport {
     if (tag.stage != kCommitStage) {
       const int64_t bytes = payload.size() * SizeOf(payload.dtype);
       const std::lock_guard lock(mutex_);
-      (*cuts_)[{from, to, tag.gradient}][tag.step].insert(tag.pieces);
+      (*cuts_)[{from, to, tag.gradient}][tag.step].insert(tag.chunks);
       sent_[{from, to}].push_back({tag.gradient, bytes, SecondsOf(tag, bytes)});
     }
     return LocalTransport::Send(from, to, tag, backend, stream, payload);
@@ -79,9 +79,9 @@ class TellTaleNetwork final : public IslandNetwork {
 // It was in several chunks while the line was slow, and later in fewer.
 bool Changed(const std::map<int64_t, std::set<int>>& steps) {
   int slow = 1;
-  for (const auto& [step, pieces] : steps) {
-    if (step <= kChangeAt) slow = std::max(slow, *pieces.rbegin());
-    if (step > kChangeAt && *pieces.rbegin() < slow) return true;
+  for (const auto& [step, chunks] : steps) {
+    if (step <= kChangeAt) slow = std::max(slow, *chunks.rbegin());
+    if (step > kChangeAt && *chunks.rbegin() < slow) return true;
   }
   return false;
 }
@@ -118,7 +118,7 @@ void CheckWhileAdapting(Kind kind, const IslandLayout& layout) {
     trial.job.batch_sequences += replica.micro_batches * replica.micro_batch_sequences;
   }
   const Reference reference(trial.job, kLongSteps);
-  trial.job.max_pieces = 4;
+  trial.job.max_chunks = 4;
   trial.plan = MakePlan(layout);
   // The same for every stage, however many blocks it has.
   std::map<std::string, int32_t> layers;
@@ -147,7 +147,7 @@ void CheckWhileAdapting(Kind kind, const IslandLayout& layout) {
     CAPTURE(gradients);
     CheckGroupsAlike(trial.plan, cuts);
     int unlike = 0, changed = 0;
-    for (const auto& [boundary, steps] : cuts) {
+    for (const auto& [stage_link, steps] : cuts) {
       unlike += InOneStepUnlike(steps) ? 1 : 0;
       changed += Changed(steps) ? 1 : 0;
     }

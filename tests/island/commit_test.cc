@@ -41,7 +41,7 @@ TEST_CASE("a plan at a step's end: no member gets it while another is still taki
   leader.Step(1);  // taken by w1 and soon by w2, whose word w3 has not read yet
   const IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w1", "w2", "w3"});
   absl::StatusOr<PlanTaken> taken;
-  std::thread orders([&] { taken = group.Order(plan, 1, /*at_boundary=*/true); });
+  std::thread orders([&] { taken = group.Order(plan, 1, /*at_step_end=*/true); });
   const Instant until = SteadyNow() + 300ms;
   bool told = false;
   while (SteadyNow() < until && !told) {

@@ -13,7 +13,7 @@ namespace {
 constexpr int kSteps = 4;
 constexpr int64_t kBatch = 12;
 
-EngineJob JobOf(ModelFamily family, int32_t max_pieces = 1) {
+EngineJob JobOf(ModelFamily family, int32_t max_chunks = 1) {
   EngineJob job;
   job.model.family = family;
   job.model.vocab = 31;
@@ -26,7 +26,7 @@ EngineJob JobOf(ModelFamily family, int32_t max_pieces = 1) {
   job.model.tied_head = family == ModelFamily::kGpt2;
   job.sequence_length = 8;
   job.batch_sequences = kBatch;
-  job.max_pieces = max_pieces;
+  job.max_chunks = max_chunks;
   return job;
 }
 
@@ -40,7 +40,7 @@ struct Trained {
 Trained Train(const EngineJob& job, const IslandLayout& layout,
               TestIsland::MakeDevice make_device) {
   EngineOptions options;
-  options.fixed_pieces = job.max_pieces;
+  options.fixed_chunks = job.max_chunks;
   TestIsland island(job, MakePlan(layout), options, nullptr, make_device);
   island.Set(LayerPart::kParameters, RandomWeights(job.model, 3));
   Trained trained;

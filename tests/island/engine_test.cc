@@ -219,8 +219,8 @@ TEST_CASE("a plan or job that cannot be run is refused by name, and changes noth
   job.sequence_length = 9;
   REQUIRE(refusal(job, plan) == "sequences of 9 tokens; the model has positions for 1 to 8");
   job = Job();
-  job.max_pieces = 3;
-  REQUIRE(refusal(job, plan) == "max_pieces = 3: must be a power of two from 1 to 64");
+  job.max_chunks = 3;
+  REQUIRE(refusal(job, plan) == "max_chunks = 3: must be a power of two from 1 to 64");
   job = Job();
   job.compute = DType::kBfloat16;
   REQUIRE(refusal(job, plan).find("plan: w1/0 (cpu) does not compute in bf16, as the island does: "

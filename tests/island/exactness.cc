@@ -271,7 +271,7 @@ void CheckExact(Kind kind, const IslandLayout& spec, const Variation& variation)
   trial.job = JobOf(kind, variation.blocks);
   trial.job.compute = variation.compute;
   trial.job.optimizer.kind = variation.optimizer;
-  trial.job.max_pieces = trial.options.fixed_pieces = variation.pieces;
+  trial.job.max_chunks = trial.options.fixed_chunks = variation.chunks;
   trial.plan = MakePlan(spec);
   trial.network = variation.network;
   trial.limits = variation.limits;

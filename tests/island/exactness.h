@@ -92,7 +92,7 @@ void CheckGradients(const Trial& trial, const Reference& reference);
 
 struct Variation {
   DType compute = DType::kFloat32;
-  int pieces = 1;
+  int chunks = 1;
   int64_t blocks = 4;
   int steps = kSteps;
   Limits limits;

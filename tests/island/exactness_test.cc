@@ -53,15 +53,15 @@ TEST_CASE("stages_with_tensor_parallel_groups_of_unlike_size_train_as_one_device
   for (const IslandLayout& spec : TensorParallelByStage()) {
     for (const Kind kind : kFamilies) {
       CheckExact(kind, spec);
-      CheckExact(kind, spec, {.pieces = 4});
+      CheckExact(kind, spec, {.chunks = 4});
     }
   }
   IslandLayout ends = Pipeline("zb-h1", {2, 4}, 4);
   ends.name = "TP 4 and 1";
   ends.replicas[0].stage_ranks = {4, 1};
-  CheckExact(Kind::kLlama, ends, {.pieces = 2});
+  CheckExact(Kind::kLlama, ends, {.chunks = 2});
   std::reverse(ends.replicas[0].stage_ranks.begin(), ends.replicas[0].stage_ranks.end());
-  CheckExact(Kind::kGpt2Untied, ends, {.pieces = 2});
+  CheckExact(Kind::kGpt2Untied, ends, {.chunks = 2});
 }
 
 TEST_CASE("a_tied_head_and_its_embedding_in_groups_of_unlike_size_are_refused") {
@@ -84,7 +84,7 @@ TEST_CASE("where_the_loss_counts_some_targets_layouts_train_as_one_device_does")
   for (const Kind kind : kFamilies) {
     CheckExact(kind, Pipeline("zb-h1", {2, 2, 2}, 4), {.masked = true});
     CheckExact(kind, Replicas().back(), {.masked = true});
-    CheckExact(kind, TensorParallel().back(), {.pieces = 4, .masked = true});
+    CheckExact(kind, TensorParallel().back(), {.chunks = 4, .masked = true});
   }
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("messages in chunks train as one device does") {
                          [](IslandLayout& s) { s.recompute = 1, s.workers = 2; }));
   layouts.push_back(TensorParallel().back());
   for (const IslandLayout& layout : layouts) {
-    for (const Kind kind : kFamilies) CheckExact(kind, layout, {.pieces = 4});
+    for (const Kind kind : kFamilies) CheckExact(kind, layout, {.chunks = 4});
   }
 }
 
@@ -125,12 +125,12 @@ TEST_CASE("messages in chunks train as one device does") {
 // and gradients come out as floats, of which a last bit may differ here and there.
 TEST_CASE("nothing but rounding sets layouts apart") {
   const Variation f64{.compute = DType::kFloat64, .limits = {1e-11, 1e-8, 1e-8}};
-  Variation f64_in_pieces = f64;
-  f64_in_pieces.pieces = 4;
+  Variation f64_in_chunks = f64;
+  f64_in_chunks.chunks = 4;
   for (const Kind kind : {Kind::kGpt2, Kind::kLlamaTied}) {
     CheckExact(kind, Pipeline("zb-h1", {1, 2, 2, 1}, 6), f64);
     CheckExact(kind, Replicas().back(), f64);
-    CheckExact(kind, TensorParallel().back(), f64_in_pieces);
+    CheckExact(kind, TensorParallel().back(), f64_in_chunks);
     CheckExact(kind, Owners().front(), f64);
     CheckExact(kind, Owners()[1], f64);
   }

@@ -14,10 +14,10 @@ namespace {
 TEST_CASE("the_other_families_train_as_one_device_does") {
   Variation variation{.compute = DType::kFloat64, .limits = {1e-10, 1e-8, 1e-8}};
   for (const Kind kind : kOtherFamilies) {
-    variation.pieces = 1;
+    variation.chunks = 1;
     CheckExact(kind, Replicas().back(), variation);
     if (JobOf(kind).model.architecture().qk_norm == QkNorm::kAllHeads) continue;
-    variation.pieces = 4;
+    variation.chunks = 4;
     CheckExact(kind, TensorParallel().back(), variation);
   }
 }

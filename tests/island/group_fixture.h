@@ -136,7 +136,7 @@ class TestWorker {
     };
     member = GroupMember::Create(std::move(options)).value();
     trainer = std::make_unique<GroupTrainer>(
-        member.get(), [this](const BoundariesSeen& seen) { boundaries = seen; },
+        member.get(), [this](const StageLinksSeen& seen) { stage_links = seen; },
         [this](const MemorySeen& seen) { memory = seen; }, nullptr, nullptr,
         [this](const Settled&) {
           if (when_settled) when_settled();
@@ -189,7 +189,7 @@ class TestWorker {
   std::unique_ptr<Follower> follower;
   std::function<void()> when_settled;  // nothing of the plan before goes on any more
   // What it said last while it led.
-  BoundariesSeen boundaries;
+  StageLinksSeen stage_links;
   MemorySeen memory;
 
  private:
@@ -292,19 +292,19 @@ class TestGroup {
     }
   }
 
-  // What the coordinator's orders do: members follow, the leader configures. With `at_boundary`
+  // What the coordinator's orders do: members follow, the leader configures. With `at_step_end`
   // the leader is the first to know.
   absl::StatusOr<PlanTaken> Order(const IslandPlan& plan, Generation generation = 1,
-                                  bool at_boundary = false) {
+                                  bool at_step_end = false) {
     const auto tell = [&] {
       for (size_t i = 1; i < plan.members.size(); ++i) {
         workers_.at(plan.members[i].worker)
-            ->follower->Follow({kJob, generation, plan.number}, plan, at_boundary);
+            ->follower->Follow({kJob, generation, plan.number}, plan, at_step_end);
       }
     };
     TestWorker& leader = *workers_.at(plan.members[0].worker);
-    if (!at_boundary) tell();
-    if (at_boundary) leader.when_settled = tell;
+    if (!at_step_end) tell();
+    if (at_step_end) leader.when_settled = tell;
     leader.trainer->ForgetInterrupts();
     const auto taken = leader.trainer->Configure(kJob, generation, plan);
     leader.when_settled = nullptr;
@@ -316,7 +316,7 @@ class TestGroup {
     workers_.at(from)->trainer->Keep(std::move(kept));
     for (size_t i = 1; i < plan.members.size(); ++i) {
       workers_.at(plan.members[i].worker)
-          ->follower->Follow({kJob, 1, plan.number}, plan, /*at_boundary=*/true);
+          ->follower->Follow({kJob, 1, plan.number}, plan, /*at_step_end=*/true);
     }
     TestWorker& successor = *workers_.at(plan.members[0].worker);
     successor.follower->Unfollow("it is to lead");

@@ -39,7 +39,7 @@ template <typename Function>
 absl::Status StepWhile(TestWorker& leader, int64_t step, const Function& happens) {
   const auto messages = [&] {
     int64_t sum = 0;
-    for (const BoundaryCounters& counters : leader.member->Boundaries()) sum += counters.messages;
+    for (const StageLinkCounters& counters : leader.member->StageLinks()) sum += counters.messages;
     return sum;
   };
   const int64_t before = messages();
@@ -186,8 +186,8 @@ TEST_CASE("a leader knows its followers' stage links, and every device's memory"
     CHECK(memory[i].predicted_bytes == 1000);
     CHECK(memory[i].peak_bytes > 1000);
   }
-  REQUIRE(leader.boundaries.boundaries.size() == 2);  // activations one way, gradients the other
-  CHECK(leader.boundaries.boundaries[1].from == "w2/0");
+  REQUIRE(leader.stage_links.stage_links.size() == 2);  // activations one way, gradients the other
+  CHECK(leader.stage_links.stage_links[1].from == "w2/0");
 }
 
 #ifndef ATOLL_ON_FAKE_DEVICES  // of which every 16th step is timed
@@ -200,11 +200,12 @@ TEST_CASE("all members say how fast their devices and messages are, each window 
   CHECK(leader.member->Work().empty());
   // Measurements of followers travel in parallel to the steps.
   const auto measured = [&] {
-    const auto& boundaries = leader.boundaries.boundaries;
+    const auto& stage_links = leader.stage_links.stage_links;
     return leader.member->Work().at(0).window > 0 && group["w2"].member->Work().at(0).window > 0 &&
-           std::all_of(boundaries.begin(), boundaries.end(), [](const BoundaryState& boundary) {
-             return boundary.window > 0 && boundary.quickest_bytes > 0;
-           });
+           std::all_of(stage_links.begin(), stage_links.end(),
+                       [](const StageLinkState& stage_link) {
+                         return stage_link.window > 0 && stage_link.quickest_bytes > 0;
+                       });
   };
   for (int64_t step = 0; step < 41 || (step < 1000 && !measured()); ++step) leader.Step(step);
   const DeviceWork first = leader.member->Work().at(0), second = group["w2"].member->Work().at(0);
@@ -218,10 +219,10 @@ TEST_CASE("all members say how fast their devices and messages are, each window 
     CHECK(work.forward_seconds > 0);
     CHECK(work.backward_seconds > 0);
   }
-  for (const BoundaryState& boundary : leader.boundaries.boundaries) {
-    CHECK(boundary.window > 0);
-    CHECK(boundary.quickest_bytes > 0);
-    CHECK(boundary.quickest_seconds >= 0);  // less half a round trip, on loopback nothing is left
+  for (const StageLinkState& stage_link : leader.stage_links.stage_links) {
+    CHECK(stage_link.window > 0);
+    CHECK(stage_link.quickest_bytes > 0);
+    CHECK(stage_link.quickest_seconds >= 0);  // less half a round trip, on loopback nothing is left
   }
   CHECK(leader.member->Unreachable().empty());
   // Of a new plan there is nothing yet.
@@ -522,7 +523,7 @@ IslandPlan OverOneLine(TestGroup& group) {
 TEST_CASE("senders that take turns on a line train as one device does") {
   const World world;
   EngineOptions options;
-  for (options.fixed_pieces = 1; options.fixed_pieces <= 2; ++options.fixed_pieces) {
+  for (options.fixed_chunks = 1; options.fixed_chunks <= 2; ++options.fixed_chunks) {
     Alone alone(world);
     TestGroup group(world, 4, 1, options);
     REQUIRE(group.Order(OverOneLine(group)).ok());
@@ -532,7 +533,7 @@ TEST_CASE("senders that take turns on a line train as one device does") {
       REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
     }
     // Replica 0 sends in chunks of a sequence where it may.
-    const int64_t sent = 10 * (4 + 2 * options.fixed_pieces);
+    const int64_t sent = 10 * (4 + 2 * options.fixed_chunks);
     int64_t turns = 0;
     for (const char* name : {"w1", "w2", "w3", "w4"}) turns += group[name].member->turns_taken();
     REQUIRE(turns == 2 * sent);
@@ -616,7 +617,7 @@ TEST_CASE(
     const auto taken =
         group.Order(three ? group.PlanFor(Replicas("three", {4, 2, 2}, 3), {"w1", "w2", "w3"})
                           : group.PlanFor(Replicas("two", {4, 4}, 2), {"w1", "w2", "w3"}),
-                    1, /*at_boundary=*/true);
+                    1, /*at_step_end=*/true);
     INFO(taken.status().ToString());
     REQUIRE(taken.ok());
     REQUIRE(taken->kept);

@@ -173,7 +173,7 @@ TEST_CASE("a device that runs behind its host is given W only when it has nothin
 
 TEST_CASE("the adapter cuts what a slow line carries, says why, and the curve stays") {
   EngineJob job = Job();
-  job.max_pieces = 8;
+  job.max_chunks = 8;
   EngineOptions options;
   options.emulation.duration = [](const std::string&, LayerKind, PlanOpKind, int64_t rows) {
     return std::chrono::microseconds(300) * rows;
@@ -187,20 +187,20 @@ TEST_CASE("the adapter cuts what a slow line carries, says why, and the curve st
   Begin(island);
   alone.Set(RandomWeights(Job().model, 5));
 
-  std::vector<BoundaryState> boundaries;
-  for (int s = 0; s < 40 && (s < 5 || boundaries[0].pieces == 1); ++s) {
+  std::vector<StageLinkState> stage_links;
+  for (int s = 0; s < 40 && (s < 5 || stage_links[0].chunks == 1); ++s) {
     const auto outcome = island.Step(Batch(s), kLearningRate);
     REQUIRE(outcome.status().message() == "");
     REQUIRE(outcome->loss.mean() ==
             Approx(alone.Step(Batch(s), kLearningRate).mean()).epsilon(1e-5));
     REQUIRE(outcome->plan_wanted == "");
-    boundaries = outcome->boundaries;
+    stage_links = outcome->stage_links;
   }
-  REQUIRE(boundaries.size() == 2);  // activations one way, gradients the other
-  REQUIRE(boundaries[0].from == "w1/0");
-  REQUIRE(boundaries[0].to == "w1/1");
-  REQUIRE(boundaries[0].pieces == 2);  // a micro-batch has two sequences
-  REQUIRE(boundaries[0].reason.find("2 chunks in fill and drain (1 before)") == 0);
+  REQUIRE(stage_links.size() == 2);  // activations one way, gradients the other
+  REQUIRE(stage_links[0].from == "w1/0");
+  REQUIRE(stage_links[0].to == "w1/1");
+  REQUIRE(stage_links[0].chunks == 2);  // a micro-batch has two sequences
+  REQUIRE(stage_links[0].reason.find("2 chunks in fill and drain (1 before)") == 0);
   for (int s = 40; s < 43; ++s) {  // in chunks
     const double loss = alone.Step(Batch(s), kLearningRate).mean();
     REQUIRE(Train(island, s) == Approx(loss).epsilon(1e-5));
@@ -255,7 +255,7 @@ TEST_CASE("what a device has only been handed is neither its work nor saturates 
     const auto outcome = island.Step(Batch(s), kLearningRate);
     REQUIRE(outcome.status().message() == "");
     REQUIRE(outcome->plan_wanted == "");
-    heard = heard || outcome->boundaries[0].message_seconds > 0;
+    heard = heard || outcome->stage_links[0].message_seconds > 0;
     const DeviceStep& second = outcome->devices[1];
     REQUIRE(second.timed == (s % 16 == 1));
     if (!second.timed) continue;

@@ -19,7 +19,7 @@ IslandLayout On(int workers, IslandLayout layout) {
 struct Spread {
   IslandLayout layout;
   bool sums = false;  // between workers
-  int pieces = 1;
+  int chunks = 1;
 };
 
 std::vector<Spread> Layouts() {
@@ -58,7 +58,7 @@ void CheckOverSockets(bool with_keys) {
       return std::make_unique<PeerNetwork>(plan, with_keys, &seen);
     };
     CheckExact(kFamilies[turn++ % std::size(kFamilies)], spread.layout,
-               {.pieces = spread.pieces, .network = network});
+               {.chunks = spread.chunks, .network = network});
     CAPTURE(spread.layout.name);
     CHECK(seen.tensors > 0);
     // A tied head's too, where its embedding is elsewhere.

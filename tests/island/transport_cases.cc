@@ -157,8 +157,8 @@ void ResetForgets(Pair& pair) {
   RequireReceived(pair.b(), Tag(0, false, 9), {7, 8});
 }
 
-BoundaryCounters CountersOf(Pair& pair) {
-  for (const BoundaryCounters& counters : pair.a().transport->counters()) {
+StageLinkCounters CountersOf(Pair& pair) {
+  for (const StageLinkCounters& counters : pair.a().transport->counters()) {
     if (counters.from == pair.a().device && counters.to == pair.b().device) return counters;
   }
   return {};
@@ -171,7 +171,7 @@ void Counted(Pair& pair) {
   const Instant deadline = SteadyNow() + kLong;
   while (CountersOf(pair).messages == 0 && SteadyNow() < deadline) std::this_thread::yield();
   for (int plans = 0; plans < 2; ++plans) {
-    const BoundaryCounters counters = CountersOf(pair);
+    const StageLinkCounters counters = CountersOf(pair);
     REQUIRE(counters.messages == 1);
     REQUIRE(counters.bytes == 40);
     pair.Reset();

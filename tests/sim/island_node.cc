@@ -198,7 +198,7 @@ void WorkerNode::Do(const worker::TrainStep& action) {
              if (world_.faulty() && member_->Several() &&
                  world_.rng.Chance(world_.options.island_wishes)) {
                Post(worker::StepDone{tokens, *loss, took, overlapped});
-               return worker::BoundariesSeen{
+               return worker::StageLinksSeen{
                    control_->plan().number, {}, "simulated: a link is saturated"};
              }
              return worker::StepDone{tokens, *loss, took, overlapped};

@@ -159,7 +159,7 @@ void WorkerNode::Do(const worker::InterruptStep& action) {
 void WorkerNode::Do(const worker::Follow& action) {
   const MemberOrder& order = action.order;
   const PeerFence fence{order.job, order.generation, order.plan.number};
-  const int64_t number = follower_->Follow(fence, order.plan, order.at_boundary);
+  const int64_t number = follower_->Follow(fence, order.plan, order.at_step_end);
   const auto serve = [this, number](const NodeId& from, v1::GroupFrame frame) {
     if (worker::FollowerControl::BeginsAnew(frame)) {
       member_->Interrupt("the island is set up again");
@@ -172,7 +172,7 @@ void WorkerNode::Do(const worker::Follow& action) {
     RunFollower();
   };
   member_->SetHooks({.serve = serve, .peer_lost = lost});
-  if (!order.at_boundary) member_->Interrupt(absl::StrCat("plan ", order.plan.number, " is there"));
+  if (!order.at_step_end) member_->Interrupt(absl::StrCat("plan ", order.plan.number, " is there"));
   RunFollower();
 }
 

@@ -20,14 +20,14 @@ namespace {
 // Chunks of a part: several, so that the work on one goes beside the transfer of others, but as
 // large as may be, since each costs two threads' attention at both ends. Between sites it passes
 // three links, one after the other, and each takes longer.
-struct PieceSizes {
+struct ChunkSizes {
   int64_t wanted;  // chunks of a part
   int64_t bytes_min, bytes_max;
 };
-constexpr PieceSizes kWithinSite = {2, 256 << 10, kBlockBytesMax};
+constexpr ChunkSizes kWithinSite = {2, 256 << 10, kBlockBytesMax};
 // A sum of a site has at most eight bytes an element, whatever the numbers have: a chunk has as
 // many elements all the way.
-constexpr PieceSizes SizesBetweenSites(int64_t width) {
+constexpr ChunkSizes SizesBetweenSites(int64_t width) {
   return {8, 128 << 10, kBlockBytesMax * width / 8};
 }
 
@@ -172,13 +172,13 @@ class Member final : public HostCommunicator {
   // Elements [next, end) that are still to be sent to a member, or to come from one.
   struct Remaining {
     int member = 0;
-    int64_t next = 0, end = 0, piece = 0;
+    int64_t next = 0, end = 0, chunk = 0;
     bool done() const { return next >= end; }
-    int64_t count() const { return std::min(piece, end - next); }
+    int64_t count() const { return std::min(chunk, end - next); }
   };
   template <typename T>
   Remaining All(int member, int64_t begin, int64_t end) const {
-    return {member, begin, end, PieceElements<T>(end - begin)};
+    return {member, begin, end, ChunkElements<T>(end - begin)};
   }
 
   // Among members of one site: sums or maxima of the parts at those who own them, which send them
@@ -200,7 +200,7 @@ class Member final : public HostCommunicator {
     for (Remaining own = All<T>(rank(), part(rank()).first, part(rank()).second); !own.done();
          own.next += own.count()) {
       if (whole) ATOLL_RETURN_IF_ERROR(SendParts(data, parts, own.next + 1));
-      ATOLL_RETURN_IF_ERROR(ReducePiece(data, own, parts, sum, /*sends=*/!whole, routes));
+      ATOLL_RETURN_IF_ERROR(ReduceChunk(data, own, parts, sum, /*sends=*/!whole, routes));
       for (Remaining& result : results) {
         ATOLL_RETURN_IF_ERROR(TakeResults(data, result, [] { return true; }));
       }
@@ -245,7 +245,7 @@ class Member final : public HostCommunicator {
 
   // The next chunk of the own part, which goes to others if `sends`. Meanwhile sends parts.
   template <typename T>
-  absl::Status ReducePiece(T* data, const Remaining& own, std::vector<Remaining>& parts, bool sum,
+  absl::Status ReduceChunk(T* data, const Remaining& own, std::vector<Remaining>& parts, bool sum,
                            bool sends, const Routes& routes) {
     const int64_t begin = own.next, count = own.count();
     std::vector<PeerBlocks::Block> blocks;  // keeps what the addends point to
@@ -333,7 +333,7 @@ class Member final : public HostCommunicator {
       for (int owner = 0; owner < size(); ++owner) {
         const int to = sites_.Agent(owner);
         if (sites_.IsOwn(owner) != at_own_site || to == rank()) continue;
-        ATOLL_RETURN_IF_ERROR(ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) {
+        ATOLL_RETURN_IF_ERROR(ForChunks<T>(owner, cuts, [&](int64_t begin, int64_t count) {
           std::memcpy(parts + begin * sizeof(T), data + begin, count * sizeof(T));
           return Send<T>(to, BlockKind::kPart, parts_, begin, count, begin);
         }));
@@ -341,7 +341,7 @@ class Member final : public HostCommunicator {
     }
     ATOLL_RETURN_IF_ERROR(ReduceForOthers(data, cuts, sum));
     std::byte* const results = FreshResults<T>(cuts);
-    ATOLL_RETURN_IF_ERROR(ForPieces<T>(rank(), cuts, [&](int64_t begin, int64_t count) {
+    ATOLL_RETURN_IF_ERROR(ForChunks<T>(rank(), cuts, [&](int64_t begin, int64_t count) {
       T* const result = reinterpret_cast<T*>(results) + (begin - cuts[rank()]);
       ATOLL_RETURN_IF_ERROR(AddUpSites(data, begin, count, sum, result));
       return SendResult<T>(cuts, begin, count, routes);
@@ -352,7 +352,7 @@ class Member final : public HostCommunicator {
   template <typename T>
   absl::Status Gather(T* data, const Cuts& cuts, const Routes& routes) {
     std::byte* const results = FreshResults<T>(cuts);
-    ATOLL_RETURN_IF_ERROR(ForPieces<T>(rank(), cuts, [&](int64_t begin, int64_t count) {
+    ATOLL_RETURN_IF_ERROR(ForChunks<T>(rank(), cuts, [&](int64_t begin, int64_t count) {
       const int64_t at = begin - cuts[rank()];
       std::memcpy(results + at * sizeof(T), data + begin, count * sizeof(T));
       return SendResult<T>(cuts, begin, count, routes);
@@ -369,7 +369,7 @@ class Member final : public HostCommunicator {
     std::byte* const sums = Fresh(site_sums_, elements * static_cast<int64_t>(sizeof(Wide)));
     int64_t at = 0;
     for (const int owner : sites_.served()) {
-      ATOLL_RETURN_IF_ERROR(ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) {
+      ATOLL_RETURN_IF_ERROR(ForChunks<T>(owner, cuts, [&](int64_t begin, int64_t count) {
         const int64_t from = std::exchange(at, at + count);
         Wide* const to = reinterpret_cast<Wide*>(sums) + from;
         ATOLL_RETURN_IF_ERROR(
@@ -419,7 +419,7 @@ class Member final : public HostCommunicator {
         if (sites_.IsOwn(owner) != at_own_site || from == rank() || !routes(owner, rank())) {
           continue;
         }
-        ATOLL_RETURN_IF_ERROR(ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) {
+        ATOLL_RETURN_IF_ERROR(ForChunks<T>(owner, cuts, [&](int64_t begin, int64_t count) {
           return TakeResult(data, from, begin, count);
         }));
       }
@@ -437,7 +437,7 @@ class Member final : public HostCommunicator {
     for (const int owner : sites_.served()) {
       if (!IsWanted(owner, sites_.own_number(), routes)) continue;
       ATOLL_RETURN_IF_ERROR(
-          ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) -> absl::Status {
+          ForChunks<T>(owner, cuts, [&](int64_t begin, int64_t count) -> absl::Status {
             ATOLL_RETURN_IF_ERROR(TakeResult(data, owner, begin, count));
             const int64_t from = std::exchange(at, at + count);
             std::memcpy(passed + from * sizeof(T), data + begin, count * sizeof(T));
@@ -601,19 +601,19 @@ class Member final : public HostCommunicator {
 
   // Of a part of so many.
   template <typename T>
-  int64_t PieceElements(int64_t elements) const {
+  int64_t ChunkElements(int64_t elements) const {
     constexpr auto kWidth = static_cast<int64_t>(sizeof(T));
-    const PieceSizes sizes = sites_.count() == 1 ? kWithinSite : SizesBetweenSites(kWidth);
+    const ChunkSizes sizes = sites_.count() == 1 ? kWithinSite : SizesBetweenSites(kWidth);
     return std::clamp(elements * kWidth / sizes.wanted, sizes.bytes_min, sizes.bytes_max) / kWidth /
            kRun * kRun;
   }
 
   template <typename T, typename Body>
-  absl::Status ForPieces(int owner, const Cuts& cuts, const Body& body) {
+  absl::Status ForChunks(int owner, const Cuts& cuts, const Body& body) {
     const int64_t end = cuts[owner + 1];
-    const int64_t piece = PieceElements<T>(end - cuts[owner]);
-    for (int64_t begin = cuts[owner]; begin < end; begin += piece) {
-      ATOLL_RETURN_IF_ERROR(body(begin, std::min(piece, end - begin)));
+    const int64_t chunk = ChunkElements<T>(end - cuts[owner]);
+    for (int64_t begin = cuts[owner]; begin < end; begin += chunk) {
+      ATOLL_RETURN_IF_ERROR(body(begin, std::min(chunk, end - begin)));
     }
     return absl::OkStatus();
   }

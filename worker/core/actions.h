@@ -216,9 +216,9 @@ struct FollowerState {
 };
 // This worker leads: how messages travel between the island's devices, and why a new plan would
 // help ("link w1/0 > w2/0 saturated"; empty: it would not).
-struct BoundariesSeen {
+struct StageLinksSeen {
   int64_t plan_number = 0;
-  std::vector<BoundaryState> boundaries;
+  std::vector<StageLinkState> stage_links;
   std::string plan_wanted;
 };
 
@@ -245,7 +245,7 @@ struct ShutdownRequested {
 struct Tick {};
 
 using Event = std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Settled,
-                           Reconfigured, FollowerState, BoundariesSeen, MemorySeen,
+                           Reconfigured, FollowerState, StageLinksSeen, MemorySeen,
                            InitialWeightsMade, StepDone, DeltaCaptured, DeltaReady, EagerApplied,
                            Adopted, ValidationDone, CommandFailed, StateCopied, StateSaved,
                            PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced,

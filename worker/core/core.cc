@@ -261,11 +261,11 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
     if (order.plan.number < order_->plan.number) return;  // an old layout
     const bool larger = order.plan.number > order_->plan.number;
     // Or it waited for a step's end that will not come any more.
-    const bool waited = order_->at_boundary && !SetUp() && SettingUp() == 0;
+    const bool waited = order_->at_step_end && !SetUp() && SettingUp() == 0;
     // Between two plans no step is lost. The other members may not have the plan before, and will
     // not get it any more: setting it up would only time out.
     const bool between = command_ == Command::kReconfigure && settled_ == configuring_;
-    if ((larger && between) || (!order.at_boundary && (larger || waited))) {
+    if ((larger && between) || (!order.at_step_end && (larger || waited))) {
       Interrupt(absl::StrCat("plan ", order.plan.number, " is there"));
     }
     if (larger) trainer_trouble_.clear();
@@ -335,7 +335,7 @@ void WorkerCore::Impl::ForgetCounts() {
   learning_rate_ = 0;
   loss_ = tokens_per_s_ = idle_link_seconds_ = overlap_seconds_ = RecentMean();
   save_cost_ = SaveCost();
-  boundary_news_.Clear();
+  stage_link_log_.Clear();
 }
 
 // Another generation, island or job: leases, contribution and local steps belong to the past.

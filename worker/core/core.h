@@ -35,7 +35,7 @@
 // The island's plan (IslandOrder.plan; number 0: this worker's first device; group.cc):
 //  * Before anything else, and after any command that failed, the trainer is set up for the plan
 //    (Reconfigure). A larger plan number waits for the end of the command under way if the order
-//    says that it may (at_boundary); otherwise, and if the generation is another, what the devices
+//    says that it may (at_step_end); otherwise, and if the generation is another, what the devices
 //    do is interrupted.
 //  * A plan within one generation keeps leases, base and local steps if the trainer kept the state,
 //    on devices or in saves. If it is lost, the island goes back to the committed version, on the

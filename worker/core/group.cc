@@ -85,7 +85,7 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   }
   configured_ = configuring_;  // also when the order has changed meanwhile
   LeaveLater();
-  boundaries_ = BoundariesSeen();
+  stage_links_ = StageLinksSeen();
   memory_.clear();
   heartbeat_at_ = now_;
   saving_tiers_.clear();
@@ -161,11 +161,11 @@ void WorkerCore::Impl::StateLost(const std::string& reason) {
   DropLocalProgress();
 }
 
-void WorkerCore::Impl::On(const BoundariesSeen& event) {
+void WorkerCore::Impl::On(const StageLinksSeen& event) {
   if (!order_ || event.plan_number != order_->plan.number) return;
-  if (event.plan_wanted != boundaries_.plan_wanted) heartbeat_at_ = now_;
-  for (const std::string& line : boundary_news_.Tell(now_, event.boundaries)) Log(line);
-  boundaries_ = event;
+  if (event.plan_wanted != stage_links_.plan_wanted) heartbeat_at_ = now_;
+  for (const std::string& line : stage_link_log_.LinesDue(now_, event.stage_links)) Log(line);
+  stage_links_ = event;
 }
 
 // -------------------------------------------------------------------------- another leader ----
@@ -174,7 +174,7 @@ void WorkerCore::Impl::On(const BoundariesSeen& event) {
 // ended.
 void WorkerCore::Impl::HandOverTo(const MemberOrder& order) {
   const NodeId& successor = order.plan.members.front().worker;
-  if (!order.at_boundary) Interrupt(absl::StrCat(successor, " is to lead"));
+  if (!order.at_step_end) Interrupt(absl::StrCat(successor, " is to lead"));
   hand_over_ = order;
   LeaveLater();
 }

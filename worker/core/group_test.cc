@@ -2,8 +2,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "worker/core/boundary_news.h"
 #include "worker/core/group_fixture.h"
+#include "worker/core/stage_link_log.h"
 
 namespace atl::worker {
 namespace {
@@ -280,12 +280,12 @@ TEST_CASE("Why a new plan is wanted goes up at once") {
   Group fixture;
   fixture.Starts();
   fixture.Drop<WorkerHeartbeat>();
-  fixture.Happens(BoundariesSeen{
+  fixture.Happens(StageLinksSeen{
       1, {{"w1/0", "w2/0", 2, 0.1, 1e6, true, "slow"}}, "link w1/0 > w2/0 saturated"});
   const IslandProgress progress = *fixture.Wants<WorkerHeartbeat>().progress;
   CHECK(progress.plan_wanted == "link w1/0 > w2/0 saturated");
-  REQUIRE(progress.boundaries.size() == 1);
-  CHECK(progress.boundaries[0].pieces == 2);
+  REQUIRE(progress.stage_links.size() == 1);
+  CHECK(progress.stage_links[0].chunks == 2);
   fixture.PlansAgain(PlanOf(2, "w1", "w2"));
   fixture.Trains();
   fixture.SetsUp(2);
@@ -297,7 +297,7 @@ TEST_CASE("Changes by adapters are logged, a line a minute for each stage link")
   fixture.Starts();
   fixture.Drop<WorkerLog>();
   const auto sees = [&](const std::string& out, const std::string& back) {
-    fixture.Happens(BoundariesSeen{
+    fixture.Happens(StageLinksSeen{
         1,
         {{"w1/0", "w2/0", 2, 0.1, 1e6, false, out}, {"w2/0", "w1/0", 2, 0.1, 1e6, false, back}},
         ""});
@@ -312,7 +312,7 @@ TEST_CASE("Changes by adapters are logged, a line a minute for each stage link")
   CHECK(fixture.Wants<WorkerLog>().text == "w2/0 > w1/0: saturated");
   CHECK(fixture.Idle<WorkerLog>());  // the other one has had its line
   sees("8 chunks", "saturated");
-  fixture.Passes(BoundaryNews::kRepeatAfter);
+  fixture.Passes(StageLinkLog::kRepeatAfter);
   sees("8 chunks", "saturated");
   CHECK(fixture.Wants<WorkerLog>().text == "w1/0 > w2/0: changed 2 times in 60 s; now 8 chunks");
   CHECK(fixture.Idle<WorkerLog>());
@@ -402,13 +402,13 @@ TEST_CASE("A follower that ends says so, and goes on serving until its state has
   }
   SECTION("or for a while, if no order to stop comes") { fixture.Passes(kLeaveLimit); }
   SECTION("or for longer, while others fetch its layers") {
-    constexpr Duration kPiece = kLeaveLimit - std::chrono::seconds(1);
-    for (Duration lends{0}; lends + kPiece < kLeaveLimitMax; lends += kPiece) {
-      fixture.Passes(kPiece);
+    constexpr Duration kChunk = kLeaveLimit - std::chrono::seconds(1);
+    for (Duration lends{0}; lends + kChunk < kLeaveLimitMax; lends += kChunk) {
+      fixture.Passes(kChunk);
       fixture.Happens(TransferDue{});
       CHECK(fixture.Idle<Stop>());
     }
-    fixture.Passes(kPiece);
+    fixture.Passes(kChunk);
     fixture.Happens(TransferDue{});
     fixture.Passes(kLeaveLimit);
   }

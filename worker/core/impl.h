@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "worker/core/boundary_news.h"
 #include "worker/core/core.h"
 #include "worker/core/leases.h"
 #include "worker/core/save_cost.h"
+#include "worker/core/stage_link_log.h"
 
 namespace atl::worker {
 
@@ -118,7 +118,7 @@ class WorkerCore::Impl {
   void On(const Settled&);
   void On(const Reconfigured&);
   void On(const FollowerState&);
-  void On(const BoundariesSeen&);
+  void On(const StageLinksSeen&);
   void On(const MemorySeen& event) { memory_ = event.devices; }
   void On(const Measuring&);
   void On(const HandedOver&);
@@ -178,7 +178,7 @@ class WorkerCore::Impl {
   // Its pseudo-gradient is being made, perhaps beside steps.
   bool Capturing() const { return in_flight_ && !in_flight_->captured; }
   // A plan that may wait does, since members are sources of what was captured under the old plan.
-  bool AwaitsDelta() const { return order_->at_boundary && Capturing(); }
+  bool AwaitsDelta() const { return order_->at_step_end && Capturing(); }
   void DropLocalProgress();
 
   // ---- exchange.cc: leases, pushes and pulls ----
@@ -287,13 +287,13 @@ class WorkerCore::Impl {
     int64_t number = 0;
     bool operator==(const PlanName&) const = default;
   };
-  PlanName configured_;        // that the trainer is set up for; none after a failure
-  PlanName configuring_;       // the outstanding Reconfigure's
-  PlanName settled_;           // nothing of the plan before it goes on any more
-  bool interrupted_ = false;   // the outstanding command has been interrupted
-  bool step_failed_ = false;   // stepping_ failed under a plan: Reconfigured says whether it counts
-  BoundariesSeen boundaries_;  // newest, of configured_
-  BoundaryNews boundary_news_;
+  PlanName configured_;       // that the trainer is set up for; none after a failure
+  PlanName configuring_;      // the outstanding Reconfigure's
+  PlanName settled_;          // nothing of the plan before it goes on any more
+  bool interrupted_ = false;  // the outstanding command has been interrupted
+  bool step_failed_ = false;  // stepping_ failed under a plan: Reconfigured says whether it counts
+  StageLinksSeen stage_links_;  // newest, of configured_
+  StageLinkLog stage_link_log_;
   std::vector<DeviceMemoryState> memory_;  // of the island's devices, newest
 
   bool adopted_ = false;  // theta is base_version_'s, or trained from it

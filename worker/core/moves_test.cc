@@ -13,7 +13,7 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
   fixture.Starts();
   fixture.TrainsSteps(2);
   CHECK(fixture.Wants<TrainStep>().ranges == Ranges{{4, 6}});
-  fixture.order.at_boundary = true;
+  fixture.order.at_step_end = true;
   fixture.order.plan = PlanOf(2, "w1", "w2");
   fixture.Orders();
   CHECK(fixture.Idle<InterruptStep>());
@@ -40,7 +40,7 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
     CHECK(progress.steps_redone == 0);
   }
   SECTION("unless the coordinator detects that a member of the old plan has failed") {
-    fixture.order.at_boundary = false;
+    fixture.order.at_step_end = false;
     fixture.Orders();
     fixture.Wants<InterruptStep>();
     fixture.Happens(CommandFailed{"interrupted"});
@@ -52,7 +52,7 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
   }
   SECTION("also while it waits for another member at the step's end that has failed") {
     fixture.Happens(StepDone{20, 2.0, 0.1, false});
-    fixture.order.at_boundary = false;
+    fixture.order.at_step_end = false;
     fixture.Orders();
     fixture.Wants<InterruptStep>();
     fixture.Happens(Settled{1, 2});
@@ -64,7 +64,7 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
   SECTION("and once no member works under the old plan, no failure interrupts it") {
     fixture.Happens(StepDone{20, 2.0, 0.1, false});
     fixture.Happens(Settled{1, 2});
-    fixture.order.at_boundary = false;
+    fixture.order.at_step_end = false;
     fixture.Orders();
     CHECK(fixture.Idle<InterruptStep>());
     fixture.SetsUp(2);
@@ -77,7 +77,7 @@ TEST_CASE("A plan that may wait waits for a pseudo-gradient that is being made")
   fixture.TrainsSteps(4);
   const ContributionId first = fixture.Wants<CaptureDelta>().contribution;
   fixture.Happens(DeltaCaptured{first});
-  fixture.order.at_boundary = true;
+  fixture.order.at_step_end = true;
   fixture.order.plan = PlanOf(2, "w1", "w2");
   fixture.Orders();
   CHECK(fixture.Idle<InterruptStep>());
@@ -109,7 +109,7 @@ TEST_CASE("A plan that comes while one before it is being set up takes its place
   fixture.Starts();
   fixture.Trains();
   CHECK(fixture.Wants<TrainStep>().ranges == Ranges{{2, 4}});
-  fixture.order.at_boundary = true;
+  fixture.order.at_step_end = true;
   fixture.order.plan = PlanOf(2, "w1", "w2");
   fixture.Orders();
   fixture.Happens(StepDone{20, 2.0, 0.1, false});
@@ -142,7 +142,7 @@ class SuccessorFixture : public Following {
     order.spec.checkpoint.peer_copies = 0;  // that is saving_test's
     Starts();
     order.plan = PlanOf(2, "w1", "w2");
-    order.at_boundary = true;
+    order.at_step_end = true;
     order.author = 7;
     order.takes_over_from = "w2";
     Orders();
@@ -165,7 +165,7 @@ MemberOrder OrderToFollow(const Fixture& fixture, const NodeId& successor) {
   order.generation = fixture.order.generation;
   order.sequence = fixture.order.sequence + 1;
   order.plan = PlanOf(2, successor, "w1");
-  order.at_boundary = true;
+  order.at_step_end = true;
   return order;
 }
 
@@ -234,7 +234,7 @@ TEST_CASE(
   fixture.Trains();
   fixture.Happens(ShutdownRequested{"SIGTERM"});
   fixture.Passes(kNearly);
-  fixture.order.at_boundary = true;
+  fixture.order.at_step_end = true;
   fixture.order.plan = PlanOf(2, "w1", "w3");
   fixture.Orders();
   fixture.Passes(kNearly);  // the step lasts longer than was foreseen
@@ -306,7 +306,7 @@ TEST_CASE(
   fixture.Trains();
   CHECK(fixture.Wants<TrainStep>().ranges == Ranges{{2, 4}});
   MemberOrder order = OrderToFollow(fixture, "w2");
-  order.at_boundary = false;  // a member has failed
+  order.at_step_end = false;  // a member has failed
   fixture.Says(order);
   fixture.Wants<InterruptStep>();
   fixture.Happens(CommandFailed{"interrupted"});

@@ -93,9 +93,9 @@ IslandProgress WorkerCore::Impl::Progress() const {
   p.steps_interrupted = steps_interrupted_;
   p.steps_redone = steps_redone_;
   p.plan_number = SetUp() ? order_->plan.number : 0;
-  if (p.plan_number != 0 && boundaries_.plan_number == p.plan_number) {
-    p.plan_wanted = boundaries_.plan_wanted;
-    p.boundaries = boundaries_.boundaries;
+  if (p.plan_number != 0 && stage_links_.plan_number == p.plan_number) {
+    p.plan_wanted = stage_links_.plan_wanted;
+    p.stage_links = stage_links_.stage_links;
   }
   p.memory = memory_;
   return p;

@@ -110,41 +110,41 @@ void StateInbox::Drop(const Key& key) {
 }
 
 absl::Status StateInbox::Admit(const NodeId&, absl::string_view header, int64_t payload_bytes) {
-  const auto parsed = ParsePieceHeader(header, payload_bytes);
+  const auto parsed = ParseChunkHeader(header, payload_bytes);
   if (!parsed.ok()) return parsed.status();
   const std::lock_guard lock(mutex_);
   return parsed->epoch() < epoch_ ? absl::AbortedError("of an earlier attempt") : absl::OkStatus();
 }
 
-void StateInbox::OnPiece(Instant now, PeerDelivery delivery) {
-  Piece piece;
-  piece.at = now;
-  piece.header = *ParsePieceHeader(delivery.header, delivery.payload.size());  // admitted
-  const Key key{delivery.from, piece.header.call()};
-  piece.delivery = std::move(delivery);
+void StateInbox::OnChunk(Instant now, PeerDelivery delivery) {
+  Chunk chunk;
+  chunk.at = now;
+  chunk.header = *ParseChunkHeader(delivery.header, delivery.payload.size());  // admitted
+  const Key key{delivery.from, chunk.header.call()};
+  chunk.delivery = std::move(delivery);
   const std::lock_guard lock(mutex_);
-  if (piece.header.epoch() < epoch_) return;
+  if (chunk.header.epoch() < epoch_) return;
   const auto it = places_.find(key);
   if (it == places_.end()) return;  // the call has ended
-  Put(it->second, piece);
+  Put(it->second, chunk);
   changed_.notify_all();
 }
 
-void StateInbox::Put(Place& place, const Piece& piece) {
-  const auto it = place.parts.find(piece.header.part());
-  const int64_t elements = piece.delivery.payload.size() / 4;
-  int64_t& next = place.next[piece.header.part()];
-  if (it == place.parts.end() || piece.header.offset() != next ||
+void StateInbox::Put(Place& place, const Chunk& chunk) {
+  const auto it = place.parts.find(chunk.header.part());
+  const int64_t elements = chunk.delivery.payload.size() / 4;
+  int64_t& next = place.next[chunk.header.part()];
+  if (it == place.parts.end() || chunk.header.offset() != next ||
       next + elements > static_cast<int64_t>(it->second.size())) {
     place.status = absl::InvalidArgumentError(
-        absl::StrCat("a chunk of layer state from ", piece.delivery.from, " does not fit"));
+        absl::StrCat("a chunk of layer state from ", chunk.delivery.from, " does not fit"));
     return;
   }
-  std::memcpy(it->second.data() + next, piece.delivery.payload.data(),
-              static_cast<size_t>(piece.delivery.payload.size()));
+  std::memcpy(it->second.data() + next, chunk.delivery.payload.data(),
+              static_cast<size_t>(chunk.delivery.payload.size()));
   next += elements;
   place.missing -= elements;
-  place.grown_at = piece.at;
+  place.grown_at = chunk.at;
 }
 
 void StateInbox::OnPeerLost(const NodeId& peer, const std::string& reason) {

@@ -64,7 +64,7 @@ class StateInbox {
   void Drop(const Key& key);  // instead of Await
 
   absl::Status Admit(const NodeId& from, absl::string_view header, int64_t payload_bytes);
-  void OnPiece(Instant now, PeerDelivery delivery);
+  void OnChunk(Instant now, PeerDelivery delivery);
   void OnPeerLost(const NodeId& peer, const std::string& reason);
   void Fail(const absl::Status& why);
   // Drops chunks of earlier attempts, and takes no more of them.
@@ -80,12 +80,12 @@ class StateInbox {
     Instant grown_at{};               // by the newest chunk
     absl::Status status;
   };
-  struct Piece {
-    v1::PieceHeader header;
+  struct Chunk {
+    v1::ChunkHeader header;
     PeerDelivery delivery;
     Instant at;
   };
-  static void Put(Place& place, const Piece& piece);
+  static void Put(Place& place, const Chunk& chunk);
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -16,8 +16,8 @@ using std::chrono::milliseconds;
 const StateInbox::Key kKey{"w2", 7};
 
 // Elements `begin` to `begin + count` of the parameters of call 7.
-PeerDelivery Piece(int64_t begin, size_t count) {
-  v1::PieceHeader header;
+PeerDelivery Chunk(int64_t begin, size_t count) {
+  v1::ChunkHeader header;
   header.set_call(7);
   header.set_offset(begin);
   PeerDelivery delivery;
@@ -47,8 +47,8 @@ TEST_CASE("a layer may take as long as it likes while its chunks come") {
   std::vector<float> values(6);
   inbox.Expect(kKey, {{0, values}}, "layer 3");
   // Late: by its patience alone the waiting would be over before the last one is there.
-  inbox.OnPiece(SteadyNow() + hours(1), Piece(0, 4));
-  std::thread sender([&] { inbox.OnPiece(SteadyNow(), Piece(4, 2)); });
+  inbox.OnChunk(SteadyNow() + hours(1), Chunk(0, 4));
+  std::thread sender([&] { inbox.OnChunk(SteadyNow(), Chunk(4, 2)); });
   const absl::Status status = inbox.Await(kKey, Duration(1), SteadyNow() + hours(2));
   sender.join();
   CHECK(status.ToString() == "OK");
@@ -61,11 +61,11 @@ TEST_CASE("missing or slow chunks are reported with their layer, sender and byte
   inbox.Expect(kKey, {{0, values}}, "layer 3");
   absl::Status status;
   SECTION("no more") {
-    inbox.OnPiece(SteadyNow(), Piece(0, 4));
+    inbox.OnChunk(SteadyNow(), Chunk(0, 4));
     status = inbox.Await(kKey, milliseconds(1), SteadyNow() + hours(2));
   }
   SECTION("too slowly") {
-    inbox.OnPiece(SteadyNow() + hours(1), Piece(0, 4));
+    inbox.OnChunk(SteadyNow() + hours(1), Chunk(0, 4));
     status = inbox.Await(kKey, hours(1), SteadyNow() + milliseconds(1));
   }
   CHECK(absl::IsDeadlineExceeded(status));

@@ -32,14 +32,14 @@ absl::Status DeviceSide::Prepare(const IslandPlan& plan, const EngineJob& job) {
   }
   int64_t cols = 0;  // of the widest activation between layers
   for (int64_t layer = 0; layer <= job.model.layers; ++layer) {
-    cols = std::max(cols, job.model.BoundaryColumns(layer));
+    cols = std::max(cols, job.model.OutputColumns(layer));
   }
   ATOLL_RETURN_IF_ERROR(
       transport_.Prepare(plan, sequences * job.sequence_length * cols * SizeOf(job.compute)));
-  for (const Boundary& boundary : BoundariesOf(plan)) {
-    if (!backends_.contains(boundary.from)) continue;
-    LogInfo("transport", boundary.from, " > ", boundary.to, ": ",
-            transport_.WayOf(boundary.from, boundary.to));
+  for (const StageLink& stage_link : StageLinksOf(plan)) {
+    if (!backends_.contains(stage_link.from)) continue;
+    LogInfo("transport", stage_link.from, " > ", stage_link.to, ": ",
+            transport_.WayOf(stage_link.from, stage_link.to));
   }
   return absl::OkStatus();
 }

@@ -19,11 +19,11 @@ Follower::~Follower() {
   thread_.join();
 }
 
-void Follower::Follow(const PeerFence& fence, const IslandPlan& plan, bool at_boundary) {
+void Follower::Follow(const PeerFence& fence, const IslandPlan& plan, bool at_step_end) {
   int64_t order;
   {
     const std::lock_guard lock(mutex_);
-    order = control_.Follow(fence, plan, at_boundary);
+    order = control_.Follow(fence, plan, at_step_end);
     changed_.notify_all();
   }
   GroupMember::Hooks hooks;
@@ -39,7 +39,7 @@ void Follower::Follow(const PeerFence& fence, const IslandPlan& plan, bool at_bo
     changed_.notify_all();
   };
   member_->SetHooks(std::move(hooks));
-  if (!at_boundary) member_->Interrupt(absl::StrCat("plan ", plan.number, " is there"));
+  if (!at_step_end) member_->Interrupt(absl::StrCat("plan ", plan.number, " is there"));
 }
 
 void Follower::Unfollow(const std::string& reason) {

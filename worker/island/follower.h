@@ -28,10 +28,10 @@ class Follower {
   Follower& operator=(const Follower&) = delete;
 
   // From now on, serves the leader of this plan, in place of any other. Returns at once, like
-  // Unfollow; what is under way is finished first (`at_boundary`) or interrupted. Thread-safe.
+  // Unfollow; what is under way is finished first (`at_step_end`) or interrupted. Thread-safe.
   // REQUIRES: the member has the job open, and no trainer leads with it until AwaitFree after
   // Unfollow.
-  void Follow(const PeerFence& fence, const IslandPlan& plan, bool at_boundary);
+  void Follow(const PeerFence& fence, const IslandPlan& plan, bool at_step_end);
   void Unfollow(const std::string& reason);
   // Waits until no device of this worker serves a leader, after Unfollow. DEADLINE_EXCEEDED:
   // something still does.

@@ -8,9 +8,9 @@ namespace atl::worker {
 
 // --------------------------------------------------------------------------------- what comes ----
 
-int64_t FollowerControl::Follow(const PeerFence& fence, const IslandPlan& plan, bool at_boundary) {
+int64_t FollowerControl::Follow(const PeerFence& fence, const IslandPlan& plan, bool at_step_end) {
   const int64_t order = ++orders_;
-  if (!at_boundary) {
+  if (!at_step_end) {
     tasks_.clear();
     oldest_ = order;
   }

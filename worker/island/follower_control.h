@@ -31,9 +31,9 @@ class FollowerControl {
       : port_(port), on_state_(std::move(on_state)) {}
 
   // ---- What comes. ----
-  // Serves the leader of this plan from now on; behind what waits already (`at_boundary`), or in
+  // Serves the leader of this plan from now on; behind what waits already (`at_step_end`), or in
   // place of it. The order's number, for OnCall.
-  int64_t Follow(const PeerFence& fence, const IslandPlan& plan, bool at_boundary);
+  int64_t Follow(const PeerFence& fence, const IslandPlan& plan, bool at_step_end);
   bool Unfollow();  // false: it serves no leader
   // Whether what is done now is to be interrupted before the call is taken on.
   static bool BeginsAnew(const v1::GroupFrame& frame);

@@ -10,11 +10,11 @@
 
 namespace atl::worker {
 
-GroupTrainer::GroupTrainer(GroupMember* member, OnBoundaries on_boundaries, OnMemory on_memory,
+GroupTrainer::GroupTrainer(GroupMember* member, OnStageLinks on_stage_links, OnMemory on_memory,
                            StepTracer::OnTraced on_traced, AwaitFree await_free,
                            OnSettled on_settled)
     : member_(member),
-      on_boundaries_(std::move(on_boundaries)),
+      on_stage_links_(std::move(on_stage_links)),
       on_memory_(std::move(on_memory)),
       tracer_(std::move(on_traced)),
       await_free_(std::move(await_free)),
@@ -70,7 +70,7 @@ void GroupTrainer::Release() {
   if (await_free_ != nullptr) (void)await_free_();  // Close interrupts what is still there
   member_->Close();
   tracer_.Answer(absl::AbortedError("the worker has let the job go"));
-  boundaries_.clear();
+  stage_links_.clear();
   memory_.clear();
   lacks_.clear();
   control_.Release();
@@ -82,7 +82,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
                                                   const NodeId& before, Leadership* known) {
   if (await_free_ != nullptr) ATOLL_RETURN_IF_ERROR(await_free_());
   Lead();
-  boundaries_.clear();
+  stage_links_.clear();
   memory_.clear();
   return control_.Configure(job, generation, plan, shards, before, known);
 }
@@ -108,34 +108,34 @@ void GroupTrainer::Hear(const NodeId& from, const v1::GroupReply& reply) {
       if (WorkerOfDevice(device.device()) == from) memory.push_back(FromWire(device));
     }
   }
-  if (reply.boundaries().empty()) return;
-  BoundariesSeen& seen = boundaries_[from];
-  seen.boundaries.clear();
-  for (const v1::Boundary& boundary : reply.boundaries()) {
-    seen.boundaries.push_back(FromWire(boundary));
+  if (reply.stage_links().empty()) return;
+  StageLinksSeen& seen = stage_links_[from];
+  seen.stage_links.clear();
+  for (const v1::StageLink& stage_link : reply.stage_links()) {
+    seen.stage_links.push_back(FromWire(stage_link));
   }
   seen.plan_wanted = reply.plan_wanted();
 }
 
-void GroupTrainer::SayBoundaries() {
-  if (on_boundaries_ == nullptr || control_.alone()) return;
-  BoundariesSeen all;
+void GroupTrainer::ReportStageLinks() {
+  if (on_stage_links_ == nullptr || control_.alone()) return;
+  StageLinksSeen all;
   all.plan_number = control_.plan().number;
-  for (const auto& [member, seen] : boundaries_) {
-    all.boundaries.insert(all.boundaries.end(), seen.boundaries.begin(), seen.boundaries.end());
+  for (const auto& [member, seen] : stage_links_) {
+    all.stage_links.insert(all.stage_links.end(), seen.stage_links.begin(), seen.stage_links.end());
     if (all.plan_wanted.empty()) all.plan_wanted = seen.plan_wanted;
   }
   // The job's log has this once a minute at most; the worker's log has all of it.
-  for (const BoundaryState& now : all.boundaries) {
+  for (const StageLinkState& now : all.stage_links) {
     const bool told =
         now.reason.empty() ||
         std::any_of(
-            said_.boundaries.begin(), said_.boundaries.end(), [&](const BoundaryState& before) {
+            said_.stage_links.begin(), said_.stage_links.end(), [&](const StageLinkState& before) {
               return before.from == now.from && before.to == now.to && before.reason == now.reason;
             });
     if (!told) LogDebug("adapter", now.from, " > ", now.to, ": ", now.reason);
   }
-  on_boundaries_(all);
+  on_stage_links_(all);
   said_ = std::move(all);
 }
 
@@ -160,7 +160,7 @@ absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ra
     return made;
   }
   if (trace) tracer_.Answer(CollectTrace(begun, Sequences(ranges)));
-  SayBoundaries();
+  ReportStageLinks();
   SayMemory();
   const LossSum& loss = member_->newest_loss();
   return MeanLoss{loss.mean(), loss.tokens};

@@ -27,7 +27,7 @@ namespace atl::worker {
 class GroupTrainer final : public Trainer {
  public:
   // What the adapters of all members see, after a step and a little later; on the caller's thread.
-  using OnBoundaries = std::function<void(const BoundariesSeen&)>;
+  using OnStageLinks = std::function<void(const StageLinksSeen&)>;
 
   // The memory of all members' devices, likewise, whenever it is another than was said last.
   using OnMemory = std::function<void(const MemorySeen&)>;
@@ -38,7 +38,7 @@ class GroupTrainer final : public Trainer {
 
   // `member` outlives it and serves no other leader while this leads. `on_traced` answers Trace, on
   // the caller's thread.
-  explicit GroupTrainer(GroupMember* member, OnBoundaries on_boundaries = nullptr,
+  explicit GroupTrainer(GroupMember* member, OnStageLinks on_stage_links = nullptr,
                         OnMemory on_memory = nullptr, StepTracer::OnTraced on_traced = nullptr,
                         AwaitFree await_free = nullptr, OnSettled on_settled = nullptr);
   ~GroupTrainer() override;
@@ -104,7 +104,7 @@ class GroupTrainer final : public Trainer {
   bool PlanMayNeedLess(const JobSpec& spec) const;
 
   void Hear(const NodeId& from, const v1::GroupReply& reply);
-  void SayBoundaries();
+  void ReportStageLinks();
   void SayMemory();
 
   // Of the step that has just been made, from all members.
@@ -112,14 +112,14 @@ class GroupTrainer final : public Trainer {
   absl::StatusOr<std::map<NodeId, ClockOffset>> AskClocks();
 
   GroupMember* const member_;
-  const OnBoundaries on_boundaries_;
+  const OnStageLinks on_stage_links_;
   const OnMemory on_memory_;
   StepTracer tracer_;
   const AwaitFree await_free_;
   OnSaved on_saved_;
   std::string lacks_;
-  std::map<NodeId, BoundariesSeen> boundaries_;  // by member, of the newest reported step
-  BoundariesSeen said_;                          // the newest that on_boundaries_ was given
+  std::map<NodeId, StageLinksSeen> stage_links_;  // by member, of the newest reported step
+  StageLinksSeen said_;                           // the newest that on_stage_links_ was given
   std::map<NodeId, std::vector<DeviceMemoryState>> memory_;  // likewise
   MemorySeen memory_said_;
   IslandControl control_;

@@ -29,7 +29,7 @@ struct LinePart {
   int64_t step = 0;
   int32_t place = 0;
   int32_t rank = 0;
-  int32_t piece = 0;
+  int32_t chunk = 0;
 
   auto operator<=>(const LinePart&) const = default;
 };

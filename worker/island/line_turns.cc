@@ -86,7 +86,7 @@ absl::Status LineTurns::Send(const MessageTag& tag, Go go) {
       return absl::ResourceExhaustedError(
           absl::StrCat(waiting_.size(), " messages wait for their turn on a shared line"));
     }
-    const Key key{line, {tag.step, place, tag.rank, tag.piece}};
+    const Key key{line, {tag.step, place, tag.rank, tag.chunk}};
     waiting_[key] = {std::move(go), SteadyNow() + kTurnsPatience * patience_};
     SayLocked(lines_[line].keeper, {LineCall::What::kReady, line, key.second}, &actions);
   }

@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 using Turn = LineOrder::Turn;
 
 Instant At(Duration d) { return Instant(d); }
-LinePart Part(int32_t place, int64_t step = 1, int32_t piece = 0) {
-  return {step, place, 0, piece};
+LinePart Part(int32_t place, int64_t step = 1, int32_t chunk = 0) {
+  return {step, place, 0, chunk};
 }
 
 // ---- the order ----
@@ -96,14 +96,14 @@ IslandPlan PlanOf(int replicas, int workers, int micro_batches) {
   return plan;
 }
 
-MessageTag TagOf(int replica, int micro_batch, int piece, int pieces) {
+MessageTag TagOf(int replica, int micro_batch, int chunk, int chunks) {
   MessageTag tag;
   tag.step = 1;
   tag.replica = replica;
   tag.stage = 1;
   tag.micro_batch = micro_batch;
-  tag.piece = piece;
-  tag.pieces = pieces;
+  tag.chunk = chunk;
+  tag.chunks = chunks;
   return tag;
 }
 
@@ -211,8 +211,8 @@ TEST_CASE("whatever comes when, each message goes once and one at a time") {
     for (int m = 0; m < micro_batches; ++m) {
       for (int r = 0; r < replicas; ++r) {
         if (rng.Chance(0.1)) continue;  // empty
-        const int pieces = rng.Chance(0.3) ? 4 : 1;
-        for (int p = 0; p < pieces; ++p) coming.push_back(TagOf(r, m, p, pieces));
+        const int chunks = rng.Chance(0.3) ? 4 : 1;
+        for (int p = 0; p < chunks; ++p) coming.push_back(TagOf(r, m, p, chunks));
       }
     }
     const size_t all = coming.size();

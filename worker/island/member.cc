@@ -274,7 +274,7 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   return status;
 }
 
-std::vector<BoundaryCounters> GroupMember::Boundaries() const {
+std::vector<StageLinkCounters> GroupMember::StageLinks() const {
   return device_side_ == nullptr ? transport_.counters() : device_side_->transport()->counters();
 }
 
@@ -364,7 +364,7 @@ absl::Status GroupMember::FetchOne(const ShardMove& move, int64_t optimizer_step
 
 // As long as chunks come, however slowly: two receivers of one source may need minutes for a layer,
 // and a timeout would only restart it.
-absl::Status GroupMember::AwaitPieces(const StateInbox::Key& key, const ShardParts& parts) {
+absl::Status GroupMember::AwaitChunks(const StateInbox::Key& key, const ShardParts& parts) {
   int64_t bytes = 0;
   for (const auto& [part, values] : PartsOf(parts)) bytes += std::ssize(values) * 4;
   return inbox_.Await(key, options_.call_timeout,

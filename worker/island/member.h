@@ -267,7 +267,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   std::vector<RoundTrip> RoundTrips() const;     // to the other members
 
   int64_t epoch() const override { return epoch_; }
-  std::vector<BoundaryCounters> Boundaries() const;
+  std::vector<StageLinkCounters> StageLinks() const;
   // Messages, or chunks of them, that this worker has sent in their turn on a shared line.
   int64_t turns_taken() const { return transport_.turns_taken(); }
 
@@ -325,7 +325,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   absl::StatusOr<std::shared_ptr<TierStore>> StoreOf(Tier tier);
   absl::Status ReadSaved(int64_t save, const LayerShard& shard, Range elements,
                          const ShardParts& out);
-  absl::Status AwaitPieces(const StateInbox::Key& key, const ShardParts& parts);
+  absl::Status AwaitChunks(const StateInbox::Key& key, const ShardParts& parts);
   bool AddTransfer(OutgoingTransfer outgoing);  // false: there are too many
   void SendTransfers();
   absl::Status SendTransfer(const OutgoingTransfer& outgoing);

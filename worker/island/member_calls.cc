@@ -112,8 +112,8 @@ absl::Status GroupMember::DoStep(const v1::StepCall& step, v1::GroupReply* reply
                          Step(step.number(), RangesOf(step), step.learning_rate(), step.trace()));
   newest_loss_ = newest_step_.loss;
   if (step.trace()) traced_number_ = step.number();
-  for (const BoundaryState& boundary : newest_step_.boundaries) {
-    ToWire(boundary, reply->add_boundaries());
+  for (const StageLinkState& stage_link : newest_step_.stage_links) {
+    ToWire(stage_link, reply->add_stage_links());
   }
   reply->set_plan_wanted(newest_step_.plan_wanted);
   for (const DeviceMemory& memory : newest_step_.memory) ToWire(memory, reply->add_memory());

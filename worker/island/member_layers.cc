@@ -42,7 +42,7 @@ absl::Status GroupMember::FetchFrom(const NodeId& from, const LayerShard& shard,
   }
   if (!status.ok()) inbox_.Drop({from, call});
   ATOLL_RETURN_IF_ERROR(status);
-  return AwaitPieces({from, call}, out);
+  return AwaitChunks({from, call}, out);
 }
 
 absl::StatusOr<bool> GroupMember::TakeSnapshot(bool moments) {

@@ -22,10 +22,10 @@ constexpr int64_t kQueueShare = 8;
 // A call's chunks on their way to a peer. Of a large layer only so much is given to the link at
 // once; whenever a chunk has arrived the next ones follow, on the link's thread. One that does not
 // arrive is the last: its receiver has failed, or has timed out.
-class Pieces : public std::enable_shared_from_this<Pieces> {
+class Chunks : public std::enable_shared_from_this<Chunks> {
  public:
   // `arrived`: called after each chunk's arrival; may be null.
-  Pieces(PeerLink* link, NodeId to, v1::PieceHeader header, std::shared_ptr<const OwnedParts> parts,
+  Chunks(PeerLink* link, NodeId to, v1::ChunkHeader header, std::shared_ptr<const OwnedParts> parts,
          int64_t bytes_max, std::function<void()> arrived)
       : link_(link),
         to_(std::move(to)),
@@ -45,7 +45,7 @@ class Pieces : public std::enable_shared_from_this<Pieces> {
   absl::Status SendMore() {
     while (part_ != values_.end()) {
       const std::span<const float> left = part_->second.subspan(begin_);
-      const auto values = left.first(std::min<size_t>(kPieceElements, left.size()));
+      const auto values = left.first(std::min<size_t>(kChunkElements, left.size()));
       const auto bytes = static_cast<int64_t>(values.size_bytes());
       // One at least: the chunks of other calls in the queue leave it by themselves.
       if (under_way_ > 0 && under_way_ + bytes > bytes_max_) return absl::OkStatus();
@@ -81,7 +81,7 @@ class Pieces : public std::enable_shared_from_this<Pieces> {
   PeerLink* const link_;
   const NodeId to_;
   std::mutex mutex_;
-  v1::PieceHeader header_;  // guarded by mutex_
+  v1::ChunkHeader header_;  // guarded by mutex_
   const std::shared_ptr<const OwnedParts> parts_;
   const PartMap values_;
   const int64_t bytes_max_;
@@ -167,11 +167,11 @@ absl::Status GroupMember::SendFrame(const NodeId& to, const v1::GroupFrame& fram
 
 absl::Status GroupMember::SendParts(const NodeId& to, CallId call,
                                     const std::shared_ptr<const OwnedParts>& parts) {
-  v1::PieceHeader header;
+  v1::ChunkHeader header;
   header.set_call(call);
   header.set_epoch(epoch_);
   const int64_t bytes_max = options_.link.queued_bytes_max / kQueueShare;
-  return std::make_shared<Pieces>(link_.get(), to, std::move(header), parts, bytes_max,
+  return std::make_shared<Chunks>(link_.get(), to, std::move(header), parts, bytes_max,
                                   options_.on_transfer_due)
       ->Send();
 }
@@ -209,7 +209,7 @@ void GroupMember::OnMessage(PeerDelivery delivery) {
     case PeerChannel::kTensor:
       return transport_.OnMessage(std::move(delivery));
     case PeerChannel::kState:
-      return inbox_.OnPiece(SteadyNow(), std::move(delivery));
+      return inbox_.OnChunk(SteadyNow(), std::move(delivery));
     case PeerChannel::kSum:
       return blocks_.OnMessage(std::move(delivery));
     case PeerChannel::kCommand:

@@ -276,8 +276,8 @@ TEST_CASE("frames that break a rule are refused by name") {
   refused([](auto& f) { f.mutable_reply()->mutable_handover()->set_known_steps(INT64_MAX); },
           "a leader's count");
   refused([](auto& f) { f.mutable_rendezvous()->set_key(std::string(2000, 'k')); }, "rendezvous");
-  REQUIRE(!ParsePieceHeader("", 3).ok());
-  REQUIRE(!ParsePieceHeader("", 4 * kPieceElements + 4).ok());
+  REQUIRE(!ParseChunkHeader("", 3).ok());
+  REQUIRE(!ParseChunkHeader("", 4 * kChunkElements + 4).ok());
   REQUIRE(!ParseTensorHeader("").ok());
 }
 
@@ -298,7 +298,7 @@ TEST_CASE("mangled frames do no harm") {
     }
     (void)ParseGroupFrame(bytes);
     (void)ParseTensorHeader(bytes);
-    (void)ParsePieceHeader(bytes, 4);
+    (void)ParseChunkHeader(bytes, 4);
   }
 }
 

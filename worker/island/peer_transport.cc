@@ -25,8 +25,8 @@ auto At(const Items& items, int64_t index) -> const typename Items::value_type* 
 
 struct PeerTransport::Counted {
   std::mutex mutex;
-  std::map<Ends, BoundaryCounters> boundaries;   // guarded by mutex
-  std::map<Ends, std::deque<Transfer>> arrived;  // guarded by mutex; not taken yet
+  std::map<Ends, StageLinkCounters> stage_links;  // guarded by mutex
+  std::map<Ends, std::deque<Transfer>> arrived;   // guarded by mutex; not taken yet
 };
 
 std::shared_ptr<PeerTransport::Counted> PeerTransport::MakeCounted() {
@@ -139,7 +139,7 @@ absl::Status PeerTransport::SendBytes(const std::string& from, const std::string
                         absl::Status status, PeerTiming timing) {
     if (!status.ok()) return;
     const std::lock_guard lock(counted->mutex);
-    BoundaryCounters& counters = counted->boundaries[ends];
+    StageLinkCounters& counters = counted->stage_links[ends];
     counters.from = ends.first;
     counters.to = ends.second;
     ++counters.messages;
@@ -195,10 +195,10 @@ void PeerTransport::Abort(const std::string& reason) {
   link_->DropQueued(PeerChannel::kSum);  // members say afterwards that they have failed
 }
 
-std::vector<BoundaryCounters> PeerTransport::counters() const {
-  std::vector<BoundaryCounters> all = inbox_.counters();
+std::vector<StageLinkCounters> PeerTransport::counters() const {
+  std::vector<StageLinkCounters> all = inbox_.counters();
   const std::lock_guard lock(counted_->mutex);
-  for (const auto& [ends, counters] : counted_->boundaries) all.push_back(counters);
+  for (const auto& [ends, counters] : counted_->stage_links) all.push_back(counters);
   return all;
 }
 

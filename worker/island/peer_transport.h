@@ -73,7 +73,7 @@ class PeerTransport final : public HostTransport {
   }
   void Abort(const std::string& reason) override;
   void Reset() override;
-  std::vector<BoundaryCounters> counters() const override;
+  std::vector<StageLinkCounters> counters() const override;
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
 
   // Of messages to other workers; also for what sends them another way.

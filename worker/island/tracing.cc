@@ -46,8 +46,8 @@ class DeviceTracer {
     added.layer = *kind == TraceKind::kSync ? span.op.layer : span.layer;
     added.gradient = span.op.gradient;
     added.with_weights = span.with_weights;
-    added.piece = span.piece;
-    added.pieces = span.pieces;
+    added.chunk = span.chunk;
+    added.chunks = span.chunks;
   }
   TraceSpan& AddSpan(TraceKind kind, Instant start, Instant end) {
     TraceSpan& added = out_->spans.emplace_back();
@@ -117,8 +117,8 @@ MemberTrace TraceOfMember(const StepOutcome& outcome, const std::vector<SentMess
     message.stage = sent.tag.stage;
     message.micro_batch = sent.tag.micro_batch;
     message.gradient = sent.tag.gradient;
-    message.piece = sent.tag.piece;
-    message.pieces = sent.tag.pieces;
+    message.chunk = sent.tag.chunk;
+    message.chunks = sent.tag.chunks;
     message.bytes = sent.bytes;
     message.ready_ns = Nanos(sent.ready) - member.base_ns;
     message.start_ns = std::max(message.ready_ns, Nanos(sent.start) - member.base_ns);

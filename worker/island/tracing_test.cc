@@ -135,7 +135,7 @@ TEST_CASE("a member speaks of its own devices alone, and within limits") {
   auto* sent = message.mutable_trace()->add_messages();
   sent->set_from("w3/0");
   sent->set_to("w1/0");
-  sent->set_pieces(1);
+  sent->set_chunks(1);
   CHECK(TraceOf("w1", &message).status().message() == "w1 reports a message from w3/0");
   v1::GroupReply backwards = reply;
   backwards.mutable_trace()->mutable_devices(0)->mutable_spans(0)->set_start_ns(1 << 20);

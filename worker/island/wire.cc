@@ -31,8 +31,8 @@ std::string TensorHeaderOf(const TensorMessage& message) {
   header.set_stage(message.tag.stage);
   header.set_rank(message.tag.rank);
   header.set_micro_batch(message.tag.micro_batch);
-  header.set_piece(message.tag.piece);
-  header.set_pieces(message.tag.pieces);
+  header.set_chunk(message.tag.chunk);
+  header.set_chunks(message.tag.chunks);
   header.set_gradient(message.tag.gradient);
   header.set_from(message.from);
   header.set_to(message.to);
@@ -102,32 +102,32 @@ void ToWire(const std::vector<PositionRange>& ranges, v1::StepCall* out) {
 
 std::vector<PositionRange> RangesOf(const v1::StepCall& step) { return FromWire(step.ranges()); }
 
-void ToWire(const BoundaryState& boundary, v1::Boundary* out) {
-  out->set_from(boundary.from);
-  out->set_to(boundary.to);
-  out->set_pieces(boundary.pieces);
-  out->set_message_seconds(boundary.message_seconds);
-  out->set_bandwidth_bytes_per_s(boundary.bandwidth_bytes_per_s);
-  out->set_saturated(boundary.saturated);
-  out->set_reason(boundary.reason);
-  out->set_way(boundary.way);
-  out->set_window(boundary.window);
-  out->set_quickest_bytes(boundary.quickest_bytes);
-  out->set_quickest_seconds(boundary.quickest_seconds);
+void ToWire(const StageLinkState& stage_link, v1::StageLink* out) {
+  out->set_from(stage_link.from);
+  out->set_to(stage_link.to);
+  out->set_chunks(stage_link.chunks);
+  out->set_message_seconds(stage_link.message_seconds);
+  out->set_bandwidth_bytes_per_s(stage_link.bandwidth_bytes_per_s);
+  out->set_saturated(stage_link.saturated);
+  out->set_reason(stage_link.reason);
+  out->set_way(stage_link.way);
+  out->set_window(stage_link.window);
+  out->set_quickest_bytes(stage_link.quickest_bytes);
+  out->set_quickest_seconds(stage_link.quickest_seconds);
 }
 
-BoundaryState FromWire(const v1::Boundary& boundary) {
-  BoundaryState state{boundary.from(),
-                      boundary.to(),
-                      boundary.pieces(),
-                      boundary.message_seconds(),
-                      boundary.bandwidth_bytes_per_s(),
-                      boundary.saturated(),
-                      boundary.reason()};
-  state.way = boundary.way();
-  state.window = boundary.window();
-  state.quickest_bytes = boundary.quickest_bytes();
-  state.quickest_seconds = boundary.quickest_seconds();
+StageLinkState FromWire(const v1::StageLink& stage_link) {
+  StageLinkState state{stage_link.from(),
+                       stage_link.to(),
+                       stage_link.chunks(),
+                       stage_link.message_seconds(),
+                       stage_link.bandwidth_bytes_per_s(),
+                       stage_link.saturated(),
+                       stage_link.reason()};
+  state.way = stage_link.way();
+  state.window = stage_link.window();
+  state.quickest_bytes = stage_link.quickest_bytes();
+  state.quickest_seconds = stage_link.quickest_seconds();
   return state;
 }
 
@@ -158,13 +158,13 @@ void ToWire(const LineCall& call, v1::LineCall* out) {
   out->set_step(call.part.step);
   out->set_place(call.part.place);
   out->set_rank(call.part.rank);
-  out->set_piece(call.part.piece);
+  out->set_chunk(call.part.chunk);
 }
 
 LineCall FromWire(const v1::LineCall& call) {
   return {static_cast<LineCall::What>(call.what()),
           call.line(),
-          {call.step(), call.place(), call.rank(), call.piece()}};
+          {call.step(), call.place(), call.rank(), call.chunk()}};
 }
 
 namespace {

@@ -19,11 +19,11 @@ namespace atl::worker {
 using CallId = uint64_t;  // of one caller's
 
 inline constexpr int64_t kFrameBytesMax = int64_t{1} << 20;
-inline constexpr int64_t kPieceElements = int64_t{1} << 20;  // of layer state in one message
+inline constexpr int64_t kChunkElements = int64_t{1} << 20;  // of layer state in one message
 
 // Parses and checks all that can be checked without knowing the job.
 absl::StatusOr<v1::GroupFrame> ParseGroupFrame(absl::string_view bytes);
-absl::StatusOr<v1::PieceHeader> ParsePieceHeader(absl::string_view bytes, int64_t payload_bytes);
+absl::StatusOr<v1::ChunkHeader> ParseChunkHeader(absl::string_view bytes, int64_t payload_bytes);
 
 struct TensorMessage {
   MessageTag tag;
@@ -40,8 +40,8 @@ void ToWire(const HeldLayer& held, v1::HeldShard* out);
 HeldLayer FromWire(const v1::HeldShard& held);
 void ToWire(const std::vector<PositionRange>& ranges, v1::StepCall* out);
 std::vector<PositionRange> RangesOf(const v1::StepCall& step);
-void ToWire(const BoundaryState& boundary, v1::Boundary* out);
-BoundaryState FromWire(const v1::Boundary& boundary);
+void ToWire(const StageLinkState& stage_link, v1::StageLink* out);
+StageLinkState FromWire(const v1::StageLink& stage_link);
 void ToWire(const DeviceMemory& memory, v1::DeviceMemory* out);
 DeviceMemoryState FromWire(const v1::DeviceMemory& memory);
 void ToWire(const LayerShard& shard, Range elements, v1::SavedShard* out);

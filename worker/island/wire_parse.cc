@@ -165,7 +165,7 @@ absl::Status Check(const v1::StepSums& step) {
 absl::Status Check(const v1::GroupReply& reply) {
   if (reply.code() < 0 || reply.code() > 16) return Bad("status code");
   if (!IsCount(reply.last_number())) return Bad("step number");
-  if (reply.boundaries_size() > kRangesMax) return Bad("number of stage links");
+  if (reply.stage_links_size() > kRangesMax) return Bad("number of stage links");
   if (reply.memory_size() > kDevicesMax) return Bad("number of devices");
   for (const v1::DeviceMemory& memory : reply.memory()) {
     if (memory.predicted_bytes() < 0 || memory.peak_bytes() < 0 || memory.limit_bytes() < 0) {
@@ -257,14 +257,14 @@ absl::StatusOr<v1::GroupFrame> ParseGroupFrame(absl::string_view bytes) {
   return frame;
 }
 
-absl::StatusOr<v1::PieceHeader> ParsePieceHeader(absl::string_view bytes, int64_t payload_bytes) {
-  v1::PieceHeader header;
+absl::StatusOr<v1::ChunkHeader> ParseChunkHeader(absl::string_view bytes, int64_t payload_bytes) {
+  v1::ChunkHeader header;
   if (!header.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return absl::InvalidArgumentError("not a PieceHeader");
+    return absl::InvalidArgumentError("not a ChunkHeader");
   }
   if (header.part() < 0 || header.part() >= kPartsMax) return Bad("part");
   if (header.offset() < 0 || header.offset() > kElementsMax) return Bad("offset");
-  if (payload_bytes < 4 || payload_bytes % 4 != 0 || payload_bytes > 4 * kPieceElements) {
+  if (payload_bytes < 4 || payload_bytes % 4 != 0 || payload_bytes > 4 * kChunkElements) {
     return Bad("length of a chunk");
   }
   return header;
@@ -281,8 +281,8 @@ absl::StatusOr<TensorMessage> ParseTensorHeader(absl::string_view bytes) {
   message.tag.stage = header.stage();
   message.tag.rank = header.rank();
   message.tag.micro_batch = header.micro_batch();
-  message.tag.piece = header.piece();
-  message.tag.pieces = header.pieces();
+  message.tag.chunk = header.chunk();
+  message.tag.chunks = header.chunks();
   message.tag.gradient = header.gradient();
   message.from = header.from();
   message.to = header.to();

@@ -139,7 +139,7 @@ class Model {
   int64_t LossWorkspaceBytes(Backend& backend, const CrossEntropy& loss) const;
 
   // Columns of what layer `layer` hands to the next one.
-  int64_t boundary_cols(int layer) const {
+  int64_t output_cols(int layer) const {
     return layers_[static_cast<size_t>(layer)]->output_cols();
   }
 

@@ -6,9 +6,9 @@
 
 namespace atl {
 
-PieceRows RowsOfPiece(int64_t rows, int pieces, int piece) {
-  const int64_t first = rows * piece / pieces;
-  return {first, rows * (piece + 1) / pieces - first};
+ChunkRows RowsOfChunk(int64_t rows, int chunks, int chunk) {
+  const int64_t first = rows * chunk / chunks;
+  return {first, rows * (chunk + 1) / chunks - first};
 }
 
 Stage::Stage(Backend& backend, const Model& model, std::vector<LayerState*> states,
@@ -34,7 +34,7 @@ std::unique_ptr<Stage> Stage::Create(Backend& backend, const Model& model,
                                      std::vector<LayerState*> states, LayerState* table,
                                      const StageOptions& options) {
   ATOLL_CHECK(options.layers > 0 && states.size() == static_cast<size_t>(options.layers));
-  ATOLL_CHECK(options.shape.rows > 0 && options.max_pieces > 0 && options.forward_slots > 0);
+  ATOLL_CHECK(options.shape.rows > 0 && options.max_chunks > 0 && options.forward_slots > 0);
   std::unique_ptr<Stage> stage(new Stage(backend, model, std::move(states), table, options));
   ATOLL_CHECK((table != nullptr) == (stage->has_head() && model.config().tied_head));
   Carver sizes(nullptr);
@@ -79,7 +79,7 @@ LayerBytes Stage::Bytes(int index, const BatchShape& shape) const {
 int64_t Stage::StashBytes(int index, StashKind kind) const {
   int64_t most = 0;
   const BatchShape& shape = options_.shape;
-  for (int64_t p = 1; p <= options_.max_pieces && p <= shape.rows; p *= 2) {
+  for (int64_t p = 1; p <= options_.max_chunks && p <= shape.rows; p *= 2) {
     const LayerBytes bytes = Bytes(index, {(shape.rows + p - 1) / p, shape.seq_len});
     most = std::max(most,
                     p * (kind == StashKind::kForward ? bytes.forward_stash : bytes.backward_stash));
@@ -107,9 +107,9 @@ void Stage::Carve(Carver& carver) {
 void Stage::CarveForward(Carver& carver, ForwardSlot& slot) {
   const int64_t n = options_.shape.tokens();
   const bool trains = options_.backward != StageOptions::Backward::kNone;
-  slot.input = has_embedding() ? carver.Take(DType::kInt32, 1, InputNumbers(options_.shape))
-                               : carver.Take(model_.compute(), n,
-                                             model_.boundary_cols(options_.first_layer - 1));
+  slot.input = has_embedding()
+                   ? carver.Take(DType::kInt32, 1, InputNumbers(options_.shape))
+                   : carver.Take(model_.compute(), n, model_.output_cols(options_.first_layer - 1));
   slot.outputs.assign(options_.layers, Tensor());
   slot.stashes.assign(options_.layers, nullptr);
   int64_t shared = 0;
@@ -165,17 +165,17 @@ void Stage::CarveBackward(Carver& carver, BackwardSlot& slot) {
   std::fill(slot.recomputed.begin(), slot.recomputed.end(), carver.Bytes(recomputed));
 }
 
-int Stage::Start(const BatchShape& shape, int pieces) {
+int Stage::Start(const BatchShape& shape, int chunks) {
   ATOLL_CHECK(shape.rows > 0 && shape.rows <= options_.shape.rows && shape.seq_len > 0 &&
-                  shape.seq_len <= options_.shape.seq_len && pieces <= shape.rows &&
-                  pieces <= options_.max_pieces,
-              shape.rows, " sequences of ", shape.seq_len, " tokens in ", pieces, " chunks");
+                  shape.seq_len <= options_.shape.seq_len && chunks <= shape.rows &&
+                  chunks <= options_.max_chunks,
+              shape.rows, " sequences of ", shape.seq_len, " tokens in ", chunks, " chunks");
   for (size_t s = 0; s < forward_.size(); ++s) {
     ForwardSlot& slot = forward_[s];
     if (slot.busy) continue;
     slot.busy = true;
     slot.shape = shape;
-    slot.pieces = pieces;
+    slot.chunks = chunks;
     slot.backward = -1;
     return static_cast<int>(s);
   }
@@ -205,13 +205,13 @@ void Stage::FinishAll() {
   for (BackwardSlot& slot : backward_) slot.busy = false;
 }
 
-BatchShape Stage::PieceShape(const ForwardSlot& slot, int piece) const {
-  return {RowsOfPiece(slot.shape.rows, slot.pieces, piece).rows, slot.shape.seq_len};
+BatchShape Stage::ChunkShape(const ForwardSlot& slot, int chunk) const {
+  return {RowsOfChunk(slot.shape.rows, slot.chunks, chunk).rows, slot.shape.seq_len};
 }
 
-Tensor Stage::Part(const ForwardSlot& slot, int piece, const Tensor& whole) const {
+Tensor Stage::Part(const ForwardSlot& slot, int chunk, const Tensor& whole) const {
   if (!whole.present()) return whole;
-  const PieceRows rows = RowsOfPiece(slot.shape.rows, slot.pieces, piece);
+  const ChunkRows rows = RowsOfChunk(slot.shape.rows, slot.chunks, chunk);
   const int64_t first = rows.first * slot.shape.seq_len, count = rows.rows * slot.shape.seq_len;
   if (whole.dtype != DType::kInt32) return whole.Rows(first, count);
   if (whole.data != slot.input.data) return whole.Columns(first, count);
@@ -220,20 +220,20 @@ Tensor Stage::Part(const ForwardSlot& slot, int piece, const Tensor& whole) cons
 }
 
 int64_t Stage::InputCols(int index) const {
-  return model_.boundary_cols(options_.first_layer + index - 1);
+  return model_.output_cols(options_.first_layer + index - 1);
 }
 
 int64_t Stage::InputNumbers(const BatchShape& shape) const {
   return shape.rows * model_.config().InputNumbers(shape.seq_len);
 }
 
-void* Stage::Part(const ForwardSlot& slot, int piece, int index, void* stash,
+void* Stage::Part(const ForwardSlot& slot, int chunk, int index, void* stash,
                   StashKind kind) const {
-  if (piece == 0) return stash;
+  if (chunk == 0) return stash;
   const LayerBytes bytes =
-      Bytes(index, {(slot.shape.rows + slot.pieces - 1) / slot.pieces, slot.shape.seq_len});
+      Bytes(index, {(slot.shape.rows + slot.chunks - 1) / slot.chunks, slot.shape.seq_len});
   const int64_t each = kind == StashKind::kForward ? bytes.forward_stash : bytes.backward_stash;
-  return static_cast<char*>(stash) + piece * each;
+  return static_cast<char*>(stash) + chunk * each;
 }
 
 Tensor Stage::input(int s) const {
@@ -252,20 +252,20 @@ Tensor Stage::grad_output(int s) const {
   return backward_[slot.backward].grad_outputs.back().Rows(0, slot.shape.tokens());
 }
 
-Tensor Stage::LayerInput(const ForwardSlot& slot, int piece, int index) const {
-  return Part(slot, piece, index == 0 ? slot.input : slot.outputs[index - 1]);
+Tensor Stage::LayerInput(const ForwardSlot& slot, int chunk, int index) const {
+  return Part(slot, chunk, index == 0 ? slot.input : slot.outputs[index - 1]);
 }
 
-Tensor Stage::GradOutput(const ForwardSlot& slot, int piece, int index) const {
+Tensor Stage::GradOutput(const ForwardSlot& slot, int chunk, int index) const {
   const Tensor& own = backward_[slot.backward].grad_outputs[index];
-  return Part(slot, piece, own.present() ? own : slot.outputs[index]);
+  return Part(slot, chunk, own.present() ? own : slot.outputs[index]);
 }
 
-Stash Stage::StashOf(const ForwardSlot& slot, int piece, int index) const {
+Stash Stage::StashOf(const ForwardSlot& slot, int chunk, int index) const {
   const BackwardSlot& backward = backward_[slot.backward];
   void* forward = Recomputed(index) ? backward.recomputed[index] : slot.stashes[index];
-  return {Part(slot, piece, index, forward, StashKind::kForward),
-          Part(slot, piece, index, backward.stashes[index], StashKind::kBackward)};
+  return {Part(slot, chunk, index, forward, StashKind::kForward),
+          Part(slot, chunk, index, backward.stashes[index], StashKind::kBackward)};
 }
 
 LayerMemory Stage::Memory(int index) const {
@@ -278,25 +278,25 @@ LayerMemory Stage::Memory(int index) const {
   return memory;
 }
 
-LayerCall Stage::Call(const StageCall& call, const ForwardSlot& slot, int piece) const {
+LayerCall Stage::Call(const StageCall& call, const ForwardSlot& slot, int chunk) const {
   Tensor lengths = call.lengths;
   if (lengths.present()) {
-    const PieceRows rows = RowsOfPiece(slot.shape.rows, slot.pieces, piece);
+    const ChunkRows rows = RowsOfChunk(slot.shape.rows, slot.chunks, chunk);
     lengths = lengths.Columns(rows.first, rows.rows);
   }
-  return {call.backend,   call.stream,       call.workspace, PieceShape(slot, piece),
+  return {call.backend,   call.stream,       call.workspace, ChunkShape(slot, chunk),
           call.constants, call.communicator, call.evaluates, lengths};
 }
 
-absl::Status Stage::ForwardLayer(const StageCall& call, const ForwardSlot& slot, int piece,
+absl::Status Stage::ForwardLayer(const StageCall& call, const ForwardSlot& slot, int chunk,
                                  int index, const Tensor& output, void* stash) {
-  return layer(index).Forward(Call(call, slot, piece), Memory(index),
-                              LayerInput(slot, piece, index), Part(slot, piece, output),
-                              {Part(slot, piece, index, stash, StashKind::kForward), nullptr});
+  return layer(index).Forward(Call(call, slot, chunk), Memory(index),
+                              LayerInput(slot, chunk, index), Part(slot, chunk, output),
+                              {Part(slot, chunk, index, stash, StashKind::kForward), nullptr});
 }
 
 absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
-                           const Tensor& boundary, absl::FunctionRef<absl::Status()> work) const {
+                           const Tensor& at_link, absl::FunctionRef<absl::Status()> work) const {
   // Collectives are not the backend's to record.
   if (call.communicator != nullptr) return work();
   const ForwardSlot& slot = forward_[s];
@@ -306,22 +306,22 @@ absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
                        s,
                        slot.backward,
                        which,
-                       slot.pieces,
+                       slot.chunks,
                        slot.shape.rows,
                        slot.shape.seq_len,
-                       address(boundary.data),
+                       address(at_link.data),
                        address(call.workspace.data),
                        static_cast<int64_t>(call.evaluates),
                        address(call.lengths.data)};
   return call.backend.Repeat(call.stream, key, work);
 }
 
-absl::Status Stage::Forward(const StageCall& call, int s, int piece, const Tensor& output) {
+absl::Status Stage::Forward(const StageCall& call, int s, int chunk, const Tensor& output) {
   const ForwardSlot& slot = forward_[s];
-  return Repeat(call, Work::kForward, s, piece, output, [&]() -> absl::Status {
+  return Repeat(call, Work::kForward, s, chunk, output, [&]() -> absl::Status {
     for (int i = 0; i < options_.layers; ++i) {
       const Tensor& own = slot.outputs[i];
-      ATOLL_RETURN_IF_ERROR(ForwardLayer(call, slot, piece, i, own.present() ? own : output,
+      ATOLL_RETURN_IF_ERROR(ForwardLayer(call, slot, chunk, i, own.present() ? own : output,
                                          Recomputed(i) ? scratch_stash_ : slot.stashes[i]));
     }
     return absl::OkStatus();
@@ -329,7 +329,7 @@ absl::Status Stage::Forward(const StageCall& call, int s, int piece, const Tenso
 }
 
 absl::Status Stage::ForwardLast(const StageCall& call, int s) {
-  ATOLL_CHECK(has_head() && forward_[s].pieces == 1);
+  ATOLL_CHECK(has_head() && forward_[s].chunks == 1);
   const ForwardSlot& slot = forward_[s];
   const int head = options_.layers - 1;
   for (int i = 0; i < head; ++i) {
@@ -349,23 +349,23 @@ absl::Status Stage::ForwardLast(const StageCall& call, int s) {
   return absl::OkStatus();
 }
 
-absl::Status Stage::Loss(const StageCall& call, int s, int piece, const Tensor& targets,
+absl::Status Stage::Loss(const StageCall& call, int s, int chunk, const Tensor& targets,
                          const Tensor& totals, float grad_scale, bool train) {
   const ForwardSlot& slot = forward_[s];
-  const Tensor logits = Part(slot, piece, slot.outputs.back());
+  const Tensor logits = Part(slot, chunk, slot.outputs.back());
   if (model_.config().is_images()) {
     call.backend.Run(call.stream,
-                     CountHits{logits, Part(slot, piece, targets), totals.Columns(2, 1)});
+                     CountHits{logits, Part(slot, chunk, targets), totals.Columns(2, 1)});
   }
   const CrossEntropy loss{.logits = logits,
-                          .targets = Part(slot, piece, targets),
+                          .targets = Part(slot, chunk, targets),
                           .dlogits = train ? logits : Tensor(),
                           .totals = totals.Columns(0, 2),
                           .grad_scale = grad_scale};
-  return model_.Loss(Call(call, slot, piece), loss);
+  return model_.Loss(Call(call, slot, chunk), loss);
 }
 
-absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot& slot, int piece,
+absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot& slot, int chunk,
                                        int index, const Tensor& grad_input) {
   const BackwardSlot& backward = backward_[slot.backward];
   const Tensor& own = index == 0 ? grad_input : backward.grad_outputs[index - 1];
@@ -376,26 +376,26 @@ absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot&
       output = Tensor(scratch_output_.data, scratch_output_.dtype, scratch_output_.rows, cols);
     }
     ATOLL_RETURN_IF_ERROR(
-        ForwardLayer(call, slot, piece, index, output, backward.recomputed[index]));
+        ForwardLayer(call, slot, chunk, index, output, backward.recomputed[index]));
   }
-  return layer(index).BackwardInput(Call(call, slot, piece), Memory(index),
-                                    LayerInput(slot, piece, index), GradOutput(slot, piece, index),
-                                    Part(slot, piece, own), StashOf(slot, piece, index));
+  return layer(index).BackwardInput(Call(call, slot, chunk), Memory(index),
+                                    LayerInput(slot, chunk, index), GradOutput(slot, chunk, index),
+                                    Part(slot, chunk, own), StashOf(slot, chunk, index));
 }
 
-void Stage::LayerBackwardWeight(const StageCall& call, const ForwardSlot& slot, int piece,
+void Stage::LayerBackwardWeight(const StageCall& call, const ForwardSlot& slot, int chunk,
                                 int index) {
-  layer(index).BackwardWeight(Call(call, slot, piece), Memory(index),
-                              LayerInput(slot, piece, index), GradOutput(slot, piece, index),
-                              StashOf(slot, piece, index));
+  layer(index).BackwardWeight(Call(call, slot, chunk), Memory(index),
+                              LayerInput(slot, chunk, index), GradOutput(slot, chunk, index),
+                              StashOf(slot, chunk, index));
 }
 
-absl::Status Stage::BackwardInput(const StageCall& call, int s, int piece,
+absl::Status Stage::BackwardInput(const StageCall& call, int s, int chunk,
                                   const Tensor& grad_input) {
   ATOLL_CHECK(options_.backward == StageOptions::Backward::kSplit);
-  return Repeat(call, Work::kBackwardInput, s, piece, grad_input, [&]() -> absl::Status {
+  return Repeat(call, Work::kBackwardInput, s, chunk, grad_input, [&]() -> absl::Status {
     for (int i = options_.layers - 1; i >= 0; --i) {
-      ATOLL_RETURN_IF_ERROR(LayerBackwardInput(call, forward_[s], piece, i, grad_input));
+      ATOLL_RETURN_IF_ERROR(LayerBackwardInput(call, forward_[s], chunk, i, grad_input));
     }
     return absl::OkStatus();
   });
@@ -405,17 +405,17 @@ void Stage::BackwardWeight(const StageCall& call, int s, int index) {
   const ForwardSlot& slot = forward_[s];
   // W has no collectives, and so nothing that could fail.
   (void)Repeat(call, Work::kBackwardWeight, s, index, Tensor(), [&]() -> absl::Status {
-    for (int p = 0; p < slot.pieces; ++p) LayerBackwardWeight(call, slot, p, index);
+    for (int p = 0; p < slot.chunks; ++p) LayerBackwardWeight(call, slot, p, index);
     return absl::OkStatus();
   });
 }
 
-absl::Status Stage::Backward(const StageCall& call, int s, int piece, const Tensor& grad_input) {
+absl::Status Stage::Backward(const StageCall& call, int s, int chunk, const Tensor& grad_input) {
   ATOLL_CHECK(options_.backward == StageOptions::Backward::kFused);
-  return Repeat(call, Work::kBackward, s, piece, grad_input, [&]() -> absl::Status {
+  return Repeat(call, Work::kBackward, s, chunk, grad_input, [&]() -> absl::Status {
     for (int i = options_.layers - 1; i >= 0; --i) {
-      ATOLL_RETURN_IF_ERROR(LayerBackwardInput(call, forward_[s], piece, i, grad_input));
-      LayerBackwardWeight(call, forward_[s], piece, i);
+      ATOLL_RETURN_IF_ERROR(LayerBackwardInput(call, forward_[s], chunk, i, grad_input));
+      LayerBackwardWeight(call, forward_[s], chunk, i);
     }
     return absl::OkStatus();
   });

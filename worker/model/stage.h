@@ -46,7 +46,7 @@ struct StageOptions {
   Backward backward = Backward::kSplit;
   int forward_slots = 1;   // micro-batches between Start and Finish
   int backward_slots = 1;  // of these, between StartBackward and Finish; kSplit only
-  int max_pieces = 1;
+  int max_chunks = 1;
   std::vector<int> recomputed_layers;  // of the model
 };
 
@@ -64,11 +64,11 @@ struct StageCall {
 inline constexpr int64_t kLossTotals = 3;
 
 // Sequences [first, first + rows) of a micro-batch. Cuts of fewer chunks are cuts of more, too.
-struct PieceRows {
+struct ChunkRows {
   int64_t first = 0;
   int64_t rows = 0;
 };
-PieceRows RowsOfPiece(int64_t rows, int pieces, int piece);
+ChunkRows RowsOfChunk(int64_t rows, int chunks, int chunk);
 
 class Stage {
  public:
@@ -90,14 +90,14 @@ class Stage {
   absl::Status Allocate();
 
   // REQUIRES: a free slot, and as many rows as chunks.
-  int Start(const BatchShape& shape, int pieces = 1);
-  int pieces(int slot) const { return forward_[slot].pieces; }
+  int Start(const BatchShape& shape, int chunks = 1);
+  int chunks(int slot) const { return forward_[slot].chunks; }
   BatchShape shape(int slot) const { return forward_[slot].shape; }
   // int32 tokens [1, N] (or pixels) where the embedding is, else the input activation
   // [N, columns of the layer before].
   Tensor input(int slot) const;
   // `output` [N, columns of the last layer] is of the whole micro-batch; absent where the head is.
-  absl::Status Forward(const StageCall& call, int slot, int piece, const Tensor& output);
+  absl::Status Forward(const StageCall& call, int slot, int chunk, const Tensor& output);
   // Instead, for logits of the last position of every sequence alone: [rows, vocab of the part].
   // REQUIRES: one chunk, and no Loss or B to follow.
   absl::Status ForwardLast(const StageCall& call, int slot);
@@ -107,7 +107,7 @@ class Stage {
   // Adds the chunk's loss to `totals`, [1, kLossTotals]: nats, targets that count, and where the
   // classes are of images, hits. With `train` the logits become its gradient. `targets` are
   // of the whole micro-batch, int32 [1, N].
-  absl::Status Loss(const StageCall& call, int slot, int piece, const Tensor& targets,
+  absl::Status Loss(const StageCall& call, int slot, int chunk, const Tensor& targets,
                     const Tensor& totals, float grad_scale, bool train);
 
   // REQUIRES: a free slot. F and Loss of all chunks are done.
@@ -115,11 +115,11 @@ class Stage {
   // As `output`, of the whole micro-batch; where the head is, Loss has made it.
   Tensor grad_output(int slot) const;
   // `grad_input`, as `input`, is of the whole micro-batch; absent where the embedding is.
-  absl::Status BackwardInput(const StageCall& call, int slot, int piece, const Tensor& grad_input);
+  absl::Status BackwardInput(const StageCall& call, int slot, int chunk, const Tensor& grad_input);
   // Of the stage's layer `index`, all chunks. Once per layer, after B of all chunks.
   void BackwardWeight(const StageCall& call, int slot, int index);
   // B and W of one chunk, layer by layer: kFused.
-  absl::Status Backward(const StageCall& call, int slot, int piece, const Tensor& grad_input);
+  absl::Status Backward(const StageCall& call, int slot, int chunk, const Tensor& grad_input);
 
   void Finish(int slot);
   void FinishAll();  // drops all in flight
@@ -131,7 +131,7 @@ class Stage {
     std::vector<Tensor> outputs;  // by layer; absent where the caller's tensor takes it
     std::vector<void*> stashes;   // by layer; from F to W, but those of recomputed layers
     BatchShape shape;
-    int pieces = 1;
+    int chunks = 1;
     int backward = -1;  // slot of its gradients
     bool busy = false;
   };
@@ -157,24 +157,24 @@ class Stage {
   void CarveBackward(class Carver& carver, BackwardSlot& slot);
 
   // The part of a whole micro-batch's tensor, or stash, that belongs to a chunk.
-  BatchShape PieceShape(const ForwardSlot& slot, int piece) const;
-  Tensor Part(const ForwardSlot& slot, int piece, const Tensor& whole) const;
+  BatchShape ChunkShape(const ForwardSlot& slot, int chunk) const;
+  Tensor Part(const ForwardSlot& slot, int chunk, const Tensor& whole) const;
   int64_t InputCols(int index) const;  // of the stage's layer `index`, but of an embedding
   int64_t InputNumbers(const BatchShape& shape) const;  // where the embedding is
-  void* Part(const ForwardSlot& slot, int piece, int index, void* stash, StashKind kind) const;
-  Tensor LayerInput(const ForwardSlot& slot, int piece, int index) const;
-  Tensor GradOutput(const ForwardSlot& slot, int piece, int index) const;
-  Stash StashOf(const ForwardSlot& slot, int piece, int index) const;
-  LayerCall Call(const StageCall& call, const ForwardSlot& slot, int piece) const;
-  // Work that is repeated in every step; `which`: the chunk, or the layer. `boundary`: the
-  // caller's.
-  absl::Status Repeat(const StageCall& call, Work what, int slot, int which, const Tensor& boundary,
+  void* Part(const ForwardSlot& slot, int chunk, int index, void* stash, StashKind kind) const;
+  Tensor LayerInput(const ForwardSlot& slot, int chunk, int index) const;
+  Tensor GradOutput(const ForwardSlot& slot, int chunk, int index) const;
+  Stash StashOf(const ForwardSlot& slot, int chunk, int index) const;
+  LayerCall Call(const StageCall& call, const ForwardSlot& slot, int chunk) const;
+  // Work that is repeated in every step; `which`: the chunk, or the layer. `at_link`: the
+  // activations or gradients that it receives or makes there, the caller's.
+  absl::Status Repeat(const StageCall& call, Work what, int slot, int which, const Tensor& at_link,
                       absl::FunctionRef<absl::Status()> work) const;
-  absl::Status ForwardLayer(const StageCall& call, const ForwardSlot& slot, int piece, int index,
+  absl::Status ForwardLayer(const StageCall& call, const ForwardSlot& slot, int chunk, int index,
                             const Tensor& output, void* stash);
-  absl::Status LayerBackwardInput(const StageCall& call, const ForwardSlot& slot, int piece,
+  absl::Status LayerBackwardInput(const StageCall& call, const ForwardSlot& slot, int chunk,
                                   int index, const Tensor& grad_input);
-  void LayerBackwardWeight(const StageCall& call, const ForwardSlot& slot, int piece, int index);
+  void LayerBackwardWeight(const StageCall& call, const ForwardSlot& slot, int chunk, int index);
 
   Backend& backend_;
   const Model& model_;

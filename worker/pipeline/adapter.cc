@@ -54,7 +54,7 @@ void LineFit::Add(double x, double y) {
   slope_ = mean_y / mean_x;
 }
 
-Adapter::Adapter(BoundarySetup setup) : setup_(std::move(setup)) {}
+Adapter::Adapter(StageLinkSetup setup) : setup_(std::move(setup)) {}
 
 double Adapter::bandwidth_bytes_per_s() const { return link_.slope() > 0 ? 1 / link_.slope() : 0; }
 
@@ -119,15 +119,15 @@ void Adapter::Tell(std::string reason) {
   }
 }
 
-double Adapter::Passage(int pieces) const {
-  const double rows = static_cast<double>(setup_.rows) / pieces;
+double Adapter::Passage(int chunks) const {
+  const double rows = static_cast<double>(setup_.rows) / chunks;
   const double bytes = rows * static_cast<double>(setup_.bytes_per_row);
   const double compute = compute_.at(rows);
-  return 2 * compute + link_.at(bytes) + (pieces - 1) * std::max(compute, link_.slope() * bytes);
+  return 2 * compute + link_.at(bytes) + (chunks - 1) * std::max(compute, link_.slope() * bytes);
 }
 
 int Adapter::Best(int now) const {
-  const auto limit = static_cast<int>(std::min<int64_t>(setup_.max_pieces, setup_.rows));
+  const auto limit = static_cast<int>(std::min<int64_t>(setup_.max_chunks, setup_.rows));
   int best = now;
   for (const int k : {now / 2, 2 * now}) {
     if (k < 1 || k > limit) continue;

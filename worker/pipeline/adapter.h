@@ -41,12 +41,12 @@
 
 namespace atl::worker {
 
-struct BoundarySetup {
+struct StageLinkSetup {
   std::string from, to;  // devices
   bool gradient = false;
   int64_t rows = 0;  // N of a full micro-batch
   int64_t bytes_per_row = 0;
-  int max_pieces = 1;  // a power of two
+  int max_chunks = 1;  // a power of two
   // Gives each window its number; unset: 1, 2, ...
   std::function<int64_t()> next_window;
 };
@@ -79,7 +79,7 @@ class LineFit {
 
 class Adapter {
  public:
-  explicit Adapter(BoundarySetup setup);
+  explicit Adapter(StageLinkSetup setup);
 
   // A chunk was computed for this stage link (F for activations, B for gradients).
   void OnCompute(int64_t rows, double seconds);
@@ -92,11 +92,11 @@ class Adapter {
   // line changed: a number of chunks, or saturation; then reason() says why.
   bool OnMessage(int64_t bytes, double seconds);
 
-  int pieces(StepPhase phase) const { return phase == StepPhase::kSteady ? steady_ : fill_; }
+  int chunks(StepPhase phase) const { return phase == StepPhase::kSteady ? steady_ : fill_; }
   bool saturated() const { return saturated_; }
   // Of all that changed in the newest step in which something did.
   const std::string& reason() const { return reason_; }
-  const BoundarySetup& setup() const { return setup_; }
+  const StageLinkSetup& setup() const { return setup_; }
   // Of the newest window; 0: none yet.
   double message_seconds() const { return message_seconds_; }
   int64_t window() const { return window_; }  // its number
@@ -111,10 +111,10 @@ class Adapter {
   void Tell(std::string reason);
   int Best(int now) const;
   bool Climb();
-  double Passage(int pieces) const;
+  double Passage(int chunks) const;
   bool Moved() const;
 
-  const BoundarySetup setup_;
+  const StageLinkSetup setup_;
   int fill_ = 1, steady_ = 1;
   bool saturated_ = false;
   std::string reason_;

@@ -14,11 +14,11 @@ namespace {
 // transcript.
 class Fixture {
  public:
-  explicit Fixture(int64_t rows, int max_pieces)
-      : adapter_({"w1/0", "w2/0", false, rows, 1000, max_pieces}), rows_(rows) {}
+  explicit Fixture(int64_t rows, int max_chunks)
+      : adapter_({"w1/0", "w2/0", false, rows, 1000, max_chunks}), rows_(rows) {}
 
   double latency_s = 0, bytes_per_s = 1e6;
-  double row_s = 0.010, piece_s = 0;  // compute(n) = piece_s + n * row_s
+  double row_s = 0.010, chunk_s = 0;  // compute(n) = chunk_s + n * row_s
   double work_s = 0.5;                // of a whole micro-batch
   // For messages, a micro-batch, with so many chunks in steady state.
   std::function<double(int)> waits = [](int) { return 0; };
@@ -32,15 +32,15 @@ class Fixture {
     return transcript_;
   }
   const Adapter& adapter() const { return adapter_; }
-  int fill() const { return adapter_.pieces(StepPhase::kFillOrDrain); }
-  int steady() const { return adapter_.pieces(StepPhase::kSteady); }
+  int fill() const { return adapter_.chunks(StepPhase::kFillOrDrain); }
+  int steady() const { return adapter_.chunks(StepPhase::kSteady); }
 
  private:
   void Window(int w) {
     const int64_t n = rows_ / fill();
     adapter_.BeginStep();
     for (int i = 0; i < 20; ++i) {
-      adapter_.OnCompute(n, piece_s + static_cast<double>(n) * row_s);
+      adapter_.OnCompute(n, chunk_s + static_cast<double>(n) * row_s);
       adapter_.OnWork(work_s, waits(steady()));
       const double seconds = latency_s + static_cast<double>(n) * 1000 / bytes_per_s;
       const double behind = static_cast<double>(i % queues * n) * 1000 / bytes_per_s;
@@ -58,7 +58,7 @@ class Fixture {
 TEST_CASE("a fast link is left alone but for the devices' sake") {
   Fixture fixture(16, 16);
   fixture.bytes_per_s = 1e9;
-  fixture.piece_s = 0.120;  // cutting costs more than it gains
+  fixture.chunk_s = 0.120;  // cutting costs more than it gains
   REQUIRE(fixture.Windows(1) ==
           "0: 2 chunks in fill and drain (1 before), 1 between (1 before): a micro-batch computes "
           "280.0 ms and travels 0.0 ms, 0.0 of them latency\n");
@@ -83,8 +83,8 @@ TEST_CASE("where a link takes as long as the devices, chunks overlap them") {
 TEST_CASE("in steady state chunks are doubled while that ends waiting, and no further") {
   Fixture fixture(16, 16);
   fixture.bytes_per_s = 1e5;
-  fixture.piece_s = 1e-4;
-  fixture.waits = [](int pieces) { return pieces < 4 ? 0.1 / pieces : 0.01; };  // work is 0.5 s
+  fixture.chunk_s = 1e-4;
+  fixture.waits = [](int chunks) { return chunks < 4 ? 0.1 / chunks : 0.01; };  // work is 0.5 s
   fixture.Windows(10);
   REQUIRE(fixture.fill() == 16);
   REQUIRE(fixture.steady() == 4);
@@ -100,7 +100,7 @@ TEST_CASE(
     "in steady state a doubling that ends no waiting is taken back, until there is more of it") {
   Fixture fixture(16, 16);
   fixture.bytes_per_s = 1e5;
-  fixture.piece_s = 1e-4;
+  fixture.chunk_s = 1e-4;
   fixture.waits = [](int) { return 0.1; };  // for a slower stage, not for the line
   const std::string transcript = fixture.Windows(10);
   CAPTURE(transcript);
@@ -112,7 +112,7 @@ TEST_CASE(
   REQUIRE(fixture.steady() == 1);
   REQUIRE(fixture.Windows(10) == "");
   fixture.bytes_per_s = 6e4;
-  fixture.waits = [](int pieces) { return 0.2 / pieces; };
+  fixture.waits = [](int chunks) { return 0.2 / chunks; };
   fixture.Windows(10);
   REQUIRE(fixture.steady() > 1);
 }
@@ -120,8 +120,8 @@ TEST_CASE(
 TEST_CASE("in steady state chunks that are merged too early come back, and stay longer") {
   Fixture fixture(16, 16);
   fixture.bytes_per_s = 1e5;
-  fixture.piece_s = 1e-4;
-  fixture.waits = [](int pieces) { return pieces < 2 ? 0.1 : 0.01; };
+  fixture.chunk_s = 1e-4;
+  fixture.waits = [](int chunks) { return chunks < 2 ? 0.1 : 0.01; };
   int changes = 0, last = 1;
   for (int step = 0; step < 200; ++step) {
     fixture.Windows(1);
@@ -135,7 +135,7 @@ TEST_CASE("in steady state chunks that are merged too early come back, and stay 
 TEST_CASE("in steady state chunks that cost the devices more than they could gain are not tried") {
   Fixture fixture(16, 16);
   fixture.bytes_per_s = 1e5;
-  fixture.piece_s = 0.012;
+  fixture.chunk_s = 0.012;
   fixture.waits = [](int) { return 0.09; };
   fixture.Windows(8);
   REQUIRE(fixture.fill() == 4);
@@ -165,7 +165,7 @@ TEST_CASE("chunks that wait behind each other do not make the link slower") {
 TEST_CASE("a link that slows down is cut finer, and again coarser when it recovers") {
   Fixture fixture(16, 16);
   fixture.bytes_per_s = 2e6;
-  fixture.piece_s = 0.010;
+  fixture.chunk_s = 0.010;
   fixture.Windows(8);
   const int before = fixture.fill();
   fixture.bytes_per_s = 4e4;

@@ -28,7 +28,7 @@ StageOptions OptionsOf(const StageRole& role, const EngineJob& job, int64_t rows
   options.backward = role.fused ? StageOptions::Backward::kFused : StageOptions::Backward::kSplit;
   options.forward_slots = role.forward_slots;
   options.backward_slots = role.backward_slots;
-  options.max_pieces = job.max_pieces;
+  options.max_chunks = job.max_chunks;
   options.recomputed_layers.assign(role.plan.recomputed_layers.begin(),
                                    role.plan.recomputed_layers.end());
   return options;
@@ -236,10 +236,10 @@ int64_t Device::CarveRun(const EngineJob& job, void* memory, int commit_slots) {
   for (const StageRole& stage : role_->stages) {
     const int32_t first = stage.plan.first_layer, last = first + stage.plan.layers - 1;
     if (!stage.next.empty() && !stage.next_is_here) {
-      sends = std::max(sends, model_->boundary_cols(last));
+      sends = std::max(sends, model_->output_cols(last));
     }
     if (!stage.before.empty() && !stage.before_is_here) {
-      sends_back = std::max(sends_back, model_->boundary_cols(first - 1));
+      sends_back = std::max(sends_back, model_->output_cols(first - 1));
     }
   }
   if (sends > 0) run_.output = carver.Take(job.compute, n, sends);

@@ -64,10 +64,10 @@ DeviceTransport::Port* DeviceTransport::Find(const std::string& device) const {
 }
 
 DeviceTransport::Route DeviceTransport::RouteBetween(const IslandPlan& plan,
-                                                     const Boundary& boundary,
+                                                     const StageLink& stage_link,
                                                      std::string* way) const {
-  const Port *from = Find(boundary.from), *to = Find(boundary.to);
-  const Way found = WayBetween(plan, boundary.from, boundary.to);
+  const Port *from = Find(stage_link.from), *to = Find(stage_link.to);
+  const Way found = WayBetween(plan, stage_link.from, stage_link.to);
   if (from != nullptr && to != nullptr && to->receiving->Reaches(*from->sending)) {
     *way = "peer copy: GPUs of one worker";
     return Route::kPeer;
@@ -88,9 +88,9 @@ absl::Status DeviceTransport::Prepare(const IslandPlan& plan, int64_t message_by
   };
   std::map<std::string, Counts> counts;
   std::map<Ends, Path> paths;
-  for (const Boundary& boundary : BoundariesOf(plan)) {
-    Path& path = paths[{boundary.from, boundary.to}];
-    path.route = RouteBetween(plan, boundary, &path.way);
+  for (const StageLink& stage_link : StageLinksOf(plan)) {
+    Path& path = paths[{stage_link.from, stage_link.to}];
+    path.route = RouteBetween(plan, stage_link, &path.way);
     int messages = 0;
     for (const PlanReplica& replica : plan.replicas) {
       for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
@@ -99,16 +99,17 @@ absl::Status DeviceTransport::Prepare(const IslandPlan& plan, int64_t message_by
         const auto count = [&](const std::vector<std::string>& from,
                                const std::vector<std::string>& to) {
           for (const auto& [sends, receives] : MessagePairs(from.size(), to.size())) {
-            if (boundary == Boundary{from[sends], to[receives]}) messages += replica.micro_batches;
+            if (stage_link == StageLink{from[sends], to[receives]})
+              messages += replica.micro_batches;
           }
         };
         count(here, next);
         count(next, here);
       }
     }
-    counts[boundary.from].out += messages;
-    (path.route == Route::kHost ? counts[boundary.to].in_host : counts[boundary.to].in_direct) +=
-        messages;
+    counts[stage_link.from].out += messages;
+    (path.route == Route::kHost ? counts[stage_link.to].in_host
+                                : counts[stage_link.to].in_direct) += messages;
   }
   for (const auto& [device, port] : ports_) {
     const Counts& count = counts[device];
@@ -259,11 +260,11 @@ void DeviceTransport::UsePair(const std::string& device, const PairGroup& pair,
   (device == pair.from ? path.out : path.in) = std::move(communicator);
 }
 
-std::vector<BoundaryCounters> DeviceTransport::counters() const {
-  std::vector<BoundaryCounters> all = host_->counters();
+std::vector<StageLinkCounters> DeviceTransport::counters() const {
+  std::vector<StageLinkCounters> all = host_->counters();
   const std::lock_guard lock(mutex_);
   for (const auto& [ends, direct] : counters_) {
-    const auto same = std::find_if(all.begin(), all.end(), [&](const BoundaryCounters& by_host) {
+    const auto same = std::find_if(all.begin(), all.end(), [&](const StageLinkCounters& by_host) {
       return by_host.from == direct.from && by_host.to == direct.to;
     });
     if (same == all.end()) {

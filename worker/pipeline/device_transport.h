@@ -62,7 +62,7 @@ class DeviceTransport final : public Transport {
                        Stream& stream, const Tensor& into, Instant deadline) override;
   void Abort(const std::string& reason) override;
   void Reset() override;
-  std::vector<BoundaryCounters> counters() const override;
+  std::vector<StageLinkCounters> counters() const override;
   // Of what goes by the host transport.
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
   std::string WayOf(const std::string& from, const std::string& to) const override;
@@ -87,7 +87,7 @@ class DeviceTransport final : public Transport {
   using Ends = std::pair<std::string, std::string>;
 
   Port* Find(const std::string& device) const;
-  Route RouteBetween(const IslandPlan& plan, const Boundary& boundary, std::string* way) const;
+  Route RouteBetween(const IslandPlan& plan, const StageLink& stage_link, std::string* way) const;
   absl::Status TakeBlocks(Port& port, int64_t message_bytes, int out, int in);
   Block* AwaitBlock(std::unique_lock<std::mutex>& lock, std::vector<Block*>& idle,
                     Instant deadline);
@@ -117,9 +117,9 @@ class DeviceTransport final : public Transport {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<Ends, Path> paths_;                 // all below, and what is in ports, guarded by mutex_
-  Duration block_limit_;                       // the plan's; longest wait for a block
-  std::map<Ends, BoundaryCounters> counters_;  // of what does not go by the host, under all plans
+  std::map<Ends, Path> paths_;  // all below, and what is in ports, guarded by mutex_
+  Duration block_limit_;        // the plan's; longest wait for a block
+  std::map<Ends, StageLinkCounters> counters_;  // of what does not go by the host, under all plans
   bool aborted_ = false;
   bool stopping_ = false;
   std::string reason_;

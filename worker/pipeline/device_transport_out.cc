@@ -147,7 +147,7 @@ absl::Status DeviceTransport::SendByNccl(Port& port, const OutJob& job) {
 
 void DeviceTransport::Count(const Ends& ends, int64_t bytes, Instant sent) {
   const std::lock_guard lock(mutex_);
-  BoundaryCounters& counters = counters_[ends];
+  StageLinkCounters& counters = counters_[ends];
   counters.from = ends.first;
   counters.to = ends.second;
   ++counters.messages;

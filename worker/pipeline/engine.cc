@@ -12,7 +12,7 @@
 namespace atl::worker {
 namespace {
 
-constexpr int32_t kMaxPieces = 64;
+constexpr int32_t kMaxChunks = 64;
 
 const char* NameOf(DType type) {
   switch (type) {
@@ -35,10 +35,10 @@ absl::Status CheckJob(const EngineJob& job) {
                                                    " tokens; the model has positions for 1 to ",
                                                    job.model.max_positions));
   }
-  if (job.max_pieces < 1 || job.max_pieces > kMaxPieces ||
-      (job.max_pieces & (job.max_pieces - 1)) != 0) {
+  if (job.max_chunks < 1 || job.max_chunks > kMaxChunks ||
+      (job.max_chunks & (job.max_chunks - 1)) != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "max_pieces = ", job.max_pieces, ": must be a power of two from 1 to ", kMaxPieces));
+        "max_chunks = ", job.max_chunks, ": must be a power of two from 1 to ", kMaxChunks));
   }
   return absl::OkStatus();
 }
@@ -293,8 +293,8 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
     outcome.loss = run->result.loss;
     outcome.gradient_norm = run->result.gradient_norm;
     outcome.devices.push_back(std::move(run->result.device));
-    for (BoundaryState& boundary : run->executor->Boundaries()) {
-      outcome.boundaries.push_back(std::move(boundary));
+    for (StageLinkState& stage_link : run->executor->StageLinks()) {
+      outcome.stage_links.push_back(std::move(stage_link));
     }
     if (outcome.plan_wanted.empty()) outcome.plan_wanted = run->executor->PlanWanted();
   }

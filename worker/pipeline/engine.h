@@ -87,7 +87,7 @@ struct EngineJob {
   OptimizerOptions optimizer;
   // Into at most so many chunks (a power of two up to 64) a message between stages may be cut; 1:
   // never, and runs repeat bit for bit.
-  int32_t max_pieces = 1;
+  int32_t max_chunks = 1;
   int64_t memory_reserve_bytes = 0;  // of each device's memory, left free
 
   bool operator==(const EngineJob&) const = default;
@@ -101,9 +101,9 @@ struct EngineOptions {
   // For tests: called on a device's thread at the commit point, before it takes the commit vote of
   // another device; an error ends its step there.
   std::function<absl::Status(const std::string& device, const std::string& from)> before_word;
-  // Into how many chunks messages between stages are cut, within the job's max_pieces. 0: as the
+  // Into how many chunks messages between stages are cut, within the job's max_chunks. 0: as the
   // adapter finds best (see adapter.h); results then repeat to rounding only.
-  int fixed_pieces = 0;
+  int fixed_chunks = 0;
 };
 
 // One rank's part of a layer, cut by these shares (common/protocol/tensor_groups.h). {layer, 0,
@@ -191,10 +191,10 @@ struct DeviceMemory {
 };
 
 struct StepOutcome {
-  LossSum loss;                           // of the whole island
-  double gradient_norm = 0;               // before clipping
-  std::vector<DeviceStep> devices;        // of this worker
-  std::vector<BoundaryState> boundaries;  // out of this worker's devices
+  LossSum loss;                             // of the whole island
+  double gradient_norm = 0;                 // before clipping
+  std::vector<DeviceStep> devices;          // of this worker
+  std::vector<StageLinkState> stage_links;  // out of this worker's devices
   // Why the adapter sends a replan request ("link w1/0 > w2/0 saturated"); empty: it does not.
   std::string plan_wanted;
   std::vector<DeviceMemory> memory;  // of this worker's devices

@@ -80,8 +80,8 @@ Tensor Executor::Rows(const Tensor& whole, int64_t first, int64_t rows) const {
 }
 
 // The output of layer `layer`, for so many sequences, in memory for the largest activation.
-Tensor Executor::Boundary(const Tensor& memory, int32_t layer, int64_t rows) const {
-  const int64_t cols = model().boundary_cols(layer);
+Tensor Executor::StageLink(const Tensor& memory, int32_t layer, int64_t rows) const {
+  const int64_t cols = model().output_cols(layer);
   ATOLL_CHECK(cols <= memory.cols);
   return {memory.data, memory.dtype, rows * job_.sequence_length, cols};
 }
@@ -150,9 +150,9 @@ void Executor::Emulate(int32_t first_layer, int32_t layers, int64_t rows, OpSpan
   overslept_ = SteadyNow() - span->end;
 }
 
-void Executor::SetPiece(int piece, int pieces) {
-  result_->device.spans.back().piece = piece;
-  result_->device.spans.back().pieces = pieces;
+void Executor::SetChunk(int chunk, int chunks) {
+  result_->device.spans.back().chunk = chunk;
+  result_->device.spans.back().chunks = chunks;
 }
 
 // ---- a step ----
@@ -248,19 +248,19 @@ absl::Status Executor::Do(const PlanOp& op) {
 // ---- F ----
 
 // Takes the slots that F writes to; returns the stage's.
-int Executor::StartForward(StageRun& run, int32_t m, const Inbox& inbox, int out_pieces,
+int Executor::StartForward(StageRun& run, int32_t m, const Inbox& inbox, int out_chunks,
                            Tensor* output) {
   if (run.slot[m] < 0) {
-    run.slot[m] = run.stage->Start(Shape(m), std::max({1, inbox.pieces, out_pieces}));
+    run.slot[m] = run.stage->Start(Shape(m), std::max({1, inbox.chunks, out_chunks}));
   }
   const int slot = run.slot[m];
   if (run.role->next_is_here) {
     StageRun& next = *Local(run.role->stage + 1);
-    next.slot[m] = next.stage->Start(Shape(m), run.stage->pieces(slot));
+    next.slot[m] = next.stage->Start(Shape(m), run.stage->chunks(slot));
     *output = next.stage->input(next.slot[m]);
   } else if (!run.role->next.empty()) {
     const PlanStage& plan = run.role->plan;
-    *output = Boundary(device_.run().output, plan.first_layer + plan.layers - 1, Shape(m).rows);
+    *output = StageLink(device_.run().output, plan.first_layer + plan.layers - 1, Shape(m).rows);
   }
   return slot;
 }
@@ -274,9 +274,9 @@ absl::Status Executor::Forward(StageRun& run, int32_t m) {
   if (receives) ATOLL_RETURN_IF_ERROR(Await(inbox));
   Outbox outbox = OutboxOf(run, m, false, Tensor());
   Tensor output;
-  const int slot = StartForward(run, m, inbox, sends ? outbox.pieces : 1, &output);
+  const int slot = StartForward(run, m, inbox, sends ? outbox.chunks : 1, &output);
   outbox.payload = output;
-  outbox.pieces = std::min(outbox.pieces, run.stage->pieces(slot));
+  outbox.chunks = std::min(outbox.chunks, run.stage->chunks(slot));
   inbox.into = run.stage->input(slot);
   const int64_t first_row = m * device_.role().micro_batch_sequences;
   if (run.stage->has_embedding()) {
@@ -289,14 +289,14 @@ absl::Status Executor::Forward(StageRun& run, int32_t m) {
                                    device_.run().targets.Columns(0, shape.tokens()),
                                    device_.host_targets() + first_row * job_.sequence_length);
   }
-  for (int p = 0; p < run.stage->pieces(slot); ++p) {
-    const PieceRows rows = RowsOfPiece(shape.rows, run.stage->pieces(slot), p);
+  for (int p = 0; p < run.stage->chunks(slot); ++p) {
+    const ChunkRows rows = RowsOfChunk(shape.rows, run.stage->chunks(slot), p);
     if (receives) ATOLL_RETURN_IF_ERROR(ReceiveUpTo(inbox, rows.first + rows.rows));
     const Instant start = SteadyNow();
-    if (computes()) ATOLL_RETURN_IF_ERROR(ForwardPiece(run, m, p, output));
+    if (computes()) ATOLL_RETURN_IF_ERROR(ForwardChunk(run, m, p, output));
     const Duration took = Done(start, Op(PlanOpKind::kForward, run.role->stage, m),
                                run.role->plan.first_layer, run.role->plan.layers, rows.rows);
-    SetPiece(p, run.stage->pieces(slot));
+    SetChunk(p, run.stage->chunks(slot));
     run.work += took;
     if (run.activations != nullptr && timed_) {
       run.activations->OnCompute(rows.rows, Seconds(took));
@@ -311,12 +311,12 @@ absl::Status Executor::Forward(StageRun& run, int32_t m) {
   return absl::OkStatus();
 }
 
-absl::Status Executor::ForwardPiece(StageRun& run, int32_t m, int piece, const Tensor& output) {
+absl::Status Executor::ForwardChunk(StageRun& run, int32_t m, int chunk, const Tensor& output) {
   const int slot = run.slot[m];
-  ATOLL_RETURN_IF_ERROR(run.stage->Forward(Call(run, m), slot, piece, output));
+  ATOLL_RETURN_IF_ERROR(run.stage->Forward(Call(run, m), slot, chunk, output));
   if (!run.stage->has_head()) return absl::OkStatus();
   const auto tokens = static_cast<float>(std::max<int64_t>(1, input_->counted_tokens));
-  return run.stage->Loss(Call(run, m), slot, piece, device_.run().targets,
+  return run.stage->Loss(Call(run, m), slot, chunk, device_.run().targets,
                          device_.run().totals.Rows(m, 1), 1.0f / tokens, input_->train);
 }
 
@@ -336,25 +336,25 @@ absl::Status Executor::Backward(StageRun& run, int32_t m) {
     before.stage->StartBackward(before.slot[m]);
     grad_input = before.stage->grad_output(before.slot[m]);
   } else if (sends) {
-    grad_input = Boundary(device_.run().grad_input, run.role->plan.first_layer - 1, shape.rows);
+    grad_input = StageLink(device_.run().grad_input, run.role->plan.first_layer - 1, shape.rows);
   }
   Inbox inbox = InboxOf(run, m, true);
   if (receives) inbox.into = run.stage->grad_output(slot);
   Outbox outbox = OutboxOf(run, m, true, grad_input);
-  outbox.pieces = std::min(outbox.pieces, run.stage->pieces(slot));
-  for (int p = 0; p < run.stage->pieces(slot); ++p) {
-    const PieceRows rows = RowsOfPiece(shape.rows, run.stage->pieces(slot), p);
+  outbox.chunks = std::min(outbox.chunks, run.stage->chunks(slot));
+  for (int p = 0; p < run.stage->chunks(slot); ++p) {
+    const ChunkRows rows = RowsOfChunk(shape.rows, run.stage->chunks(slot), p);
     if (receives) ATOLL_RETURN_IF_ERROR(ReceiveUpTo(inbox, rows.first + rows.rows));
     const Instant start = SteadyNow();
-    if (computes()) ATOLL_RETURN_IF_ERROR(BackwardPiece(run, m, p, grad_input));
+    if (computes()) ATOLL_RETURN_IF_ERROR(BackwardChunk(run, m, p, grad_input));
     const PlanStage& plan = run.role->plan;
     const PlanOp b = Op(PlanOpKind::kInputGradient, run.role->stage, m);
     Duration took = Done(start, b, plan.first_layer, plan.layers, rows.rows);
-    SetPiece(p, run.stage->pieces(slot));
+    SetChunk(p, run.stage->chunks(slot));
     if (run.role->fused && options_.emulation.duration != nullptr) {
       const PlanOp w = Op(PlanOpKind::kWeightGradient, run.role->stage, m);
       took += Done(SteadyNow(), w, plan.first_layer, plan.layers, rows.rows);
-      SetPiece(p, run.stage->pieces(slot));
+      SetChunk(p, run.stage->chunks(slot));
     } else {
       result_->device.spans.back().with_weights = run.role->fused;
     }
@@ -367,12 +367,12 @@ absl::Status Executor::Backward(StageRun& run, int32_t m) {
   return absl::OkStatus();
 }
 
-absl::Status Executor::BackwardPiece(StageRun& run, int32_t m, int piece,
+absl::Status Executor::BackwardChunk(StageRun& run, int32_t m, int chunk,
                                      const Tensor& grad_input) {
   if (!run.role->fused) {
-    return run.stage->BackwardInput(Call(run, m), run.slot[m], piece, grad_input);
+    return run.stage->BackwardInput(Call(run, m), run.slot[m], chunk, grad_input);
   }
-  return run.stage->Backward(Call(run, m), run.slot[m], piece, grad_input);
+  return run.stage->Backward(Call(run, m), run.slot[m], chunk, grad_input);
 }
 
 // ---- W ----

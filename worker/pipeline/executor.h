@@ -45,7 +45,7 @@ struct StepResult {
 
 // Into how many chunks what leaves a stage is cut: an activation or a gradient, in the fill and the
 // drain of a step or between.
-struct StagePieces {
+struct StageChunks {
   static constexpr int kNumbers = 4;
   int of[kNumbers] = {1, 1, 1, 1};
   static int Index(bool gradient, StepPhase phase) {
@@ -72,9 +72,9 @@ class CommitTable {
   int loss(int32_t replica) const { return norms() + 2 * replica; }
   int hits(int32_t replica) const { return loss(replica) + 1; }  // see LossSum
   int steps(size_t device) const { return first_device_ + static_cast<int>(device); }
-  // The first of StagePieces::kNumbers. REQUIRES: several devices share a stage.
-  int pieces(int32_t replica, int32_t stage) const {
-    return first_pieces_ + StagePieces::kNumbers * (first_stage_[replica] + stage);
+  // The first of StageChunks::kNumbers. REQUIRES: several devices share a stage.
+  int chunks(int32_t replica, int32_t stage) const {
+    return first_chunks_ + StageChunks::kNumbers * (first_stage_[replica] + stage);
   }
   int norms() const { return layers_ * parts(); }
   // How many norms the layers before this one have.
@@ -91,7 +91,7 @@ class CommitTable {
   const CommitPlace& place(const std::string& device) const;
 
  private:
-  int layers_, ranks_, shards_, first_device_, first_pieces_, first_norms_;
+  int layers_, ranks_, shards_, first_device_, first_chunks_, first_norms_;
   std::vector<int> norms_before_;  // by layer, and of all at the end
   std::vector<int> first_stage_;   // of each replica among all stages, and how many there are
   std::vector<std::string> devices_;
@@ -117,7 +117,7 @@ class Executor {
   const std::vector<double>& sums() const { return sums_; }
 
   // What leaves this device for others; changes with every step.
-  std::vector<BoundaryState> Boundaries() const;
+  std::vector<StageLinkState> StageLinks() const;
   std::string PlanWanted() const;
 
  private:
@@ -136,7 +136,7 @@ class Executor {
     std::unique_ptr<GroupClock> group;  // tensor-parallel; null: of one
     // Of what leaves for other devices, by the first of them; null: nothing does.
     std::unique_ptr<Adapter> activations, gradients;
-    StagePieces agreed;  // among the devices that share the stage, if there are several
+    StageChunks agreed;  // among the devices that share the stage, if there are several
   };
   // A message that is coming, in chunks that its sender chose.
   struct Inbox {
@@ -144,7 +144,7 @@ class Executor {
     MessageTag tag;
     Tensor into;  // of the whole micro-batch
     int64_t rows = 0;
-    int pieces = 0;  // 0: not known yet
+    int chunks = 0;  // 0: not known yet
     int received = 0;
   };
   // A wait that W may fill.
@@ -158,26 +158,26 @@ class Executor {
     MessageTag tag;
     Tensor payload;
     int64_t rows = 0;
-    int pieces = 1;
+    int chunks = 1;
     int sent = 0;
   };
 
   std::unique_ptr<Adapter> NewAdapter(const StageRole& role, bool gradient) const;
   void Adapt();
-  int PiecesOf(const StageRun& run, bool gradient) const;
+  int ChunksOf(const StageRun& run, bool gradient) const;
   int32_t FilledMicroBatches() const;
   bool IsSteady() const;
   int Chosen(const StageRun& run, bool gradient, StepPhase phase) const;
-  void ProposePieces(std::vector<double>* values) const;
-  void AgreeOnPieces(const std::vector<double>& values);
+  void ProposeChunks(std::vector<double>* values) const;
+  void AgreeOnChunks(const std::vector<double>& values);
   bool Times();
   absl::Status Begin();
   absl::Status Do(const PlanOp& op);
   absl::Status Forward(StageRun& run, int32_t m);
-  absl::Status ForwardPiece(StageRun& run, int32_t m, int piece, const Tensor& output);
-  int StartForward(StageRun& run, int32_t m, const Inbox& inbox, int out_pieces, Tensor* output);
+  absl::Status ForwardChunk(StageRun& run, int32_t m, int chunk, const Tensor& output);
+  int StartForward(StageRun& run, int32_t m, const Inbox& inbox, int out_chunks, Tensor* output);
   absl::Status Backward(StageRun& run, int32_t m);
-  absl::Status BackwardPiece(StageRun& run, int32_t m, int piece, const Tensor& grad_input);
+  absl::Status BackwardChunk(StageRun& run, int32_t m, int chunk, const Tensor& grad_input);
   void WeightLayer(StageRun& run, int32_t m);
   StageRun* NextWeight();
   void WeightsDone(StageRun& run, int32_t m);
@@ -216,7 +216,7 @@ class Executor {
   StageRun* Local(int32_t stage);
   BatchShape Shape(int32_t m) const;
   int32_t LastMicroBatch() const;
-  Tensor Boundary(const Tensor& memory, int32_t layer, int64_t rows) const;
+  Tensor StageLink(const Tensor& memory, int32_t layer, int64_t rows) const;
   Tensor Rows(const Tensor& whole, int64_t first, int64_t rows) const;
   const Model& model() const { return device_.model(); }
   Tensor Lengths(int32_t m);
@@ -226,7 +226,7 @@ class Executor {
   // long it took.
   Duration Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers, int64_t rows);
   void Emulate(int32_t first_layer, int32_t layers, int64_t rows, OpSpan* span);
-  void SetPiece(int piece, int pieces);  // of the newest span
+  void SetChunk(int chunk, int chunks);  // of the newest span
 
   Device& device_;
   const EngineJob& job_;

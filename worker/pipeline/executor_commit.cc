@@ -17,12 +17,12 @@ CommitTable::CommitTable(const IslandPlan& plan, int32_t layers,
       first_device_(norms() + 2 * static_cast<int>(plan.replicas.size())),
       devices_(DevicesOf(plan)),
       places_(PlanCommitExchange(SitesOfDevices(plan, devices_))) {
-  first_pieces_ = first_device_ + static_cast<int>(devices_.size());
+  first_chunks_ = first_device_ + static_cast<int>(devices_.size());
   first_stage_ = {0};
   for (const PlanReplica& replica : plan.replicas) {
     first_stage_.push_back(first_stage_.back() + static_cast<int>(replica.stages.size()));
   }
-  first_norms_ = first_pieces_ + (ranks_ > 1 ? StagePieces::kNumbers * first_stage_.back() : 0);
+  first_norms_ = first_chunks_ + (ranks_ > 1 ? StageChunks::kNumbers * first_stage_.back() : 0);
   if (norm_counts.empty()) return;
   norms_before_ = {0};
   for (const int count : norm_counts) norms_before_.push_back(norms_before_.back() + count);
@@ -53,7 +53,7 @@ void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* v
     if (table_.devices()[d] != device_.name()) continue;
     (*values)[table_.steps(d)] = static_cast<double>(planned[0]->optimizer_step);
   }
-  ProposePieces(values);
+  ProposeChunks(values);
 }
 
 // An optimizer that needs norms of each parameter needs the gradient's norm before: devices
@@ -212,7 +212,7 @@ absl::Status Executor::Commit() {
   }
   if (train) waiting_number_ = input_->number;
   ATOLL_RETURN_IF_ERROR(ExchangeTable(&values, /*commits=*/true));
-  AgreeOnPieces(values);
+  AgreeOnChunks(values);
   waiting_number_ = 0;
   step.committed = SteadyNow();
   for (int r = 0; r < table_.replicas(); ++r) {

@@ -11,10 +11,10 @@ namespace atl::worker {
 namespace {
 
 // The largest power of two that is at most `limit`.
-int PiecesWithin(int64_t limit) {
-  int pieces = 1;
-  while (2 * pieces <= limit) pieces *= 2;
-  return pieces;
+int ChunksWithin(int64_t limit) {
+  int chunks = 1;
+  while (2 * chunks <= limit) chunks *= 2;
+  return chunks;
 }
 
 }  // namespace
@@ -43,20 +43,20 @@ Executor::Outbox Executor::OutboxOf(const StageRun& run, int32_t m, bool gradien
   const bool is_here = gradient ? role.before_is_here : role.next_is_here;
   if (is_here || (gradient ? role.before : role.next).empty()) return outbox;
   // Also where nothing leaves: all ranks of the stage compute in the same chunks.
-  outbox.pieces =
-      PiecesWithin(std::min<int64_t>({PiecesOf(run, gradient), job_.max_pieces, outbox.rows}));
+  outbox.chunks =
+      ChunksWithin(std::min<int64_t>({ChunksOf(run, gradient), job_.max_chunks, outbox.rows}));
   return outbox;
 }
 
 // The next chunk, under every number of chunks that its sender may have chosen.
 std::vector<MessageTag> Executor::Candidates(const Inbox& inbox) const {
   MessageTag tag = inbox.tag;
-  tag.piece = inbox.received;
-  tag.pieces = inbox.pieces;
-  if (inbox.pieces > 0) return {tag};
+  tag.chunk = inbox.received;
+  tag.chunks = inbox.chunks;
+  if (inbox.chunks > 0) return {tag};
   std::vector<MessageTag> tags;
-  const auto most = std::min<int64_t>(job_.max_pieces, inbox.rows);
-  for (tag.pieces = 1; tag.pieces <= most; tag.pieces *= 2) tags.push_back(tag);
+  const auto most = std::min<int64_t>(job_.max_chunks, inbox.rows);
+  for (tag.chunks = 1; tag.chunks <= most; tag.chunks *= 2) tags.push_back(tag);
   return tags;
 }
 
@@ -79,7 +79,7 @@ absl::Status Executor::Await(Inbox& inbox) {
     for (const MessageTag& tag : tags) {
       if (!transport_.Arrived(device_.name(), tag)) continue;
       inbox.tag = tag;
-      inbox.pieces = tag.pieces;
+      inbox.chunks = tag.chunks;
       if (!waited) return absl::OkStatus();
       const PlanOp op{.kind = PlanOpKind::kReceive,
                       .stage = tag.stage,
@@ -102,9 +102,9 @@ absl::Status Executor::Await(Inbox& inbox) {
 }
 
 absl::Status Executor::ReceiveUpTo(Inbox& inbox, int64_t row) {
-  while (inbox.pieces == 0 || RowsOfPiece(inbox.rows, inbox.pieces, inbox.received).first < row) {
+  while (inbox.chunks == 0 || RowsOfChunk(inbox.rows, inbox.chunks, inbox.received).first < row) {
     ATOLL_RETURN_IF_ERROR(Await(inbox));
-    const PieceRows rows = RowsOfPiece(inbox.rows, inbox.pieces, inbox.received);
+    const ChunkRows rows = RowsOfChunk(inbox.rows, inbox.chunks, inbox.received);
     ATOLL_RETURN_IF_ERROR(transport_.Receive(
         device_.name(), inbox.tag, device_.compute(), device_.stream(),
         Rows(inbox.into, rows.first, rows.rows), SteadyNow() + options_.message_timeout));
@@ -114,11 +114,11 @@ absl::Status Executor::ReceiveUpTo(Inbox& inbox, int64_t row) {
 }
 
 absl::Status Executor::SendUpTo(Outbox& outbox, int64_t row) {
-  while (outbox.sent < outbox.pieces) {
-    const PieceRows rows = RowsOfPiece(outbox.rows, outbox.pieces, outbox.sent);
+  while (outbox.sent < outbox.chunks) {
+    const ChunkRows rows = RowsOfChunk(outbox.rows, outbox.chunks, outbox.sent);
     if (rows.first + rows.rows > row) break;
-    outbox.tag.piece = outbox.sent;
-    outbox.tag.pieces = outbox.pieces;
+    outbox.tag.chunk = outbox.sent;
+    outbox.tag.chunks = outbox.chunks;
     for (const auto& [rank, to] : outbox.to) {
       outbox.tag.rank = rank;
       ATOLL_RETURN_IF_ERROR(transport_.Send(device_.name(), to, outbox.tag, device_.compute(),
@@ -133,14 +133,14 @@ absl::Status Executor::SendUpTo(Outbox& outbox, int64_t row) {
 std::unique_ptr<Adapter> Executor::NewAdapter(const StageRole& role, bool gradient) const {
   const std::string& to = (gradient ? role.to_before : role.to_next).front().second;
   const int32_t first = role.plan.first_layer;
-  const int64_t cols = model().boundary_cols(gradient ? first - 1 : first + role.plan.layers - 1);
-  BoundarySetup setup;
+  const int64_t cols = model().output_cols(gradient ? first - 1 : first + role.plan.layers - 1);
+  StageLinkSetup setup;
   setup.from = device_.name();
   setup.to = to;
   setup.gradient = gradient;
   setup.rows = device_.role().micro_batch_sequences;
   setup.bytes_per_row = job_.sequence_length * cols * SizeOf(job_.compute);
-  setup.max_pieces = job_.max_pieces;
+  setup.max_chunks = job_.max_chunks;
   setup.next_window = NextWindow;
   return std::make_unique<Adapter>(std::move(setup));
 }
@@ -190,9 +190,9 @@ bool Executor::IsSteady() const {
   });
 }
 
-int Executor::PiecesOf(const StageRun& run, bool gradient) const {
+int Executor::ChunksOf(const StageRun& run, bool gradient) const {
   if (!transport_.Cuts(device_.name(), gradient ? run.role->before : run.role->next)) return 1;
-  if (options_.fixed_pieces > 0) return options_.fixed_pieces;
+  if (options_.fixed_chunks > 0) return options_.fixed_chunks;
   const bool exposed =
       run.forwards_first == 0 ||
       (gradient ? run.forwards_left == 0 : run.forwards_left <= run.forwards_first);
@@ -200,47 +200,47 @@ int Executor::PiecesOf(const StageRun& run, bool gradient) const {
 }
 
 int Executor::Chosen(const StageRun& run, bool gradient, StepPhase phase) const {
-  if (device_.role().ranks > 1) return run.agreed.of[StagePieces::Index(gradient, phase)];
-  return (gradient ? run.gradients : run.activations)->pieces(phase);
+  if (device_.role().ranks > 1) return run.agreed.of[StageChunks::Index(gradient, phase)];
+  return (gradient ? run.gradients : run.activations)->chunks(phase);
 }
 
-void Executor::ProposePieces(std::vector<double>* values) const {
+void Executor::ProposeChunks(std::vector<double>* values) const {
   const DeviceRole& role = device_.role();
   if (role.ranks == 1 || role.rank != 0) return;
   for (const StageRun& run : runs_) {
-    double* const own = values->data() + table_.pieces(role.replica, run.role->stage);
+    double* const own = values->data() + table_.chunks(role.replica, run.role->stage);
     for (const bool gradient : {false, true}) {
       const Adapter* adapter = (gradient ? run.gradients : run.activations).get();
       for (const StepPhase phase : {StepPhase::kFillOrDrain, StepPhase::kSteady}) {
-        own[StagePieces::Index(gradient, phase)] = adapter == nullptr ? 1 : adapter->pieces(phase);
+        own[StageChunks::Index(gradient, phase)] = adapter == nullptr ? 1 : adapter->chunks(phase);
       }
     }
   }
 }
 
-void Executor::AgreeOnPieces(const std::vector<double>& values) {
+void Executor::AgreeOnChunks(const std::vector<double>& values) {
   const DeviceRole& role = device_.role();
   if (role.ranks == 1) return;
   for (StageRun& run : runs_) {
-    const double* const told = values.data() + table_.pieces(role.replica, run.role->stage);
-    for (int i = 0; i < StagePieces::kNumbers; ++i) {
+    const double* const told = values.data() + table_.chunks(role.replica, run.role->stage);
+    for (int i = 0; i < StageChunks::kNumbers; ++i) {
       // Sent by another worker. No number is out of range of itself.
-      const bool known = told[i] >= 1 && told[i] <= job_.max_pieces;
+      const bool known = told[i] >= 1 && told[i] <= job_.max_chunks;
       run.agreed.of[i] = known ? static_cast<int>(told[i]) : 1;
     }
   }
 }
 
-std::vector<BoundaryState> Executor::Boundaries() const {
-  std::vector<BoundaryState> all;
+std::vector<StageLinkState> Executor::StageLinks() const {
+  std::vector<StageLinkState> all;
   for (const StageRun& run : runs_) {
     for (const bool gradient : {false, true}) {
       const Adapter* adapter = (gradient ? run.gradients : run.activations).get();
       if (adapter == nullptr) continue;
-      BoundaryState state;
+      StageLinkState state;
       state.from = adapter->setup().from;
       state.to = adapter->setup().to;
-      state.pieces = options_.fixed_pieces > 0 ? options_.fixed_pieces
+      state.chunks = options_.fixed_chunks > 0 ? options_.fixed_chunks
                                                : Chosen(run, gradient, StepPhase::kFillOrDrain);
       state.message_seconds = adapter->message_seconds();
       state.bandwidth_bytes_per_s = adapter->bandwidth_bytes_per_s();
@@ -263,7 +263,7 @@ std::vector<BoundaryState> Executor::Boundaries() const {
 }
 
 std::string Executor::PlanWanted() const {
-  for (const BoundaryState& state : Boundaries()) {
+  for (const StageLinkState& state : StageLinks()) {
     if (state.saturated) return absl::StrCat("link ", state.from, " > ", state.to, " saturated");
   }
   return "";

@@ -43,7 +43,7 @@ absl::Status LocalTransport::SendBytes(const std::string& from, const std::strin
   if (aborted_) return absl::AbortedError(reason_);
   ATOLL_RETURN_IF_ERROR(PutLocked({to, tag}, {from, dtype, bytes, std::move(owner)}));
   if (tag.stage == kCommitStage) return absl::OkStatus();
-  BoundaryCounters& counters = counters_[{from, to}];
+  StageLinkCounters& counters = counters_[{from, to}];
   counters.from = from;
   counters.to = to;
   ++counters.messages;
@@ -176,9 +176,9 @@ void LocalTransport::Reset() {
   bytes_ = 0;
 }
 
-std::vector<BoundaryCounters> LocalTransport::counters() const {
+std::vector<StageLinkCounters> LocalTransport::counters() const {
   const std::lock_guard lock(mutex_);
-  std::vector<BoundaryCounters> all;
+  std::vector<StageLinkCounters> all;
   for (const auto& [ends, counters] : counters_) all.push_back(counters);
   return all;
 }

@@ -44,7 +44,7 @@ class LocalTransport : public HostTransport {
                        Stream& stream, const Tensor& into, Instant deadline) override;
   void Abort(const std::string& reason) override;
   void Reset() override;
-  std::vector<BoundaryCounters> counters() const override;
+  std::vector<StageLinkCounters> counters() const override;
 
  private:
   using Key = std::pair<std::string, MessageTag>;
@@ -63,7 +63,7 @@ class LocalTransport : public HostTransport {
   int64_t bytes_ = 0;
   bool aborted_ = false;
   std::string reason_;
-  std::map<std::pair<std::string, std::string>, BoundaryCounters> counters_;
+  std::map<std::pair<std::string, std::string>, StageLinkCounters> counters_;
 };
 
 }  // namespace atl::worker

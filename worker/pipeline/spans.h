@@ -20,8 +20,8 @@ struct OpSpan {
   Instant start, end;
   int32_t layer = -1;         // whose W it is alone; -1: the stage's
   bool with_weights = false;  // B that did W too
-  int32_t piece = 0;
-  int32_t pieces = 1;
+  int32_t chunk = 0;
+  int32_t chunks = 1;
   int64_t bytes = 0;     // of an all-reduce over several devices
   Duration in_group{0};  // of it, in all-reduces over the tensor-parallel group: waiting, mostly
 };

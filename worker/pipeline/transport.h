@@ -43,15 +43,15 @@ struct MessageTag {
   int32_t micro_batch = 0;
   // The sender may cut a message along its sequences; it alone decides, and a receiver that does
   // not know into how many chunks looks for all that are allowed (1, 2, 4, ...).
-  int32_t piece = 0;
-  int32_t pieces = 1;
+  int32_t chunk = 0;
+  int32_t chunks = 1;
   bool gradient = false;  // else an activation
 
   auto operator<=>(const MessageTag&) const = default;
 };
 
 // What was seen of one ordered pair of devices since the transport was made. All grow only.
-struct BoundaryCounters {
+struct StageLinkCounters {
   std::string from, to;
   int64_t messages = 0;
   int64_t bytes = 0;
@@ -97,7 +97,7 @@ class Transport {
   virtual void Abort(const std::string& reason) = 0;
   virtual void Reset() = 0;
 
-  virtual std::vector<BoundaryCounters> counters() const = 0;
+  virtual std::vector<StageLinkCounters> counters() const = 0;
 
   // What has arrived at `to` from `from` since the last call, oldest first, as far as it is known
   // and kept (at least the newest 64). For the thread of `from`.

@@ -37,8 +37,8 @@ bool SharesNccl(const IslandPlan& plan, const std::vector<std::string>& devices)
   });
 }
 
-std::vector<Boundary> BoundariesOf(const IslandPlan& plan) {
-  std::set<Boundary> all;
+std::vector<StageLink> StageLinksOf(const IslandPlan& plan) {
+  std::set<StageLink> all;
   for (const PlanReplica& replica : plan.replicas) {
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
       const std::vector<std::string>& here = replica.stages[s].devices;

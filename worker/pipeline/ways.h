@@ -30,13 +30,13 @@ Way WayBetween(const IslandPlan& plan, const std::string& from, const std::strin
 bool SharesNccl(const IslandPlan& plan, const std::vector<std::string>& devices);
 
 // From one device to another in the plan, both ways.
-struct Boundary {
+struct StageLink {
   std::string from, to;
 
-  auto operator<=>(const Boundary&) const = default;
+  auto operator<=>(const StageLink&) const = default;
 };
 // In order, each once.
-std::vector<Boundary> BoundariesOf(const IslandPlan& plan);
+std::vector<StageLink> StageLinksOf(const IslandPlan& plan);
 
 }  // namespace atl::worker
 

@@ -57,8 +57,8 @@ TEST_CASE("stage links lie between neighbours of one rank, both ways") {
   replica.stages[1].devices = {"b/0", "b/1"};
   replica.stages[2].devices = {"b/0", "a/1"};
   plan.replicas = {replica};
-  REQUIRE(BoundariesOf(plan) ==
-          std::vector<Boundary>{{"a/0", "b/0"}, {"a/1", "b/1"}, {"b/0", "a/0"}, {"b/1", "a/1"}});
+  REQUIRE(StageLinksOf(plan) ==
+          std::vector<StageLink>{{"a/0", "b/0"}, {"a/1", "b/1"}, {"b/0", "a/0"}, {"b/1", "a/1"}});
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ void LayerBench::Carve(Carver& carver) {
     table_ = carver.Take(compute, 1, table);
     table_grads_ = carver.Take(DType::kFloat32, 1, table);
   }
-  const int64_t width = first() ? 0 : model_.boundary_cols(index_ - 1);
+  const int64_t width = first() ? 0 : model_.output_cols(index_ - 1);
   input_ = first() ? carver.Take(DType::kInt32, 1,
                                  shape_.rows * model_.config().InputNumbers(shape_.seq_len))
                    : carver.Take(compute, n, width);

@@ -30,7 +30,7 @@ struct Describer {
     absl::StrAppend(&text, ", version ", m.committed_version, ", ", m.steps_this_round, " steps, ",
                     m.tokens_committed, " tokens, ", m.active_islands, " islands");
     if (m.plan.number != 0) absl::StrAppend(&text, ", ", Describe(m.plan));
-    if (m.at_boundary) text += ", after the step under way";
+    if (m.at_step_end) text += ", after the step under way";
     if (!m.takes_over_from.empty()) absl::StrAppend(&text, ", takes over from ", m.takes_over_from);
     if (m.initialize) text += ", initialize";
     if (m.resume) absl::StrAppend(&text, ", resume the state of step ", m.resume->inner_step);
@@ -50,7 +50,7 @@ struct Describer {
         absl::StrCat("MemberOrder ", m.job, " island ", m.island, " generation ", m.generation);
     if (m.run == RunState::kStop) return absl::StrCat(text, ": stop (", m.reason, ")");
     return absl::StrCat(text, ": ", Describe(m.plan),
-                        m.at_boundary ? ", after the step under way" : "");
+                        m.at_step_end ? ", after the step under way" : "");
   }
   std::string operator()(const ForgetJob& m) const { return absl::StrCat("ForgetJob ", m.job); }
   std::string operator()(const FillShards& m) const {

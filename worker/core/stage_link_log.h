@@ -3,8 +3,8 @@
 // number of lines for all jobs. So a stage link's first change is logged at once, and those of the
 // minute after it in one line at its end: how many there were, and the newest. Pure.
 
-#ifndef ATOLL_WORKER_CORE_BOUNDARY_NEWS_H_
-#define ATOLL_WORKER_CORE_BOUNDARY_NEWS_H_
+#ifndef ATOLL_WORKER_CORE_STAGE_LINK_LOG_H_
+#define ATOLL_WORKER_CORE_STAGE_LINK_LOG_H_
 
 #include <map>
 #include <string>
@@ -17,17 +17,17 @@
 
 namespace atl::worker {
 
-class BoundaryNews {
+class StageLinkLog {
  public:
   static constexpr Duration kRepeatAfter = std::chrono::minutes(1);
 
   // The lines that are due, given what is seen now: all stage links of the plan in force.
-  std::vector<std::string> Tell(Instant now, const std::vector<BoundaryState>& seen);
+  std::vector<std::string> LinesDue(Instant now, const std::vector<StageLinkState>& seen);
   // Of another job.
-  void Clear() { told_.clear(); }
+  void Clear() { logged_.clear(); }
 
  private:
-  struct Told {
+  struct Logged {
     std::string reason;  // newest seen
     Instant at;          // of the newest line
     int changes = 0;     // since then
@@ -36,9 +36,9 @@ class BoundaryNews {
   // From, to, and which of those between the same two devices.
   using Key = std::tuple<std::string, std::string, int>;
 
-  std::map<Key, Told> told_;  // those seen now, or logged less than kRepeatAfter ago
+  std::map<Key, Logged> logged_;  // those seen now, or logged less than kRepeatAfter ago
 };
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_CORE_BOUNDARY_NEWS_H_
+#endif  // ATOLL_WORKER_CORE_STAGE_LINK_LOG_H_

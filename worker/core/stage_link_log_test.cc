@@ -1,4 +1,4 @@
-#include "worker/core/boundary_news.h"
+#include "worker/core/stage_link_log.h"
 
 #include <catch2/catch.hpp>
 
@@ -7,8 +7,8 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-BoundaryState Says(const std::string& from, const std::string& to, const std::string& reason) {
-  BoundaryState state;
+StageLinkState Says(const std::string& from, const std::string& to, const std::string& reason) {
+  StageLinkState state;
   state.from = from;
   state.to = to;
   state.reason = reason;
@@ -19,11 +19,11 @@ BoundaryState Says(const std::string& from, const std::string& to, const std::st
 class Fixture {
  public:
   Lines Sees(const std::string& out, const std::string& back = "") {
-    return news_.Tell(now_, {Says("a/0", "b/0", out), Says("b/0", "a/0", back)});
+    return log_.LinesDue(now_, {Says("a/0", "b/0", out), Says("b/0", "a/0", back)});
   }
   void Passes(Duration time) { now_ += time; }
 
-  BoundaryNews news_;
+  StageLinkLog log_;
   Instant now_{};
 };
 
@@ -64,19 +64,19 @@ TEST_CASE("A change within the minute is reported at its end, if nothing else ha
 TEST_CASE("A new plan begins with nothing to say, and is no way around the minute") {
   Fixture fixture;
   fixture.Sees("2 chunks");
-  fixture.news_.Tell(fixture.now_, {});
+  fixture.log_.LinesDue(fixture.now_, {});
   CHECK(fixture.Sees("").empty());
   CHECK(fixture.Sees("2 chunks").empty());
-  fixture.Passes(BoundaryNews::kRepeatAfter);
+  fixture.Passes(StageLinkLog::kRepeatAfter);
   CHECK(fixture.Sees("2 chunks") == Lines{"a/0 > b/0: 2 chunks"});
 }
 
 TEST_CASE("Two stages between the same two devices are two stage links") {
-  BoundaryNews news;
-  const BoundaryState first = Says("a/0", "b/0", "2 chunks");
-  const BoundaryState second = Says("a/0", "b/0", "saturated");
-  CHECK(news.Tell(Instant{}, {first, second}).size() == 2);
-  CHECK(news.Tell(Instant{}, {first, second}).empty());
+  StageLinkLog log;
+  const StageLinkState first = Says("a/0", "b/0", "2 chunks");
+  const StageLinkState second = Says("a/0", "b/0", "saturated");
+  CHECK(log.LinesDue(Instant{}, {first, second}).size() == 2);
+  CHECK(log.LinesDue(Instant{}, {first, second}).empty());
 }
 
 }  // namespace
