@@ -51,7 +51,10 @@ class LeadingServer::Impl {
         keys_(access_, [this] { members_.SendKeys(); }),
         trust_(access_),
         backups_(&loop_->store(), state_dir + "/coordinator.db.backup") {
-    access_->on_revoked = [this] { members_.EndRevoked(); };
+    access_->on_revoked = [this] {
+      members_.EndRevoked();
+      members_.SendKeys();  // what is announced meanwhile may wait, not this
+    };
   }
 
   absl::Status Listen(const ServerOptions& options) {

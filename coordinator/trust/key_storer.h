@@ -16,7 +16,7 @@ namespace atl {
 class KeyStorer {
  public:
   // Takes over access->on_keys, until it goes. `on_stored` is called on a thread of its own, once
-  // what access->keys() says is durable.
+  // what was announced is durable, or could not be stored for now.
   KeyStorer(AccessControl* access, std::function<void()> on_stored);
   ~KeyStorer();
 
