@@ -30,13 +30,13 @@ class BreakingProxy {
     ATOLL_CHECK(listener_ >= 0 && bind(listener_, any, size) == 0 && listen(listener_, 16) == 0 &&
                 getsockname(listener_, any, &size) == 0);
     port_ = ntohs(address.sin_port);
-    threads_.emplace_back([this] { Accept(); });
+    acceptor_ = std::thread([this] { Accept(); });
   }
   ~BreakingProxy() {
     shutdown(listener_, SHUT_RDWR);
-    threads_.front().join();  // no more are added
+    acceptor_.join();
     Break();
-    for (size_t i = 1; i < threads_.size(); ++i) threads_[i].join();
+    for (std::thread& forwarder : forwarders_) forwarder.join();
     for (const int connection : connections_) close(connection);
     close(listener_);
   }
@@ -70,8 +70,8 @@ class BreakingProxy {
         shutdown(from, SHUT_RDWR);
         continue;
       }
-      threads_.emplace_back([from, to] { Forward(from, to); });
-      threads_.emplace_back([from, to] { Forward(to, from); });
+      forwarders_.emplace_back([from, to] { Forward(from, to); });
+      forwarders_.emplace_back([from, to] { Forward(to, from); });
     }
   }
 
@@ -91,8 +91,9 @@ class BreakingProxy {
   const int listener_;
   int port_ = 0;
   std::mutex mutex_;
-  std::vector<int> connections_;      // guarded by mutex_, closed at the end
-  std::vector<std::thread> threads_;  // the first adds the others
+  std::vector<int> connections_;         // guarded by mutex_, closed at the end
+  std::vector<std::thread> forwarders_;  // the acceptor's
+  std::thread acceptor_;                 // last: it uses all of the above
 };
 
 }  // namespace atl

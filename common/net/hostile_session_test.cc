@@ -152,11 +152,15 @@ TEST_CASE("what one client sent is refused on another's connection") {
   });
   link.address.endpoint = recorder.endpoint();
   REQUIRE(link.Push({"job-1", 0, 1, 1, 0, 1}, SomeValues()).status.ok());
-  REQUIRE(recorded.has_value());
+  const Parts sent = [&] {
+    const std::lock_guard lock(mutex);
+    return recorded.value_or(Parts{});
+  }();
+  REQUIRE(sent.size() == 2);
 
   Interceptor exchanger(server, Sin(Interceptor::kToServer, 1, [&](Parts parts) {
                           // The payload of one under the header of the other, and all of the other.
-                          return Out{{parts[0], (*recorded)[1]}, *recorded};
+                          return Out{{parts[0], sent[1]}, sent};
                         }));
   link.client =
       TensorClient::Create({.security = {.keys = other}, .chunk_bytes = kChunkBytes}).value();
