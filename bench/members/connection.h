@@ -53,10 +53,7 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
  public:
   Connection(typename Side::Fake fake, std::shared_ptr<grpc::Channel> channel,
              Incarnation incarnation)
-      : fake_(std::move(fake)),
-        incarnation_(incarnation),
-        channel_(std::move(channel)),
-        stub_(Side::Service::NewStub(channel_)) {}
+      : fake_(std::move(fake)), incarnation_(incarnation), stub_(Side::Service::NewStub(channel)) {}
 
   void Open() {
     stub_->async()->Attach(context_.get(), this);
@@ -177,8 +174,7 @@ class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typenam
   bool welcome_ = false;
   Instant beat_at_{};
   const Incarnation incarnation_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<typename Side::Service::Stub> stub_;
+  std::unique_ptr<typename Side::Service::Stub> stub_;
   std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
   typename Side::WireDown wire_;
   std::mutex mutex_;

@@ -137,6 +137,7 @@ TEST_CASE("a member attaches, and attaches again when the coordinator comes back
   coordinator.Start(coordinator.port());
   member.Await("open");
   REQUIRE(member->Send(WorkerHello{}));
+  member.Await("key first");
   member.Await("welcome");
   member->Close(kLong);
   coordinator.Stop();

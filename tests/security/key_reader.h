@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
+#include <type_traits>
 
 #include "common/protocol/wire.h"
 #include "proto/control.grpc.pb.h"
@@ -18,7 +19,7 @@ namespace atl {
 template <class Service, class Up, class Down>
 class KeyReader {
  public:
-  explicit KeyReader(const Cluster& cluster, const Identity& self) {
+  KeyReader(const Cluster& cluster, const Identity& self) {
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
     stub_ = Service::NewStub(cluster.Dial(self));
     stream_ = stub_->Attach(&context_);

@@ -402,13 +402,13 @@ TEST_CASE("A follower that ends says so, and goes on serving until its state has
   }
   SECTION("or for a while, if no order to stop comes") { fixture.Passes(kLeaveLimit); }
   SECTION("or for longer, while others fetch its layers") {
-    constexpr Duration kChunk = kLeaveLimit - std::chrono::seconds(1);
-    for (Duration lends{0}; lends + kChunk < kLeaveLimitMax; lends += kChunk) {
-      fixture.Passes(kChunk);
+    constexpr Duration kFetchTime = kLeaveLimit - std::chrono::seconds(1);
+    for (Duration elapsed{0}; elapsed + kFetchTime < kLeaveLimitMax; elapsed += kFetchTime) {
+      fixture.Passes(kFetchTime);
       fixture.Happens(TransferDue{});
       CHECK(fixture.Idle<Stop>());
     }
-    fixture.Passes(kChunk);
+    fixture.Passes(kFetchTime);
     fixture.Happens(TransferDue{});
     fixture.Passes(kLeaveLimit);
   }
