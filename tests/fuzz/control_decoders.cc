@@ -314,13 +314,21 @@ std::vector<std::string> FlagsSeeds() {
 
 const Registration kFlags({"flags_toml", FlagsSeeds, AcceptsFlags});
 
-// A size, or the settings of traces, a line each.
-bool AcceptsSettings(std::string_view bytes) {
+bool AcceptsByteSize(std::string_view bytes) {
+  const auto size = ParseBytes({bytes.data(), bytes.size()});
+  if (size.ok()) ATOLL_CHECK(*size >= 0, *size);
+  return size.ok();
+}
+
+const Registration kByteSize({"byte_size",
+                              [] {
+                                return std::vector<std::string>{"512MiB", "0", "8388607TiB"};
+                              },
+                              AcceptsByteSize});
+
+// The settings of traces, a line each.
+bool AcceptsOtlpSettings(std::string_view bytes) {
   const std::string text(bytes);
-  if (const auto size = ParseBytes(text); size.ok()) {
-    ATOLL_CHECK(*size >= 0, *size);
-    return true;
-  }
   std::vector<std::string> lines(5);
   for (size_t at = 0, line = 0; line < lines.size() && at <= text.size(); ++line) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -348,12 +356,11 @@ bool AcceptsSettings(std::string_view bytes) {
   return true;
 }
 
-std::vector<std::string> SettingsSeeds() {
-  return {"512MiB", "0",
-          "http://localhost:4318\nauthorization=Bearer%20a%2Cb,x=1\nservice.name=a\n1000\n50"};
+std::vector<std::string> OtlpSettingsSeeds() {
+  return {"http://localhost:4318\nauthorization=Bearer%20a%2Cb,x=1\nservice.name=a\n1000\n50"};
 }
 
-const Registration kSettings({"settings", SettingsSeeds, AcceptsSettings});
+const Registration kOtlpSettings({"otlp_settings", OtlpSettingsSeeds, AcceptsOtlpSettings});
 
 }  // namespace
 }  // namespace atl::fuzz

@@ -156,23 +156,24 @@ const Registration kShardIndex({"shard_index", ShardIndexSeeds, AcceptsShardInde
 
 // ------------------------------------------------------------------------------------ images
 
-bool ReadsImages(DataFormat format, const std::string& path) {
+// How many it has; 0: refused.
+int64_t ReadsImages(DataFormat format, const std::string& path) {
   DataSpec spec;
   spec.format = format;
   const auto set = ImageSet::Open(spec, path, 256);
-  if (!set.ok()) return false;
+  if (!set.ok()) return 0;
   std::vector<int32_t> out(static_cast<size_t>(set->shape().pixels()) + 1);
   for (const int64_t index : {int64_t{0}, set->images() - 1}) {
     set->Read(index, {.crop_padding = 2, .flip = true}, Rng(1), out);
   }
   set->Digest();
-  return true;
+  return set->images();
 }
 
 bool AcceptsIdx(std::string_view bytes) {
   const auto [labels, images] = Split(bytes);
   Folder().Write("labels-idx1", labels);
-  return ReadsImages(DataFormat::kIdx, Folder().Write("images-idx3", images));
+  return ReadsImages(DataFormat::kIdx, Folder().Write("images-idx3", images)) > 0;
 }
 
 std::vector<std::string> IdxSeeds() {
@@ -185,8 +186,11 @@ const Registration kIdx({"idx", IdxSeeds, AcceptsIdx});
 bool AcceptsCifar(std::string_view bytes) {
   Input input(bytes);
   const bool fine = input.Take<uint8_t>() % 2 == 1;
-  return ReadsImages(fine ? DataFormat::kCifar100 : DataFormat::kCifar10,
-                     Folder().Write("batch.bin", input.Rest()));
+  const int64_t images = ReadsImages(fine ? DataFormat::kCifar100 : DataFormat::kCifar10,
+                                     Folder().Write("batch.bin", input.Rest()));
+  if (images == 0) return false;
+  ATOLL_CHECK(std::ssize(input.Rest()) == images * (fine ? 3074 : 3073), images);
+  return true;
 }
 
 std::vector<std::string> CifarSeeds() {

@@ -4,11 +4,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 
+#include "common/rng.h"
 #include "tests/fuzz/decoder.h"
+#include "tests/fuzz/json_mutator.h"
 
 namespace {
 
@@ -25,6 +29,23 @@ void WriteSeeds(const std::filesystem::path& folder) {
 }
 
 }  // namespace
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
+
+// Half of the changes of JSON are of MutatedJson(); the rest, and those of other bytes, of
+// libFuzzer.
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
+                                          unsigned int seed) {
+  atl::Rng rng(seed);
+  if (rng.Chance(0.5)) {
+    const auto json = atl::fuzz::MutatedJson({reinterpret_cast<const char*>(data), size}, rng);
+    if (json.has_value() && json->size() <= max_size) {
+      std::memcpy(data, json->data(), json->size());
+      return json->size();
+    }
+  }
+  return LLVMFuzzerMutate(data, size, max_size);
+}
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   for (int i = 1; i < *argc; ++i) {

@@ -20,8 +20,8 @@ PLANTED = {
         "part.server() < 0"),
     "save_wire": (
         "worker/island/wire_parse.cc",
-        "if (unit.tier() < 0 || unit.tier() >= kTiers) return Bad(\"tier\");",
-        ""),
+        "return tier >= 0 && tier < kTiers ?",
+        "return tier >= 0 ?"),
     "job_toml": (
         "common/toml_message.cc",
         "if (integer == nullptr) {\n      return Error(node.source(), where, \"must be a whole",
@@ -144,10 +144,14 @@ PLANTED = {
         "common/flag_sources.cc",
         "  if (list == nullptr) return add(value);\n",
         "  if (value.is_string() || value.is_integer()) return add(value);\n"),
-    "settings": (
+    "byte_size": (
         "common/parse_bytes.cc",
         "number < 0 ||\n      number > (std::numeric_limits<int64_t>::max() >> shift)) {",
         "number < 0) {"),
+    "otlp_settings": (
+        "coordinator/tracing/otlp.cc",
+        "!absl::SimpleAtoi(text, &value) || value < 1 ||",
+        "!absl::SimpleAtoi(text, &value) ||"),
     "save_manifest": (
         "worker/state/tier_store.cc",
         "      if (!IsShard(entry.unit.shard)) return bad(\"a shard that cannot be\");\n",

@@ -12,7 +12,8 @@ Unit UnitOf(const v1::SavedShard& unit) {
 }  // namespace
 
 Tier TierFromWire(int32_t tier) {
-  return tier > 0 && tier < kTiers ? static_cast<Tier>(tier) : Tier::kMemory;
+  ATOLL_CHECK(tier >= 0 && tier < kTiers, tier);
+  return static_cast<Tier>(tier);
 }
 
 void ToWire(const KeeperTask& task, v1::SaveCall* out) {

@@ -8,7 +8,7 @@
 
 namespace atl::worker {
 
-// What is no tier is memory: nothing goes to a disk for it.
+// Of a frame that ParseGroupFrame() took.
 Tier TierFromWire(int32_t tier);
 void ToWire(const KeeperTask& task, v1::SaveCall* out);
 KeeperTask KeeperTaskOf(const v1::SaveCall& call);

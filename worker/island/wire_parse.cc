@@ -105,13 +105,16 @@ absl::Status Check(const v1::SavedShard& unit) {
   return CheckElements(unit.begin(), unit.end());
 }
 
+absl::Status CheckTier(int32_t tier) {
+  return tier >= 0 && tier < kTiers ? absl::OkStatus() : Bad("tier");
+}
+
 absl::Status Check(const v1::SaveCall& save) {
   if (!IsCount(save.save()) || save.save() == 0 || !IsCount(save.keep())) return Bad("save");
   if (!IsCount(save.optimizer_step())) return Bad("optimizer step");
   for (const v1::SavedShard& unit : save.own()) ATOLL_RETURN_IF_ERROR(Check(unit));
   for (const v1::SaveCall::Fetch& fetch : save.fetch()) ATOLL_RETURN_IF_ERROR(Check(fetch.unit()));
-  if (save.tier() < 0 || save.tier() >= kTiers) return Bad("tier");
-  return absl::OkStatus();
+  return CheckTier(save.tier());
 }
 
 absl::Status Check(const v1::HeldSave& save) {
@@ -122,7 +125,7 @@ absl::Status Check(const v1::HeldSave& save) {
     if (unit.elements() < unit.unit().end() || unit.elements() > kElementsMax) {
       return Bad("elements");
     }
-    if (unit.tier() < 0 || unit.tier() >= kTiers) return Bad("tier");
+    ATOLL_RETURN_IF_ERROR(CheckTier(unit.tier()));
   }
   return absl::OkStatus();
 }
@@ -230,7 +233,8 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
     case v1::GroupFrame::kGoOnSaving:
       return IsCount(frame.go_on_saving().save()) ? absl::OkStatus() : Bad("save");
     case v1::GroupFrame::kForgetSaves:
-      return IsCount(frame.forget_saves().save()) ? absl::OkStatus() : Bad("save");
+      if (!IsCount(frame.forget_saves().save())) return Bad("save");
+      return CheckTier(frame.forget_saves().tier());
     case v1::GroupFrame::kClock:
     case v1::GroupFrame::kConfigure:
     case v1::GroupFrame::kDropSurplus:
