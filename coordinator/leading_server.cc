@@ -30,7 +30,7 @@
 namespace atl {
 namespace {
 
-constexpr int kMaxThreads = 16;
+constexpr int kThreadsMax = 16;
 constexpr size_t kMaxBufferBytes = size_t{512} << 20;
 constexpr int kWindowBytes = 1 << 20;  // that one call may send before it is read
 // gRPC would keep a buffer of 16 KiB a connection to seal messages of some hundred bytes.
@@ -73,7 +73,7 @@ class LeadingServer::Impl {
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetMaxSendMessageSize(kMaxMessageBytes);
     builder.SetResourceQuota(
-        grpc::ResourceQuota("coordinator").Resize(kMaxBufferBytes).SetMaxThreads(kMaxThreads));
+        grpc::ResourceQuota("coordinator").Resize(kMaxBufferBytes).SetMaxThreads(kThreadsMax));
     // Two coordinators on one port would each get half of the members.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);

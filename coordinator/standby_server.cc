@@ -16,8 +16,8 @@
 namespace atl {
 namespace {
 
-constexpr int kMaxThreads = 4;
-constexpr size_t kMaxBufferBytes = size_t{32} << 20;
+constexpr int kStandbyThreadsMax = 4;
+constexpr size_t kStandbyBufferBytesMax = size_t{32} << 20;
 
 // Who leads, as far as is known. Thread-safe.
 class Signpost {
@@ -84,7 +84,7 @@ class StandbyServer::Impl {
     // The leader alone is healthy: so clients find it (common/net/leader.h).
     builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
     builder.SetResourceQuota(
-        grpc::ResourceQuota("standby").Resize(kMaxBufferBytes).SetMaxThreads(kMaxThreads));
+        grpc::ResourceQuota("standby").Resize(kStandbyBufferBytesMax).SetMaxThreads(kStandbyThreadsMax));
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {

@@ -10,7 +10,7 @@ TEST_COPTS = ["-Og"]
 
 # Headers and templates are most of what it takes to compile a source of ours. A unit of several of a library's
 # sources parses them once.
-_SOURCES_A_UNIT = 4
+_SOURCES_A_UNIT = 8
 
 def _unit_impl(ctx):
     lines = ["#include \"%s\"" % source.short_path for source in ctx.files.srcs]
@@ -24,6 +24,11 @@ _unit = rule(
     },
 )
 
+def _balanced(sources, most):
+    """`sources` in as few lists of at most `most` as there can be, of about one length."""
+    lists = (len(sources) + most - 1) // most
+    return [sources[i * len(sources) // lists:(i + 1) * len(sources) // lists] for i in range(lists)]
+
 def atoll_library(name, srcs, single = [], textual_hdrs = [], **kwargs):
     """A cc_library of many sources, compiled in units of a few; one by one with --define=units=single.
 
@@ -31,9 +36,9 @@ def atoll_library(name, srcs, single = [], textual_hdrs = [], **kwargs):
     sources = [source for source in srcs if source.endswith(".cc")]
     together = [source for source in sources if source not in single]
     units = list(single)
-    for begin in range(0, len(together), _SOURCES_A_UNIT):
-        unit = "%s_unit_%d" % (name, begin // _SOURCES_A_UNIT)
-        _unit(name = unit, srcs = together[begin:begin + _SOURCES_A_UNIT], out = unit + ".cc")
+    for number, sources_of_unit in enumerate(_balanced(together, _SOURCES_A_UNIT)):
+        unit = "%s_unit_%d" % (name, number)
+        _unit(name = unit, srcs = sources_of_unit, out = unit + ".cc")
         units.append(unit + ".cc")
     headers = [source for source in srcs if not source.endswith(".cc")]
     native.cc_library(
@@ -49,11 +54,6 @@ def atoll_library(name, srcs, single = [], textual_hdrs = [], **kwargs):
 # The same for tests. Each source has a namespace of its own in place of its anonymous one: sources may use one name for
 # different helpers. What fixtures' headers of one target define outside of it must still differ.
 _TEST_SOURCES_A_UNIT = 8
-
-def _balanced(sources, most):
-    """`sources` in as few lists of at most `most` as there can be, of about one length."""
-    lists = (len(sources) + most - 1) // most
-    return [sources[i * len(sources) // lists:(i + 1) * len(sources) // lists] for i in range(lists)]
 
 def _test_unit_impl(ctx):
     ctx.actions.run_shell(
