@@ -4,6 +4,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "common/net/grpc_status.h"
 #include "common/protocol/trace_limit.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
@@ -32,10 +33,6 @@ constexpr Duration kLogInterval = std::chrono::milliseconds(200);
 constexpr int kHistoryPoints = 1000;
 constexpr int kHistoryPointsMax = static_cast<int>(kRoundCurvePoints);
 constexpr int kHistoryIslands = 64;
-
-grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
-}
 
 absl::Status NoSuchJob(const JobId& job) {
   return absl::NotFoundError(absl::StrCat("there is no job ", job, ": see atoll ls"));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/logging.h"
+#include "common/net/grpc_status.h"
 #include "common/protocol/wire.h"
 #include "coordinator/streams.h"
 #include "coordinator/trust/authorizer.h"
@@ -40,10 +41,6 @@ struct WorkerKind {
   static void Address(const NodeId& name, WireDown* wire) { wire->set_worker(name); }
   static v1::ClientKeys Keys(const AccessControl& access) { return access.refused(); }
 };
-grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
-}
-
 struct ServerKind {
   // A server says of each part of each contribution that it is staged.
   static constexpr int kReadAhead = 64;
@@ -207,8 +204,7 @@ class Stream : public SendingStream<BytesReactor, grpc::ByteBuffer> {
     }
     if (!message.ok()) {
       LogWarning("attach", peer_, " ", name_, " sent a bad message: ", message.status().message());
-      return this->End(grpc::Status(static_cast<grpc::StatusCode>(message.status().code()),
-                                    std::string(message.status().message())));
+      return this->End(ToGrpc(message.status()));
     }
     const bool first = name_.empty();
     if (first) {

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "common/files.h"
 #include "common/logging.h"
+#include "common/net/grpc_status.h"
 #include "common/net/leader.h"
 #include "common/trust/token.h"
 #include "proto/trust.grpc.pb.h"
@@ -27,10 +28,6 @@ constexpr auto kLeaderLimit = std::chrono::seconds(5);
 constexpr auto kTryAgain = std::chrono::seconds(1);
 constexpr Duration kJoinPatience = std::chrono::seconds(60);
 constexpr int64_t kRenewLatestS = 3600;  // between two tries
-
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
 
 std::string DateOf(int64_t unix_s) {
   return absl::FormatTime("%Y-%m-%d %H:%M UTC", absl::FromUnixSeconds(unix_s), absl::UTCTimeZone());

@@ -16,7 +16,7 @@
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
-#include "coordinator/core/settle.h"
+#include "coordinator/core/reconcile.h"
 #include "coordinator/core/stalls.h"
 #include "coordinator/core/state.h"
 #include "coordinator/core/switching.h"
@@ -87,7 +87,7 @@ CoordinatorActions CoordinatorCore::Step(Instant now, const CoordinatorEvent& ev
   s.now = now;
   s.out = CoordinatorActions();
   std::visit(EventHandler{s}, event);
-  s.out.next_deadline = coord::Settle(s, coord::ReachOf(event));
+  s.out.next_deadline = coord::Reconcile(s, coord::AffectedBy(event));
   coord::Flush(s);
   const int64_t sequence = coord::HasDecided(s) ? s.sequence : 0;
   for (ToWorker& message : s.out.to_workers) message.sequence = sequence;

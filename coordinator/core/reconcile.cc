@@ -1,4 +1,4 @@
-#include "coordinator/core/settle.h"
+#include "coordinator/core/reconcile.h"
 
 #include <algorithm>
 #include <utility>
@@ -24,42 +24,46 @@ namespace {
 constexpr Duration kGatheredOfEach = std::chrono::microseconds(50);
 constexpr Duration kTouchedOfEach = std::chrono::microseconds(10);
 
-struct ReachOfWorkers {
+struct AffectedByWorker {
   template <typename Message>
-  Reach operator()(const Message&) const {
-    return Reach::kTouched;
+  Affected operator()(const Message&) const {
+    return Affected::kTouched;
   }
-  Reach operator()(const WorkerHello&) const { return Reach::kMembers; }
-  Reach operator()(const JobPrepared&) const { return Reach::kMembers; }
-  Reach operator()(const JobRefused&) const { return Reach::kMembers; }
-  Reach operator()(const Leaving&) const { return Reach::kEverything; }
+  Affected operator()(const WorkerHello&) const { return Affected::kMembers; }
+  Affected operator()(const JobPrepared&) const { return Affected::kMembers; }
+  Affected operator()(const JobRefused&) const { return Affected::kMembers; }
+  Affected operator()(const Leaving&) const { return Affected::kEverything; }
 };
 
-struct ReachOfServers {
+struct AffectedByServer {
   template <typename Message>
-  Reach operator()(const Message&) const {
-    return Reach::kEverything;
+  Affected operator()(const Message&) const {
+    return Affected::kEverything;
   }
-  Reach operator()(const ServerHeartbeat&) const { return Reach::kTouched; }
-  Reach operator()(const ShardsAssigned&) const { return Reach::kTouched; }
-  Reach operator()(const PushStaged&) const { return Reach::kTouched; }
-  Reach operator()(const ShardsReceived&) const { return Reach::kTouched; }
-  Reach operator()(const BaseFetched&) const { return Reach::kTouched; }
-  Reach operator()(const Statistics&) const { return Reach::kTouched; }
-  Reach operator()(const RoundApplied&) const { return Reach::kTouched; }
+  Affected operator()(const ServerHeartbeat&) const { return Affected::kTouched; }
+  Affected operator()(const ShardsAssigned&) const { return Affected::kTouched; }
+  Affected operator()(const PushStaged&) const { return Affected::kTouched; }
+  Affected operator()(const ShardsReceived&) const { return Affected::kTouched; }
+  Affected operator()(const BaseFetched&) const { return Affected::kTouched; }
+  Affected operator()(const Statistics&) const { return Affected::kTouched; }
+  Affected operator()(const RoundApplied&) const { return Affected::kTouched; }
 };
 
-struct ReachOfEvents {
+struct AffectedByEvent {
   template <typename Event>
-  Reach operator()(const Event&) const {
-    return Reach::kEverything;
+  Affected operator()(const Event&) const {
+    return Affected::kEverything;
   }
-  Reach operator()(const FromWorker& e) const { return std::visit(ReachOfWorkers(), e.message); }
-  Reach operator()(const FromServer& e) const { return std::visit(ReachOfServers(), e.message); }
-  Reach operator()(const WorkerConnectionLost&) const { return Reach::kMembers; }
-  Reach operator()(const PlanMade&) const { return Reach::kTouched; }
-  Reach operator()(const Stalled&) const { return Reach::kTouched; }
-  Reach operator()(const Tick&) const { return Reach::kTouched; }
+  Affected operator()(const FromWorker& e) const {
+    return std::visit(AffectedByWorker(), e.message);
+  }
+  Affected operator()(const FromServer& e) const {
+    return std::visit(AffectedByServer(), e.message);
+  }
+  Affected operator()(const WorkerConnectionLost&) const { return Affected::kMembers; }
+  Affected operator()(const PlanMade&) const { return Affected::kTouched; }
+  Affected operator()(const Stalled&) const { return Affected::kTouched; }
+  Affected operator()(const Tick&) const { return Affected::kTouched; }
 };
 
 // True if the job is another one to the scheduler: it has ended, begun, or let workers in or out.
@@ -88,11 +92,11 @@ void Order(State& s, Job& job) {
   if (job.record.site) PumpExchange(s, job);
   job.touched.clear();
   job.deadline = NextJobDeadline(s, job);
-  job.settled_state = job.progress.state;
+  job.reconciled_state = job.progress.state;
 }
 
-void SettleAll(State& s) {
-  s.settle_by = kNever;
+void ReconcileAll(State& s) {
+  s.reconcile_by = kNever;
   ExpireMembers(s);
   Schedule(s);
   for (auto& [number, job] : s.jobs) Advance(s, job);
@@ -107,7 +111,7 @@ void SettleAll(State& s) {
 }
 
 // A deadline of the job's own.
-void SettleDue(State& s) {
+void ReconcileDue(State& s) {
   for (auto& [number, job] : s.jobs) {
     if (s.now < job.deadline) continue;
     for (const auto& [id, island] : job.islands) s.Touch(job, id);
@@ -139,12 +143,12 @@ Instant NextDeadlineOfJobs(const State& s) {
 }
 
 // False: there is more to look at than these jobs.
-bool SettleTouched(State& s) {
+bool ReconcileTouched(State& s) {
   for (const int64_t number : s.touched) {
     const auto found = s.jobs.find(number);
     if (found == s.jobs.end()) return false;
     Job& job = found->second;
-    if (Advance(s, job) || job.progress.state != job.settled_state) return false;
+    if (Advance(s, job) || job.progress.state != job.reconciled_state) return false;
     Order(s, job);
   }
   return true;
@@ -152,15 +156,16 @@ bool SettleTouched(State& s) {
 
 }  // namespace
 
-Reach ReachOf(const CoordinatorEvent& event) { return std::visit(ReachOfEvents(), event); }
+Affected AffectedBy(const CoordinatorEvent& event) { return std::visit(AffectedByEvent(), event); }
 
-Instant Settle(State& s, Reach reach) {
+Instant Reconcile(State& s, Affected affected) {
   const auto members = static_cast<int64_t>(s.members.size());
   const bool gathers = s.HasManyMembers();
-  bool all = reach == Reach::kEverything || s.now >= std::min(s.settle_by, s.member_deadline);
-  if (reach == Reach::kMembers && !all) {
+  bool all =
+      affected == Affected::kEverything || s.now >= std::min(s.reconcile_by, s.member_deadline);
+  if (affected == Affected::kMembers && !all) {
     all = !gathers;
-    if (gathers) s.settle_by = std::min(s.settle_by, s.now + kGatheredOfEach * members);
+    if (gathers) s.reconcile_by = std::min(s.reconcile_by, s.now + kGatheredOfEach * members);
   }
   NoteTouched(s);
   TouchRelatedJobs(s);
@@ -170,15 +175,15 @@ Instant Settle(State& s, Reach reach) {
   }
   const bool due = s.now >= s.touched_by || s.now >= NextDeadlineOfJobs(s);
   if (!all && due) {
-    SettleDue(s);
-    all = !SettleTouched(s);
+    ReconcileDue(s);
+    all = !ReconcileTouched(s);
   }
-  if (all) SettleAll(s);
+  if (all) ReconcileAll(s);
   if (all || due) {
     s.touched_by = kNever;
     s.touched.clear();
   }
-  return std::min({s.settle_by, s.member_deadline, s.touched_by, NextDeadlineOfJobs(s)});
+  return std::min({s.reconcile_by, s.member_deadline, s.touched_by, NextDeadlineOfJobs(s)});
 }
 
 }  // namespace atl::coord

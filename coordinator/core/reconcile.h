@@ -9,26 +9,26 @@
 // With many members, changes of members are collected for 50 us a member and handled together, and
 // what is touched for 10 us a member.
 
-#ifndef ATOLL_COORDINATOR_CORE_SETTLE_H_
-#define ATOLL_COORDINATOR_CORE_SETTLE_H_
+#ifndef ATOLL_COORDINATOR_CORE_RECONCILE_H_
+#define ATOLL_COORDINATOR_CORE_RECONCILE_H_
 
 #include "coordinator/core/core.h"
 #include "coordinator/core/state.h"
 
 namespace atl::coord {
 
-enum class Reach {
+enum class Affected {
   kTouched,  // jobs that the event touched or changed
   kMembers,  // everything; it may wait for other events of this kind
   kEverything
 };
 
-Reach ReachOf(const CoordinatorEvent& event);
+Affected AffectedBy(const CoordinatorEvent& event);
 
 // Decides and says what follows from the Step's event. Returns when the next Step is due at the
 // latest.
-Instant Settle(State& s, Reach reach);
+Instant Reconcile(State& s, Affected affected);
 
 }  // namespace atl::coord
 
-#endif  // ATOLL_COORDINATOR_CORE_SETTLE_H_
+#endif  // ATOLL_COORDINATOR_CORE_RECONCILE_H_

@@ -70,8 +70,8 @@ void TakeDropped(Rounds& rounds, DecisionRecord& decision) {
 }
 
 // `rate`: what the round's step takes of a weight.
-void Settle(State& s, Job& job, Rounds& rounds, const DecisionParticipant& p,
-            const PenaltyVerdict& verdict, Version version, double rate) {
+void NoteOutcome(State& s, Job& job, Rounds& rounds, const DecisionParticipant& p,
+                 const PenaltyVerdict& verdict, Version version, double rate) {
   IslandRecord& island = job.EditIsland(p.contribution.island);
   island.outcome =
       ContributionOutcome{p.contribution,        version,  p.accepted,
@@ -290,8 +290,8 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
     p.weight = merged.weights[i];
     p.accepted = verdict.penalty.accepted;
     p.reason = verdict.penalty.reason;
-    Settle(s, job, rounds, p, verdict.penalty,
-           result.is_void ? rounds.progress.version : collecting.version, rate);
+    NoteOutcome(s, job, rounds, p, verdict.penalty,
+                result.is_void ? rounds.progress.version : collecting.version, rate);
   }
   if (job.record.site && !result.is_void) NoteSiteRound(s, job, decision);
   s.Log(job.id(), result.is_void ? Severity::kWarning : Severity::kInfo, Describe(decision));

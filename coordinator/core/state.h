@@ -250,11 +250,11 @@ struct Job {
   Instant validate_by = kNever;  // the last validation times out
   // What islands were leased when their newest generations began.
   std::map<IslandId, std::vector<PositionRange>> leased_before;
-  std::set<IslandId> touched;  // since it was settled, see State::Touch
+  std::set<IslandId> touched;  // since it was reconciled, see State::Touch
   mutable std::map<IslandId, bool>
       plan_is_whole;          // where no Edit has changed it since; see PlanInForce
   Instant deadline = kNever;  // NextJobDeadline, at the last fixed point
-  JobState settled_state = JobState::kQueued;
+  JobState reconciled_state = JobState::kQueued;
   Moving moving;
   std::map<std::string, SiteAttempt> site_attempts;  // by site
 
@@ -326,8 +326,8 @@ struct State {
   std::map<std::pair<JobId, IslandId>, std::set<NodeId>> followed;
   std::set<NodeId> candidates;  // workers with a candidate_for
   std::set<NodeId> drained_workers;
-  // When what follows from changes of members is looked for at the latest; see settle.h.
-  Instant settle_by = kNever;   // everything
+  // When what follows from changes of members is looked for at the latest; see reconcile.h.
+  Instant reconcile_by = kNever;   // everything
   Instant touched_by = kNever;  // what is touched
   Instant member_deadline{};
 
@@ -347,7 +347,7 @@ struct State {
     bool leads = false;
   };
   Place PlaceOf(const NodeId& worker);
-  // So many that what follows from events is gathered; see settle.h.
+  // So many that what follows from events is gathered; see reconcile.h.
   bool HasManyMembers() const {
     return static_cast<int64_t>(members.size()) >= options.many_members;
   }
