@@ -83,8 +83,9 @@ class StandbyServer::Impl {
     builder.RegisterCallbackGenericService(&service_);
     // The leader alone is healthy: so clients find it (common/net/leader.h).
     builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
-    builder.SetResourceQuota(
-        grpc::ResourceQuota("standby").Resize(kStandbyBufferBytesMax).SetMaxThreads(kStandbyThreadsMax));
+    builder.SetResourceQuota(grpc::ResourceQuota("standby")
+                                 .Resize(kStandbyBufferBytesMax)
+                                 .SetMaxThreads(kStandbyThreadsMax));
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {

@@ -327,8 +327,8 @@ struct State {
   std::set<NodeId> candidates;  // workers with a candidate_for
   std::set<NodeId> drained_workers;
   // When what follows from changes of members is looked for at the latest; see reconcile.h.
-  Instant reconcile_by = kNever;   // everything
-  Instant touched_by = kNever;  // what is touched
+  Instant reconcile_by = kNever;  // everything
+  Instant touched_by = kNever;    // what is touched
   Instant member_deadline{};
 
   // The Step under way.
