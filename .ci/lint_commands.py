@@ -10,7 +10,7 @@ import subprocess
 OTHERS = {"from-file"}  # kubectl's
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
 DAEMONS = ("coordinator", "paramserver", "worker")
-SHARED_FLAGS = ("common/metrics/metrics_server.h", "common/net/tls.h", "common/trust/member_access.h",
+SHARED_FLAGS = ("common/metrics/metrics_server.h", "common/net/control/tls.h", "common/trust/member_access.h",
                 "common/flag_sources.cc")
 DECLARED = re.compile(r"add_(?:option|flag)\w*\(\s*\"(?:-\w,)?--([a-z0-9-]+)")
 

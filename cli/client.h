@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
-#include "common/net/reach.h"
-#include "common/net/tls.h"
+#include "common/net/control/reach.h"
+#include "common/net/control/tls.h"
 #include "common/status.h"
 #include "proto/backup.pb.h"
 #include "proto/coordinator.pb.h"

@@ -21,7 +21,7 @@
 #include "cli/inspect_job.h"
 #include "cli/job_file.h"
 #include "cli/list.h"
-#include "cli/render.h"
+#include "cli/text/render.h"
 #include "common/event_loop.h"
 #include "common/protocol/wire.h"
 #include "common/utf8.h"

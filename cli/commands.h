@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/net/tls.h"
+#include "common/net/control/tls.h"
 #include "common/time.h"
 
 namespace atl::cli {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cli/render.h"
+#include "cli/text/render.h"
 #include "common/files.h"
 #include "common/toml_message.h"
 #include "common/trust/member_access.h"

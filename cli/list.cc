@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "cli/render.h"
+#include "cli/text/render.h"
 
 namespace atl::cli {
 namespace {

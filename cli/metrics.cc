@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/client.h"
-#include "cli/render.h"
 #include "cli/tensorboard/event.pb.h"
+#include "cli/text/render.h"
 #include "common/files.h"
 
 namespace atl::cli {

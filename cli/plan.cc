@@ -21,7 +21,7 @@
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/profile_file.h"
 #include "coordinator/plan_io/render.h"
-#include "coordinator/planner/constraints.h"
+#include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planning/island_scope.h"
 #include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"

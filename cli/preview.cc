@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/client.h"
-#include "cli/render.h"
+#include "cli/text/render.h"
 #include "common/model/job_model.h"
 #include "common/model/layout.h"
 #include "common/protocol/wire.h"

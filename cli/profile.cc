@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/client.h"
-#include "cli/render.h"
+#include "cli/text/render.h"
 #include "coordinator/plan_io/profile_file.h"
 
 namespace atl::cli {

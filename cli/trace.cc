@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/client.h"
-#include "cli/render.h"
-#include "cli/trace_text.h"
+#include "cli/text/render.h"
+#include "cli/text/trace_text.h"
 #include "cli/write_file.h"
 #include "coordinator/plan_io/step_picture.h"
 

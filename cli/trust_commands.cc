@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "cli/client.h"
 #include "cli/contexts.h"
-#include "cli/render.h"
+#include "cli/text/render.h"
 #include "common/files.h"
 #include "common/protocol/mark_file.h"
 #include "common/trust/authority.h"

@@ -8,12 +8,13 @@
 //   all but token renew their own certificate
 //
 // A call that no rule names is denied. Plaintext connections have no identity and may do
-// everything: they are confined to loopback, or the operator passed --insecure (common/net/tls.h).
+// everything: they are confined to loopback, or the operator passed --insecure
+// (common/net/control/tls.h).
 
 #ifndef ATOLL_COORDINATOR_AUTHORIZATION_H_
 #define ATOLL_COORDINATOR_AUTHORIZATION_H_
 
-#include "common/net/identity.h"
+#include "common/net/control/identity.h"
 #include "coordinator/trust/registry.h"
 
 namespace atl {

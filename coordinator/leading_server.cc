@@ -13,7 +13,7 @@
 #include "common/logging.h"
 #include "common/metrics/metrics_server.h"
 #include "common/metrics/names.h"
-#include "common/net/channel.h"
+#include "common/net/control/channel.h"
 #include "common/protocol/wire.h"
 #include "common/wall_clock.h"
 #include "coordinator/authorization.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/logging.h"
-#include "common/net/grpc_status.h"
+#include "common/net/control/grpc_status.h"
 #include "common/protocol/wire.h"
 #include "coordinator/streams.h"
 #include "coordinator/trust/authorizer.h"

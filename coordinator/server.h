@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "common/net/tls.h"
+#include "common/net/control/tls.h"
 #include "coordinator/core/core.h"
 
 namespace atl {

@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
-#include "common/net/attach_client.h"
-#include "common/net/channel.h"
+#include "common/net/control/attach_client.h"
+#include "common/net/control/channel.h"
 #include "common/protocol/wire.h"
 #include "coordinator/store_sqlite.h"
 #include "proto/backup.grpc.pb.h"

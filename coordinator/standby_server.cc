@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "common/http/http_server.h"
-#include "common/net/leader.h"
+#include "common/net/control/leader.h"
 #include "coordinator/leading_server.h"
 
 namespace atl {
@@ -81,7 +81,7 @@ class StandbyServer::Impl {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(options.listen, credentials, &port_);
     builder.RegisterCallbackGenericService(&service_);
-    // The leader alone is healthy: so clients find it (common/net/leader.h).
+    // The leader alone is healthy: so clients find it (common/net/control/leader.h).
     builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
     builder.SetResourceQuota(grpc::ResourceQuota("standby")
                                  .Resize(kStandbyBufferBytesMax)

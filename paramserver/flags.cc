@@ -9,7 +9,7 @@
 #include "common/flag_sources.h"
 #include "common/logging.h"
 #include "common/metrics/metrics_server.h"
-#include "common/net/leader.h"
+#include "common/net/control/leader.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/parse_bytes.h"
 #include "common/protocol/wire.h"

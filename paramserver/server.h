@@ -9,11 +9,11 @@
 #include <string>
 
 #include "common/event_loop.h"
-#include "common/net/attach_client.h"
-#include "common/net/link_probe.h"
-#include "common/net/tensor_client.h"
-#include "common/net/tensor_server.h"
-#include "common/net/tls.h"
+#include "common/net/control/attach_client.h"
+#include "common/net/control/tls.h"
+#include "common/net/tensor/link_probe.h"
+#include "common/net/tensor/tensor_client.h"
+#include "common/net/tensor/tensor_server.h"
 #include "common/state_folder.h"
 #include "common/trust/member_access.h"
 #include "common/trust/refused_holders.h"

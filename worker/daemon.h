@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <string>
 
+#include "common/net/control/tls.h"
 #include "common/net/security.h"
-#include "common/net/tls.h"
 #include "common/status.h"
 #include "worker/path_roots.h"
 

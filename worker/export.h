@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/model/config.h"
-#include "common/net/tensor_client.h"
+#include "common/net/tensor/tensor_client.h"
 #include "common/protocol/control.h"
 #include "common/status.h"
 #include "worker/model/safetensors.h"

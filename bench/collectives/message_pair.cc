@@ -4,7 +4,7 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
-#include "common/net/peer_link.h"
+#include "common/net/peer/peer_link.h"
 
 namespace atl::bench {
 

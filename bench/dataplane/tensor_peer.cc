@@ -5,8 +5,8 @@
 
 #include "bench/dataplane/peer.h"
 #include "common/check.h"
-#include "common/net/tensor_client.h"
-#include "common/net/tensor_server.h"
+#include "common/net/tensor/tensor_client.h"
+#include "common/net/tensor/tensor_server.h"
 
 namespace atl::bench {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "bench/members/fake_members.h"
 #include "common/event_loop.h"
-#include "common/net/channel.h"
+#include "common/net/control/channel.h"
 #include "common/protocol/wire.h"
 #include "proto/control.grpc.pb.h"
 

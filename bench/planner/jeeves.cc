@@ -10,7 +10,7 @@
 
 #include "bench/measure.h"
 #include "common/rng.h"
-#include "coordinator/planner/balance.h"
+#include "coordinator/planner/groups/balance.h"
 #include "coordinator/simulator/bounds.h"
 #include "coordinator/simulator/replicate.h"
 #include "coordinator/simulator/schedules.h"

@@ -16,7 +16,7 @@
 #include "bench/planner/rounds.h"
 #include "bench/planner/rows.h"
 #include "common/rng.h"
-#include "coordinator/planner/placement.h"
+#include "coordinator/planner/groups/placement.h"
 #include "coordinator/simulator/schedules.h"
 
 namespace atl::bench {

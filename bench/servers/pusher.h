@@ -11,7 +11,7 @@
 #include <set>
 #include <vector>
 
-#include "common/net/tensor_client.h"
+#include "common/net/tensor/tensor_client.h"
 #include "common/protocol/control.h"
 
 namespace atl::bench {

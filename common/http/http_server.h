@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "common/net/tls.h"
+#include "common/net/control/tls.h"
 #include "common/status.h"
 
 namespace atl {

@@ -4,7 +4,7 @@
 #define ATOLL_COMMON_NET_FRAME_H_
 
 #include "common/ids.h"
-#include "common/net/tensor_types.h"
+#include "common/net/tensor/tensor_types.h"
 #include "common/status.h"
 #include "proto/frame.pb.h"
 

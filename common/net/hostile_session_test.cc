@@ -6,8 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "common/net/interceptor.h"
-#include "common/net/peer_fixture.h"
-#include "common/net/test_handler.h"
+#include "common/net/peer/peer_fixture.h"
+#include "common/net/tensor/test_handler.h"
 
 namespace atl {
 namespace {

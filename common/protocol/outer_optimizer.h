@@ -1,7 +1,7 @@
 // The outer optimizers and merges that a job may choose: their names, state slots and parameters.
 // One table of each, which job files, the coordinator and parameter servers share. What an
 // optimizer does to a shard is in paramserver/core/outer_optimizer.h, what a merge makes of a
-// round's pseudo-gradients in coordinator/core/merge.h.
+// round's pseudo-gradients in coordinator/core/rounds/merge.h.
 
 #ifndef ATOLL_COMMON_PROTOCOL_OUTER_OPTIMIZER_H_
 #define ATOLL_COMMON_PROTOCOL_OUTER_OPTIMIZER_H_

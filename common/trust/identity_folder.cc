@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
-#include "common/net/certificate.h"
+#include "common/net/control/certificate.h"
 #include "common/net/security.h"
 
 namespace atl {

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "common/net/tls.h"
+#include "common/net/control/tls.h"
 #include "common/status.h"
 #include "common/trust/pki.h"
 

@@ -15,8 +15,8 @@
 #include "absl/time/time.h"
 #include "common/files.h"
 #include "common/logging.h"
-#include "common/net/grpc_status.h"
-#include "common/net/leader.h"
+#include "common/net/control/grpc_status.h"
+#include "common/net/control/leader.h"
 #include "common/trust/token.h"
 #include "proto/trust.grpc.pb.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "common/net/identity.h"
-#include "common/net/tls.h"
+#include "common/net/control/identity.h"
+#include "common/net/control/tls.h"
 #include "common/status.h"
 #include "common/time.h"
 #include "common/trust/identity_folder.h"
@@ -24,7 +24,7 @@ namespace atl {
 
 // The flags of a member that say where it goes and who it is.
 struct AccessFlags {
-  std::string* coordinator;  // "host:port", or a list of them (common/net/leader.h)
+  std::string* coordinator;  // "host:port", or a list of them (common/net/control/leader.h)
   TlsOptions* tls;
   std::string* curve_key_path;
 };

@@ -2,8 +2,8 @@
 // its members show. Over OpenSSL; keys are P-256. No call logs or returns a key but those that make
 // one.
 //
-// A certificate carries its holder's identity (common/net/identity.h) and, of a member, the public
-// CURVE key of its links, as URIs among the subject's alternative names: "atoll:worker/w1",
+// A certificate carries its holder's identity (common/net/control/identity.h) and, of a member, the
+// public CURVE key of its links, as URIs among the subject's alternative names: "atoll:worker/w1",
 // "atollcurve:KEY".
 
 #ifndef ATOLL_COMMON_TRUST_PKI_H_
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "common/net/identity.h"
+#include "common/net/control/identity.h"
 #include "common/status.h"
 
 namespace atl {

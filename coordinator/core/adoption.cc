@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/protocol/fragments.h"
-#include "coordinator/core/copies.h"
 #include "coordinator/core/jobs.h"
-#include "coordinator/core/placement.h"
 #include "coordinator/core/removal.h"
-#include "coordinator/core/servers.h"
+#include "coordinator/core/shards/copies.h"
+#include "coordinator/core/shards/placement.h"
+#include "coordinator/core/shards/servers.h"
 
 namespace atl::coord {
 namespace {

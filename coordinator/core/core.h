@@ -33,8 +33,8 @@
 #include "common/protocol/control.h"
 #include "common/protocol/job_spec.h"
 #include "common/time.h"
-#include "coordinator/core/reach.h"
 #include "coordinator/core/records.h"
+#include "coordinator/core/shards/reach.h"
 #include "coordinator/core/views.h"
 
 namespace atl {

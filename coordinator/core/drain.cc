@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "coordinator/core/copies.h"
-#include "coordinator/core/island_members.h"
+#include "coordinator/core/islands/island_members.h"
+#include "coordinator/core/shards/copies.h"
 
 namespace atl::coord {
 namespace {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/copies.h"
 #include "coordinator/core/jobs.h"
-#include "coordinator/core/site_jobs.h"
+#include "coordinator/core/rounds/site_jobs.h"
+#include "coordinator/core/shards/copies.h"
 
 namespace atl::coord {
 namespace {

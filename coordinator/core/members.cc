@@ -5,17 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/adoption.h"
-#include "coordinator/core/island_members.h"
-#include "coordinator/core/islands.h"
+#include "coordinator/core/islands/island_members.h"
+#include "coordinator/core/islands/islands.h"
 #include "coordinator/core/jobs.h"
-#include "coordinator/core/moves.h"
 #include "coordinator/core/names.h"
 #include "coordinator/core/removal.h"
-#include "coordinator/core/rounds.h"
-#include "coordinator/core/server_holdings.h"
-#include "coordinator/core/servers.h"
-#include "coordinator/core/site_exchange.h"
-#include "coordinator/core/validation.h"
+#include "coordinator/core/rounds/rounds.h"
+#include "coordinator/core/rounds/site_exchange.h"
+#include "coordinator/core/rounds/validation.h"
+#include "coordinator/core/shards/moves.h"
+#include "coordinator/core/shards/server_holdings.h"
+#include "coordinator/core/shards/servers.h"
 
 namespace atl::coord {
 namespace {

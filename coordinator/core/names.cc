@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/copies.h"
+#include "coordinator/core/shards/copies.h"
 
 namespace atl::coord {
 namespace {

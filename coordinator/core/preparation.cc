@@ -3,15 +3,15 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/copies.h"
-#include "coordinator/core/grouping.h"
-#include "coordinator/core/island_members.h"
-#include "coordinator/core/islands.h"
+#include "coordinator/core/islands/grouping.h"
+#include "coordinator/core/islands/island_members.h"
+#include "coordinator/core/islands/islands.h"
 #include "coordinator/core/jobs.h"
-#include "coordinator/core/placement.h"
-#include "coordinator/core/servers.h"
-#include "coordinator/core/site_data.h"
-#include "coordinator/core/site_jobs.h"
+#include "coordinator/core/rounds/site_data.h"
+#include "coordinator/core/rounds/site_jobs.h"
+#include "coordinator/core/shards/copies.h"
+#include "coordinator/core/shards/placement.h"
+#include "coordinator/core/shards/servers.h"
 
 namespace atl::coord {
 namespace {

@@ -6,17 +6,17 @@
 
 #include "common/check.h"
 #include "coordinator/core/drain.h"
-#include "coordinator/core/islands.h"
+#include "coordinator/core/islands/islands.h"
+#include "coordinator/core/islands/plans.h"
+#include "coordinator/core/islands/switching.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/members.h"
-#include "coordinator/core/plans.h"
 #include "coordinator/core/preparation.h"
 #include "coordinator/core/removal.h"
-#include "coordinator/core/rounds.h"
-#include "coordinator/core/servers.h"
-#include "coordinator/core/site_exchange.h"
-#include "coordinator/core/site_jobs.h"
-#include "coordinator/core/switching.h"
+#include "coordinator/core/rounds/rounds.h"
+#include "coordinator/core/rounds/site_exchange.h"
+#include "coordinator/core/rounds/site_jobs.h"
+#include "coordinator/core/shards/servers.h"
 
 namespace atl::coord {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "coordinator/core/moves.h"
-#include "coordinator/core/servers.h"
+#include "coordinator/core/shards/moves.h"
+#include "coordinator/core/shards/servers.h"
 
 namespace atl::coord {
 

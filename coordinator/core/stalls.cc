@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/islands.h"
-#include "coordinator/core/site_jobs.h"
+#include "coordinator/core/islands/islands.h"
+#include "coordinator/core/rounds/site_jobs.h"
 #include "proto/control.plain.h"
 
 namespace atl::coord {

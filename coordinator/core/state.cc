@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
-#include "coordinator/core/copies.h"
+#include "coordinator/core/shards/copies.h"
 
 namespace atl::coord {
 

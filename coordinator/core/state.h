@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "common/protocol/outer_optimizer.h"
-#include "coordinator/core/changes.h"
 #include "coordinator/core/core.h"
-#include "coordinator/core/ledger.h"
-#include "coordinator/core/round_state.h"
+#include "coordinator/core/islands/changes.h"
+#include "coordinator/core/rounds/ledger.h"
+#include "coordinator/core/rounds/round_state.h"
 
 namespace atl::coord {
 

@@ -4,17 +4,17 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/copies.h"
 #include "coordinator/core/drain.h"
-#include "coordinator/core/grouping.h"
-#include "coordinator/core/island_members.h"
-#include "coordinator/core/islands.h"
+#include "coordinator/core/islands/grouping.h"
+#include "coordinator/core/islands/island_members.h"
+#include "coordinator/core/islands/islands.h"
+#include "coordinator/core/islands/plans.h"
 #include "coordinator/core/jobs.h"
-#include "coordinator/core/move_texts.h"
-#include "coordinator/core/placement.h"
-#include "coordinator/core/plans.h"
-#include "coordinator/core/rounds.h"
-#include "coordinator/core/site_jobs.h"
+#include "coordinator/core/rounds/rounds.h"
+#include "coordinator/core/rounds/site_jobs.h"
+#include "coordinator/core/shards/copies.h"
+#include "coordinator/core/shards/move_texts.h"
+#include "coordinator/core/shards/placement.h"
 #include "coordinator/core/stalls.h"
 
 namespace atl::coord {

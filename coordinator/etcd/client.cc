@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/net/certificate.h"
+#include "common/net/control/certificate.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/status.h"
 #include "common/trust/identity_folder.h"

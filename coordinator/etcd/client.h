@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/net/tls.h"
+#include "common/net/control/tls.h"
 #include "common/time.h"
 #include "coordinator/etcd/api.pb.h"
 

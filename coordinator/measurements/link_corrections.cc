@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/protocol/island_plan.h"
 #include "coordinator/measurements/corrections.h"
-#include "coordinator/planner/cluster.h"
+#include "coordinator/planner/cluster/cluster.h"
 
 namespace atl {
 namespace {

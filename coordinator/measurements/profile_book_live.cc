@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/measurements/profile_book.h"
-#include "coordinator/planner/cluster.h"
+#include "coordinator/planner/cluster/cluster.h"
 
 namespace atl {
 namespace {

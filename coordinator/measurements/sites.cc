@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/planner/cluster.h"
+#include "coordinator/planner/cluster/cluster.h"
 
 namespace atl {
 namespace {

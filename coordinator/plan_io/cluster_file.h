@@ -27,8 +27,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "coordinator/planner/cluster.h"
-#include "coordinator/planner/costs.h"
+#include "coordinator/planner/cluster/cluster.h"
+#include "coordinator/planner/cluster/costs.h"
 #include "proto/cluster.pb.h"
 
 namespace atl {

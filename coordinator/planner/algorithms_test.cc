@@ -5,10 +5,10 @@
 #include <numeric>
 
 #include "common/rng.h"
-#include "coordinator/planner/balance.h"
-#include "coordinator/planner/catalogue.h"
-#include "coordinator/planner/cluster.h"
-#include "coordinator/planner/grouping.h"
+#include "coordinator/planner/cluster/catalogue.h"
+#include "coordinator/planner/cluster/cluster.h"
+#include "coordinator/planner/groups/balance.h"
+#include "coordinator/planner/groups/grouping.h"
 
 namespace atl::plan {
 namespace {

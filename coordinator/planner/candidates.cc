@@ -7,12 +7,12 @@
 #include <set>
 
 #include "common/status.h"
+#include "coordinator/planner/cluster/leader.h"
+#include "coordinator/planner/cluster/objective.h"
+#include "coordinator/planner/cluster/site_floor.h"
+#include "coordinator/planner/cluster/traffic.h"
 #include "coordinator/planner/estimate.h"
-#include "coordinator/planner/leader.h"
-#include "coordinator/planner/objective.h"
-#include "coordinator/planner/scopes.h"
-#include "coordinator/planner/site_floor.h"
-#include "coordinator/planner/traffic.h"
+#include "coordinator/planner/groups/scopes.h"
 
 namespace atl::plan {
 namespace {

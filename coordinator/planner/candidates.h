@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/planner/entities.h"
-#include "coordinator/planner/grouping.h"
+#include "coordinator/planner/cluster/entities.h"
+#include "coordinator/planner/groups/grouping.h"
 #include "coordinator/planner/layout.h"
 
 namespace atl::plan {

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "coordinator/planner/cluster_index.h"
+#include "coordinator/planner/cluster/cluster_index.h"
 #include "coordinator/planner/layout.h"
 #include "coordinator/planner/replica_problem.h"
 

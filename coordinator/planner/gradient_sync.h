@@ -19,7 +19,7 @@
 
 #include <vector>
 
-#include "coordinator/planner/cluster_index.h"
+#include "coordinator/planner/cluster/cluster_index.h"
 #include "coordinator/planner/layout.h"
 
 namespace atl::plan {

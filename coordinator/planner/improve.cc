@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/planner/group_order.h"
+#include "coordinator/planner/groups/group_order.h"
 
 namespace atl::plan {
 namespace {

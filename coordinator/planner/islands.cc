@@ -7,8 +7,8 @@
 #include "absl/strings/str_format.h"
 #include "common/protocol/balanced_steps.h"
 #include "common/status.h"
-#include "coordinator/planner/objective.h"
-#include "coordinator/planner/round_traffic.h"
+#include "coordinator/planner/cluster/objective.h"
+#include "coordinator/planner/cluster/round_traffic.h"
 
 namespace atl::plan {
 namespace {

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/planner/cluster.h"
-#include "coordinator/planner/costs.h"
+#include "coordinator/planner/cluster/cluster.h"
+#include "coordinator/planner/cluster/costs.h"
 #include "coordinator/simulator/bounds.h"
 #include "coordinator/simulator/search.h"
 

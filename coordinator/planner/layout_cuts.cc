@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/check.h"
-#include "coordinator/planner/balance.h"
+#include "coordinator/planner/groups/balance.h"
 #include "coordinator/planner/layout.h"
 
 namespace atl::plan {

@@ -11,14 +11,14 @@
 #include "common/rng.h"
 #include "common/status.h"
 #include "coordinator/planner/candidates.h"
-#include "coordinator/planner/constraints.h"
+#include "coordinator/planner/cluster/constraints.h"
+#include "coordinator/planner/cluster/leader.h"
+#include "coordinator/planner/cluster/objective.h"
+#include "coordinator/planner/cluster/traffic.h"
 #include "coordinator/planner/fit.h"
+#include "coordinator/planner/groups/mapped_layout.h"
+#include "coordinator/planner/groups/refine.h"
 #include "coordinator/planner/improve.h"
-#include "coordinator/planner/leader.h"
-#include "coordinator/planner/mapped_layout.h"
-#include "coordinator/planner/objective.h"
-#include "coordinator/planner/refine.h"
-#include "coordinator/planner/traffic.h"
 
 namespace atl::plan {
 namespace {

@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/planner/groups/stage_mapping.h"
 #include "coordinator/planner/layout.h"
-#include "coordinator/planner/stage_mapping.h"
 
 namespace atl::plan {
 

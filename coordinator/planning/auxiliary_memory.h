@@ -5,11 +5,11 @@
 // The bounds are the runtime's. Both ends of a stage link hold messages for at most as many
 // micro-batches as the stage before it has in flight (its slots): a message that waits to be
 // received, or for its acknowledgement, keeps its slot. One more, since the acknowledgement takes a
-// latency. The windows and queues of the peer link (common/net/peer_link.h) are larger, so that
-// they never delay a step. Reductions: of each layer, the other members' numbers of the part that a
-// member adds up, and then the sums that it receives; all together a gradient's bytes times (n - 1)
-// / n among n workers. A GPU has blocks for messages: four out, and in four, or one for each that
-// comes straight (worker/pipeline/device_transport.h).
+// latency. The windows and queues of the peer link (common/net/peer/peer_link.h) are larger, so
+// that they never delay a step. Reductions: of each layer, the other members' numbers of the part
+// that a member adds up, and then the sums that it receives; all together a gradient's bytes times
+// (n - 1) / n among n workers. A GPU has blocks for messages: four out, and in four, or one for
+// each that comes straight (worker/pipeline/device_transport.h).
 
 #ifndef ATOLL_COORDINATOR_PLANNING_AUXILIARY_MEMORY_H_
 #define ATOLL_COORDINATOR_PLANNING_AUXILIARY_MEMORY_H_

@@ -32,8 +32,9 @@ struct ScopeWorker {
   std::string site;
   bool reachable = true;  // by other workers: otherwise it is an island by itself
 };
-// Which of the workers make up each island when a job begins (coordinator/core/island_members.h),
-// in this order; those beyond outer.max_islands are in none. REQUIRES: extent is not kAuto.
+// Which of the workers make up each island when a job begins
+// (coordinator/core/islands/island_members.h), in this order; those beyond outer.max_islands are in
+// none. REQUIRES: extent is not kAuto.
 std::vector<std::vector<size_t>> SeatWorkers(const std::vector<ScopeWorker>& workers,
                                              const JobSpec& spec, IslandScope extent);
 

@@ -8,7 +8,7 @@
 
 #include "common/model/config.h"
 #include "common/model/stash.h"
-#include "coordinator/planner/catalogue.h"
+#include "coordinator/planner/cluster/catalogue.h"
 
 namespace atl {
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/planner/objective.h"
+#include "coordinator/planner/cluster/objective.h"
 
 namespace atl {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/plan_io/plan_message.h"
-#include "coordinator/planner/leader.h"
+#include "coordinator/planner/cluster/leader.h"
 #include "coordinator/planning/recomputation.h"
 
 namespace atl {

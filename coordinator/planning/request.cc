@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "common/protocol/peer_collectives.h"
 #include "common/status.h"
-#include "coordinator/planner/constraints.h"
+#include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planning/auxiliary_memory.h"
 #include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"

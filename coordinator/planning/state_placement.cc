@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "coordinator/planner/leader.h"
-#include "coordinator/planner/objective.h"
+#include "coordinator/planner/cluster/leader.h"
+#include "coordinator/planner/cluster/objective.h"
 
 namespace atl {
 namespace {

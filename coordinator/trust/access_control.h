@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "common/group_commit.h"
-#include "common/net/identity.h"
-#include "common/net/tls.h"
+#include "common/net/control/identity.h"
+#include "common/net/control/tls.h"
 #include "common/status.h"
 #include "common/trust/authority.h"
 #include "coordinator/trust/audit_log.h"

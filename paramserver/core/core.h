@@ -32,7 +32,7 @@
 #include "absl/status/status.h"
 #include "common/element_ranges.h"
 #include "common/ids.h"
-#include "common/net/tensor_types.h"
+#include "common/net/tensor/tensor_types.h"
 #include "common/protocol/control.h"
 #include "common/time.h"
 #include "kernels/thread_pool.h"

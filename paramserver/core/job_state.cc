@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "common/net/tensor_types.h"
+#include "common/net/tensor/tensor_types.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/outer_optimizer.h"
 #include "common/status.h"

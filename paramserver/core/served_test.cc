@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "common/net/tensor_types.h"
+#include "common/net/tensor/tensor_types.h"
 #include "kernels/add_delta.h"
 #include "paramserver/core/server_fixture.h"
 

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "absl/strings/match.h"
-#include "common/net/attach_client.h"
+#include "common/net/control/attach_client.h"
 #include "common/version.h"
 #include "tests/cli/command.h"
 #include "tests/cli/coordinator.h"

@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "cli/contexts.h"
-#include "cli/doctor.h"
-#include "cli/model_folder.h"
+#include "cli/doctor/doctor.h"
+#include "cli/model/model_folder.h"
 #include "common/check.h"
 #include "common/trust/pki.h"
 #include "common/version.h"

@@ -7,19 +7,19 @@ PLANTED = {
         "  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), v1::TENSOR_ENCODING_TOPK));\n",
         ""),
     "group_frame": (
-        "worker/island/wire_parse.cc",
+        "worker/island/messages/wire_parse.cc",
         "if (shard.rank() < 0 || shard.rank() >= shard.tensor_shares_size()) return Bad(\"rank\");",
         ""),
     "group_header": (
-        "worker/island/wire_parse.cc",
+        "worker/island/messages/wire_parse.cc",
         "payload_bytes < 4 || payload_bytes % 4 != 0 || payload_bytes > 4 * kChunkElements",
         "payload_bytes < 4"),
     "outer_wire": (
-        "worker/island/outer_wire.cc",
+        "worker/island/messages/outer_wire.cc",
         "part.server() < 0 || part.server() >= call.servers_size()",
         "part.server() < 0"),
     "save_wire": (
-        "worker/island/wire_parse.cc",
+        "worker/island/messages/wire_parse.cc",
         "return tier >= 0 && tier < kTiers ?",
         "return tier >= 0 ?"),
     "job_toml": (
@@ -231,7 +231,7 @@ PLANTED = {
         "if (!file.is_string() || absl::StrContains(file.get<std::string>(), '/')) {",
         "if (absl::StrContains(file.get<std::string>(), '/')) {"),
     "class_names": (
-        "cli/model_folder.cc",
+        "cli/model/model_folder.cc",
         "labels->is_object() && static_cast<int64_t>(labels->size()) == classes;",
         "labels->is_object();"),
     "client_config": (
@@ -239,7 +239,7 @@ PLANTED = {
         "if (code < 0x20 || code == 0x7f) {",
         "if (code == 0x7f) {"),
     "doctor": (
-        "cli/doctor_checks.cc",
+        "cli/doctor/doctor_checks.cc",
         "if (!absl::SimpleAtoi(port, &number) || number < 1 || number > 65535) {",
         "if (!absl::SimpleAtoi(port, &number) || number < 0 || number > 65535) {"),
     "link_handshake": (

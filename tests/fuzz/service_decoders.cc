@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "common/check.h"
 #include "common/http/http_server.h"
-#include "common/net/leader.h"
+#include "common/net/control/leader.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/object_store/s3_store.h"
 #include "common/state_folder.h"

@@ -7,9 +7,9 @@
 #include "common/net/frame.h"
 #include "common/net/session.h"
 #include "tests/fuzz/decoder.h"
-#include "worker/island/outer_wire.h"
-#include "worker/island/save_wire.h"
-#include "worker/island/wire.h"
+#include "worker/island/messages/outer_wire.h"
+#include "worker/island/messages/save_wire.h"
+#include "worker/island/messages/wire.h"
 
 namespace atl::fuzz {
 namespace {

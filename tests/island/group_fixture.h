@@ -23,9 +23,9 @@
 #include "kernels/testing/fake_nccl.h"
 #include "kernels/testing/gate.h"
 #include "tests/island/layouts.h"
-#include "worker/island/follower.h"
+#include "worker/island/control/follower.h"
 #include "worker/island/group_trainer.h"
-#include "worker/island/member.h"
+#include "worker/island/member/member.h"
 #include "worker/runtime/testing/model_trainer.h"
 
 namespace atl::worker {

@@ -7,8 +7,8 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "worker/collectives/communicators.h"
-#include "worker/island/peer_rendezvous.h"
-#include "worker/island/peer_transport.h"
+#include "worker/island/member/peer_rendezvous.h"
+#include "worker/island/member/peer_transport.h"
 
 namespace atl::worker {
 namespace {

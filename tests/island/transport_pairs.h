@@ -18,7 +18,7 @@
 #include "kernels/testing/fake_nccl.h"
 #include "tests/island/layouts.h"
 #include "tests/island/transport_cases.h"
-#include "worker/island/peer_transport.h"
+#include "worker/island/member/peer_transport.h"
 #include "worker/pipeline/device_transport.h"
 #include "worker/pipeline/local_transport.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
 #include "tests/island/transport_pairs.h"
-#include "worker/island/wire.h"
+#include "worker/island/messages/wire.h"
 
 namespace atl::worker {
 namespace {

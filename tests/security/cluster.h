@@ -19,7 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/http/http_get.h"
-#include "common/net/leader.h"
+#include "common/net/control/leader.h"
 #include "common/protocol/mark_file.h"
 #include "common/trust/authority.h"
 #include "common/trust/token.h"

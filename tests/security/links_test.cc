@@ -9,10 +9,10 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "common/metrics/metrics_server.h"
-#include "common/net/channel.h"
+#include "common/net/control/channel.h"
 #include "common/net/interceptor.h"
-#include "common/net/peer_fixture.h"
-#include "common/net/test_handler.h"
+#include "common/net/peer/peer_fixture.h"
+#include "common/net/tensor/test_handler.h"
 #include "common/trust/member_access.h"
 #include "common/trust/refused_holders.h"
 #include "tests/security/cluster.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
-#include "common/net/attach_client.h"
+#include "common/net/control/attach_client.h"
 #include "proto/trust.pb.h"
 #include "tests/cli/command.h"
 #include "tests/cli/coordinator.h"

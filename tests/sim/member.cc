@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/nodes.h"
-#include "worker/island/save_wire.h"
+#include "worker/island/messages/save_wire.h"
 
 namespace atl::sim {
 

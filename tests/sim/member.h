@@ -1,7 +1,7 @@
-// One worker's part in a simulated island: the real control's port (worker/island/port.h) in
-// virtual time. Toy layers stand for devices, a look at the other nodes for the peer link; what is
-// kept for the parameter servers, copies of saved states and the log of changes are the product's
-// own.
+// One worker's part in a simulated island: the real control's port (worker/island/control/port.h)
+// in virtual time. Toy layers stand for devices, a look at the other nodes for the peer link; what
+// is kept for the parameter servers, copies of saved states and the log of changes are the
+// product's own.
 //
 // A step is made by all members of the plan together and committed as on real devices: each gives
 // its word, and takes the step when it has all others'; what breaks in between leaves some with it
@@ -24,9 +24,9 @@
 #include "tests/sim/cluster.h"
 #include "tests/sim/fiber.h"
 #include "tests/sim/toy_layer.h"
-#include "worker/island/outer_wire.h"
-#include "worker/island/port.h"
-#include "worker/island/stamps.h"
+#include "worker/island/control/port.h"
+#include "worker/island/member/stamps.h"
+#include "worker/island/messages/outer_wire.h"
 #include "worker/state/keeper.h"
 #include "worker/state/unit_store.h"
 

@@ -8,7 +8,7 @@
 #include "tests/sim/member.h"
 #include "tests/sim/nodes.h"
 #include "worker/core/leases.h"
-#include "worker/island/save_wire.h"
+#include "worker/island/messages/save_wire.h"
 
 namespace atl::sim {
 

@@ -20,8 +20,8 @@
 #include "tests/sim/member.h"
 #include "tests/sim/toy_trainer.h"
 #include "worker/core/core.h"
-#include "worker/island/control.h"
-#include "worker/island/follower_control.h"
+#include "worker/island/control/control.h"
+#include "worker/island/control/follower_control.h"
 
 namespace atl::sim {
 

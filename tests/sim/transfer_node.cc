@@ -1,5 +1,5 @@
 // A worker's pushes and pulls: each owner's own part, between it and the servers, as
-// worker/island/transfer_relay.h has it.
+// worker/island/member/transfer_relay.h has it.
 
 #include <algorithm>
 #include <memory>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/net/tensor_types.h"
+#include "common/net/tensor/tensor_types.h"
 #include "common/protocol/fragments.h"
 #include "kernels/add_delta.h"
 #include "kernels/host_ops.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/export_folder.h"
+#include "cli/model/export_folder.h"
 #include "common/check.h"
 #include "common/model/layout.h"
 #include "worker/model/weights.h"

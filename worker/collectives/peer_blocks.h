@@ -1,5 +1,6 @@
 // Blocks of collectives that come to one worker and leave it, over the link that the workers of an
-// island have anyway (common/net/peer_link.h): authenticated and encrypted where there are keys.
+// island have anyway (common/net/peer/peer_link.h): authenticated and encrypted where there are
+// keys.
 //
 // A block is a chunk of a tensor that one member of a group sends to another. Those of one kind
 // from one member to another are taken in the order in which they were sent. What has come waits
@@ -21,7 +22,7 @@
 #include <utility>
 
 #include "common/ids.h"
-#include "common/net/peer_link.h"
+#include "common/net/peer/peer_link.h"
 #include "common/status.h"
 #include "common/time.h"
 

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "worker/core/actions.h"
-#include "worker/island/control.h"
-#include "worker/island/member.h"
+#include "worker/island/control/control.h"
+#include "worker/island/member/member.h"
 #include "worker/runtime/trainer.h"
 
 namespace atl::worker {

@@ -10,7 +10,7 @@
 #include "common/check.h"
 #include "common/model/ownership.h"
 #include "common/protocol/tensor_groups.h"
-#include "worker/island/wire.h"
+#include "worker/island/messages/wire.h"
 
 namespace atl::worker {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "common/rng.h"
+#include "worker/island/messages/wire.h"
 #include "worker/island/parts.h"
-#include "worker/island/wire.h"
 
 namespace atl::worker {
 namespace {

@@ -19,8 +19,8 @@
 
 #include "common/protocol/control.h"
 #include "common/status.h"
-#include "worker/island/clocks.h"
-#include "worker/island/wire.h"
+#include "worker/island/control/clocks.h"
+#include "worker/island/messages/wire.h"
 #include "worker/pipeline/engine.h"
 #include "worker/pipeline/message_log.h"
 

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "worker/island/clocks.h"
+#include "worker/island/control/clocks.h"
 
 namespace atl::worker {
 namespace {

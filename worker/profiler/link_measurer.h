@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/net/peer_link.h"
+#include "common/net/peer/peer_link.h"
 #include "common/protocol/control.h"
 #include "worker/profiler/link_profiler.h"
 

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <deque>
 
-#include "common/net/peer_fixture.h"
+#include "common/net/peer/peer_fixture.h"
 
 namespace atl::worker {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "common/net/peer_link.h"
+#include "common/net/peer/peer_link.h"
 #include "common/protocol/control.h"
 #include "common/protocol/device_profile.h"
 #include "common/status.h"

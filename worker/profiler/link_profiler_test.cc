@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "common/net/peer_fixture.h"
+#include "common/net/peer/peer_fixture.h"
 
 namespace atl::worker {
 namespace {

@@ -16,7 +16,7 @@
 #include <mutex>
 #include <string>
 
-#include "common/net/tensor_client.h"
+#include "common/net/tensor/tensor_client.h"
 #include "worker/core/actions.h"
 #include "worker/runtime/island.h"
 

@@ -7,7 +7,7 @@
 #include <deque>
 #include <mutex>
 
-#include "common/net/test_handler.h"
+#include "common/net/tensor/test_handler.h"
 #include "kernels/add_delta.h"
 
 namespace atl::worker {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "worker/island/wire.h"
+#include "worker/island/messages/wire.h"
 
 namespace atl::worker {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "common/net/tls.h"
+#include "common/net/control/tls.h"
 
 namespace atl {
 

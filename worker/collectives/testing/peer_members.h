@@ -10,7 +10,7 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
-#include "common/net/peer_link.h"
+#include "common/net/peer/peer_link.h"
 #include "worker/collectives/peer.h"
 
 namespace atl::worker::testing {

@@ -1,0 +1,123 @@
+#include "cli/doctor/doctor_links.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "common/net/security.h"
+#include "common/net/tensor/tensor_client.h"
+
+namespace atl::cli {
+namespace {
+
+constexpr Duration kMeasureFor = std::chrono::seconds(1);  // in each direction
+constexpr size_t kSitesMeasured = 16;
+constexpr double kSlowBytesPerS = 12.5e6;  // 100 Mbit/s
+constexpr double kModelBytes = 1e9;
+constexpr double kClockWarningMs = 1000;
+constexpr double kClockProblemMs = 60'000;
+
+std::string Address(const std::string& endpoint) {
+  return std::string(absl::StripPrefix(endpoint, "tcp://"));
+}
+
+double Megabits(double bytes_per_s) { return bytes_per_s * 8 / 1e6; }
+
+struct Site {
+  const v1::Member* server = nullptr;
+  const v1::Member* worker = nullptr;  // that other workers reach
+};
+
+std::map<std::string, Site> SitesIn(const v1::ClusterStatus& status) {
+  std::map<std::string, Site> sites;
+  for (const v1::Member& member : status.members()) {
+    if (!member.attached()) continue;
+    Site& site = sites[member.site()];
+    if (member.kind() == "paramserver" && site.server == nullptr) site.server = &member;
+    if (member.peer_endpoint().empty() || site.worker != nullptr) continue;
+    site.worker = &member;
+  }
+  return sites;
+}
+
+absl::StatusOr<std::unique_ptr<TensorClient>> MakeClient(const Global& global) {
+  TensorClientOptions options;
+  options.security.allow_plaintext_beyond_loopback = global.tls.insecure;
+  ATOLL_ASSIGN_OR_RETURN(options.security.keys, ReadCurveKey(global.curve_key_path));
+  return TensorClient::Create(options);
+}
+
+}  // namespace
+
+Finding CheckClock(double ahead_ms, double within_ms) {
+  const double off_ms = std::max(0.0, std::abs(ahead_ms) - within_ms);
+  Finding finding{
+      Level::kOk, "clock",
+      absl::StrFormat("%.0f ms %s the coordinator's, to within %.0f ms", std::abs(ahead_ms),
+                      ahead_ms < 0 ? "ahead of" : "behind", within_ms),
+      ""};
+  if (off_ms < kClockWarningMs) return finding;
+  finding.level = off_ms < kClockProblemMs ? Level::kWarning : Level::kProblem;
+  finding.remedy =
+      "set both clocks by NTP (apt-get install systemd-timesyncd; timedatectl): certificates and "
+      "tokens have dates, and logs are compared by time";
+  return finding;
+}
+
+Finding RatesFinding(const std::string& site, const absl::StatusOr<LinkRates>& rates) {
+  const std::string check = absl::StrCat("bandwidth to ", site);
+  if (!rates.ok()) {
+    const std::string why(rates.status().message());
+    if (!absl::IsDeadlineExceeded(rates.status())) {
+      return {Level::kWarning, check, why,
+              "join the cluster by a token (atoll join), which makes a key; see docs/trust.md"};
+    }
+    return {Level::kProblem, check, why,
+            "is the server busy or stopped? Else large packets get lost: lower this machine's MTU "
+            "to that of the path (ip link set mtu 1400), or set net.ipv4.tcp_mtu_probing=1"};
+  }
+  Finding finding{
+      Level::kOk, check,
+      absl::StrFormat("%.0f Mbit/s there, %.0f Mbit/s back", Megabits(rates->push_bytes_per_s),
+                      Megabits(rates->pull_bytes_per_s)),
+      ""};
+  const double slower = std::min(rates->push_bytes_per_s, rates->pull_bytes_per_s);
+  if (slower < kSlowBytesPerS) {
+    finding.level = Level::kWarning;
+    finding.remedy = absl::StrFormat(
+        "1 GB of parameters take %.0f s: raise [outer] steps_per_round, or quantise pushes "
+        "([outer] push_encoding)",
+        kModelBytes / slower);
+  }
+  return finding;
+}
+
+std::vector<Finding> CheckSites(const Global& global, const v1::ClusterStatus& status) {
+  std::vector<Finding> findings;
+  const auto client = MakeClient(global);
+  size_t measured = 0;
+  for (const auto& [name, site] : SitesIn(status)) {
+    const std::string text = name.empty() ? "members without a site" : absl::StrCat("site ", name);
+    if (++measured > kSitesMeasured) {
+      findings.push_back({Level::kOk, absl::StrCat("bandwidth to ", text),
+                          absl::StrCat("not measured: ", kSitesMeasured, " other sites were"), ""});
+    } else if (site.server != nullptr) {
+      const ServerAddress server{site.server->endpoint(), site.server->public_key()};
+      findings.push_back(RatesFinding(
+          text, client.ok() ? MeasureLink(**client, server, kMeasureFor) : client.status()));
+    } else if (site.worker != nullptr) {
+      const std::string worker = absl::StrCat(text, ", worker ", site.worker->name());
+      findings.push_back(CheckRoute(worker, Address(site.worker->peer_endpoint())));
+      for (const std::string& endpoint : site.worker->more_peer_endpoints()) {
+        findings.push_back(CheckRoute(worker, Address(endpoint)));
+      }
+    }
+  }
+  return findings;
+}
+
+}  // namespace atl::cli

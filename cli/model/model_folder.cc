@@ -1,0 +1,118 @@
+#include "cli/model/model_folder.h"
+
+#include <array>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "worker/model/weights.h"
+
+namespace atl::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kConfigBytesMax = int64_t{16} << 20;
+
+std::string ConfigPath(const std::string& folder) { return folder + "/config.json"; }
+
+absl::StatusOr<Json> ReadConfig(const std::string& folder) {
+  ATOLL_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(ConfigPath(folder)));
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, file.ReadAll(kConfigBytesMax));
+  Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ConfigPath(folder), ": is no JSON object; export the model again"));
+  }
+  return json;
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const ModelConfig& config,
+                                      int64_t seq_len, int threads) {
+  LoadedModel loaded;
+  ATOLL_ASSIGN_OR_RETURN(Model model, Model::Create(config));
+  loaded.model = std::make_unique<Model>(std::move(model));
+  loaded.backend = NewCachedCpuBackend(threads);
+  RunnerOptions options;
+  options.seq_len = seq_len;
+  options.train = false;
+  ATOLL_ASSIGN_OR_RETURN(loaded.runner,
+                         ModelRunner::Create(*loaded.backend.backend, *loaded.model, options));
+  std::vector<LayerLayout> layouts;
+  std::vector<std::span<float>> layers;
+  for (int l = 0; l < static_cast<int>(loaded.model->layers().size()); ++l) {
+    layouts.push_back(loaded.model->layers()[l]->layout());
+    // The CPU backend's memory is the host's.
+    layers.emplace_back(static_cast<float*>(loaded.runner->params(l).data), layouts.back().size);
+  }
+  ATOLL_RETURN_IF_ERROR(ReadWeights(folder, layouts, layers));
+  return loaded;
+}
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& folder,
+                                                               const std::string& path,
+                                                               int64_t vocabulary,
+                                                               int64_t other_tokens) {
+  const std::string& from = path.empty() ? folder : path;
+  auto tokenizer = OpenTokenizer(from);
+  if (absl::IsNotFound(tokenizer.status()) && path.empty() &&
+      vocabulary == kByteVocabulary + other_tokens) {
+    return nullptr;
+  }
+  if (!tokenizer.ok()) return tokenizer.status();
+  if ((*tokenizer)->vocabulary() > vocabulary) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ConfigPath(folder), ": vocab_size = ", vocabulary, ", but the tokenizer ",
+                     from, " has ", (*tokenizer)->vocabulary(), " tokens: it is of another model"));
+  }
+  return tokenizer;
+}
+
+std::string ReadPrompt(std::istream& in) {
+  std::string prompt{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  if (!prompt.empty() && prompt.back() == '\n') prompt.pop_back();
+  return prompt;
+}
+
+absl::StatusOr<std::vector<std::string>> ReadClassNames(const std::string& folder,
+                                                        int64_t classes) {
+  ATOLL_ASSIGN_OR_RETURN(const Json json, ReadConfig(folder));
+  const auto labels = json.find("id2label");
+  if (labels == json.end() || labels->is_null()) return std::vector<std::string>();
+  std::vector<std::string> names(static_cast<size_t>(classes));
+  std::vector<bool> named(names.size());
+  bool fits = labels->is_object() && static_cast<int64_t>(labels->size()) == classes;
+  for (auto it = labels->begin(); fits && it != labels->end(); ++it) {
+    int64_t number = -1;
+    fits = it->is_string() && absl::SimpleAtoi(it.key(), &number) && number >= 0 &&
+           number < classes && !named[static_cast<size_t>(number)];
+    if (!fits) break;
+    named[static_cast<size_t>(number)] = true;
+    names[static_cast<size_t>(number)] = it->get<std::string>();
+  }
+  if (fits) return names;
+  return absl::InvalidArgumentError(
+      absl::StrCat(ConfigPath(folder), ": id2label must have a name for each number from 0 to ",
+                   classes - 1, ", because of num_labels; correct it or leave it out"));
+}
+
+absl::Status WriteClassNames(const std::string& folder, std::vector<std::string> names) {
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
+  while (std::ssize(names) < config.vocab) names.push_back(absl::StrCat("LABEL_", names.size()));
+  ATOLL_ASSIGN_OR_RETURN(Json json, ReadConfig(folder));
+  Json by_id = Json::object(), by_name = Json::object();
+  for (size_t i = 0; i < names.size(); ++i) {
+    by_id[absl::StrCat(i)] = names[i];
+    by_name[names[i]] = i;
+  }
+  json["id2label"] = std::move(by_id);
+  json["label2id"] = std::move(by_name);
+  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return WriteFileAtomically(RealFiles(), ConfigPath(folder), std::array{AsBytes(text)});
+}
+
+}  // namespace atl::cli

@@ -1,0 +1,546 @@
+#include "cli/text/render.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <google/protobuf/util/message_differencer.h>
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_split.h"
+
+namespace atl::cli {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+v1::Job RunningJob() {
+  v1::Job job;
+  v1::JobSummary& s = *job.mutable_summary();
+  s.set_job("lm-1");
+  s.set_state(v1::JOB_STATE_RUNNING);
+  s.set_version(3);
+  s.set_tokens_committed(250'000);
+  s.set_tokens_budget(1'000'000);
+  s.set_tokens_per_s(5000);
+  s.set_train_loss(2.5);
+  s.set_validation_loss(2.75);
+  s.set_validated_version(2);
+  s.set_first_validation_loss(5.5);
+  s.set_active_islands(2);
+  v1::Island& island = *job.add_islands();
+  island.set_worker("w1");
+  island.set_attached(true);
+  island.set_doing("training");
+  island.mutable_progress()->set_inner_step(120);
+  island.mutable_progress()->set_train_loss(2.5);
+  return job;
+}
+
+TEST_CASE("columns are as wide as their widest cell and numbers end together") {
+  Table table({"job", "tokens"});
+  REQUIRE(table.empty());
+  table.Add({"a", "7"});
+  table.Add({"long-name", "1234567"});
+  REQUIRE(table.Text() ==
+          "job         tokens\n"
+          "a                7\n"
+          "long-name  1234567\n");
+}
+
+TEST_CASE("numbers are human-readable, and a value that is not a number is a dash") {
+  CHECK(Count(0) == "0");
+  CHECK(Count(kNan) == "0");
+  CHECK(Count(999) == "999");
+  CHECK(Count(12'340) == "12.3k");
+  CHECK(Count(4.56e6) == "4.56M");
+  CHECK(Bytes(1023) == "1023 B");
+  CHECK(Bytes(1536) == "1.5 KiB");
+  CHECK(Bytes(int64_t{5} << 30) == "5.00 GiB");
+  CHECK(Seconds(45) == "45 s");
+  CHECK(Seconds(200) == "3 min 20 s");
+  CHECK(Seconds(7500) == "2 h 5 min");
+  CHECK(Seconds(-3) == "0 s");
+  CHECK(Seconds(kNan) == "-");
+  CHECK(Fixed(kNan, 3) == "-");
+  CHECK(Fixed(1.0 / 3, 3) == "0.333");
+  CHECK(Bar(0.5, 10) == "[#####.....]");
+  CHECK(Bar(kNan, 4) == "[....]");
+  CHECK(Bar(7, 4) == "[####]");
+}
+
+TEST_CASE("a state that this program does not know is no crash") {
+  CHECK(StateName(v1::JOB_STATE_RUNNING) == "running");
+  CHECK(StateName(static_cast<v1::JobState>(99)) == "unknown");
+  CHECK_FALSE(Ended(static_cast<v1::JobState>(99)));
+}
+
+TEST_CASE("numbers end in one place, sentences begin in one, also those that begin with a number") {
+  Table table({"worker", "left", "why"});
+  table.Add({"w1", "2 min 30 s", "2 chunks instead of 1"});
+  table.Add({"w10", "9 s", "fine"});
+  CHECK(table.Text() ==
+        "worker        left  why\n"
+        "w1      2 min 30 s  2 chunks instead of 1\n"
+        "w10            9 s  fine\n");
+}
+
+// Sets the terminal's width for a case.
+struct Terminal {
+  explicit Terminal(int columns) { SetTerminalWidth(columns); }
+  ~Terminal() { SetTerminalWidth(0); }
+};
+
+TEST_CASE("on_a_narrow_terminal_a_table_is_cut_into_parts_that_begin_with_the_keys") {
+  Table table({"kind", "name", "state", "last heartbeat", "why"}, /*keys=*/2);
+  table.Add({"worker", "w1", "attached", "0.1 s ago", ""});
+  table.Add({"worker", "w2", "unavailable", "", "evicted"});
+  const std::string whole = table.Text();
+  const Terminal narrow(30);
+  CHECK(table.Text() ==
+        "kind    name  state\n"
+        "worker  w1    attached\n"
+        "worker  w2    unavailable\n"
+        "\n"
+        "kind    name  last heartbeat\n"
+        "worker  w1         0.1 s ago\n"
+        "\n"
+        "kind    name  why\n"
+        "worker  w2    evicted\n");
+  const Terminal wide(static_cast<int>(whole.find('\n')) + 4);
+  CHECK(table.Text() == whole);
+}
+
+TEST_CASE("a_last_text_that_does_not_fit_continues_on_further_lines") {
+  Table table({"job", "state", "why"});
+  table.Add({"lm-1", "running", "waiting for the first island update of a round that takes long"});
+  table.Add({"lm-2", "queued", "waiting"});
+  const Terminal narrow(50);
+  CHECK(table.Text() ==
+        "job   state    why\n"
+        "lm-1  running  waiting for the first island update\n"
+        "               of a round that takes long\n"
+        "lm-2  queued   waiting\n");
+}
+
+TEST_CASE("no_line_is_wider_than_the_terminal_and_no_cell_is_lost") {
+  Table table({"job", "tokens", "of", "loss", "validation", "why"});
+  table.Add({"lm-1", "12.3k", "4.56M", "2.5000", "2.7500",
+             "\u00e4\u00f6\u00fc and so on, for long enough to wrap"});
+  for (int columns = 36; columns < 90; columns += 7) {
+    const Terminal narrow(columns);
+    const std::string text = table.Text();
+    for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+      CAPTURE(columns, std::string(line));
+      CHECK(line.size() <= static_cast<size_t>(columns) + 3);  // three letters of two bytes
+    }
+    for (const char* cell :
+         {"lm-1", "12.3k", "4.56M", "2.5000", "2.7500", "\u00e4\u00f6\u00fc", "wrap"}) {
+      CHECK_THAT(text, Catch::Contains(cell));
+    }
+  }
+}
+
+TEST_CASE("one line of progress has step, loss, speed and time left") {
+  REQUIRE(ProgressLine(RunningJob()) ==
+          "lm-1: running, round 3, step 120, 25.0%, loss 2.5000, validation 2.7500, 2 islands, "
+          "5k tokens/s, 2 min 30 s left\n");
+}
+
+TEST_CASE("a_job_of_images_counts_images") {
+  v1::Job job = RunningJob();
+  job.mutable_summary()->set_token_unit("images");
+  v1::ListReply reply;
+  *reply.add_jobs() = job.summary();
+  for (const std::string& text :
+       {ProgressLine(job), ProgressLines(job), JobText(job, 0), JobsTable(reply, 0)}) {
+    CHECK_THAT(text, Catch::Contains("5k images/s") && !Catch::Contains("tokens"));
+  }
+}
+
+TEST_CASE("progress of a job that has nothing to show yet has dashes") {
+  v1::Job job;
+  job.mutable_summary()->set_job("lm-1");
+  job.mutable_summary()->set_state(v1::JOB_STATE_QUEUED);
+  job.mutable_summary()->set_version(-1);
+  job.mutable_summary()->set_waiting_for("a worker");
+  REQUIRE(ProgressLine(job) ==
+          "lm-1: queued, round -, step -, 0.0%, loss -, validation -, 0 islands, - tokens/s, - "
+          "left; a worker\n");
+}
+
+TEST_CASE("on a narrow terminal the bar gives way to the numbers") {
+  const v1::Job job = RunningJob();
+  const auto first = [&](int columns) {
+    const std::string text = ProgressLines(job, columns);
+    return text.substr(0, text.find('\n'));
+  };
+  const std::string widest = first(0);
+  CHECK(first(200) == widest);
+  const std::string numbers = widest.substr(widest.find(']') + 2);
+  for (const int columns : {120, 80, 70, 60}) {
+    INFO(columns);
+    CHECK(first(columns).find(numbers) != std::string::npos);
+    CHECK(first(columns).size() <= static_cast<size_t>(columns));
+  }
+  CHECK(first(60).find('[') == std::string::npos);
+}
+
+TEST_CASE("a loss that has become NaN shows as a dash everywhere") {
+  v1::Job job = RunningJob();
+  job.mutable_summary()->set_train_loss(kNan);
+  job.mutable_summary()->set_tokens_per_s(kNan);
+  job.mutable_islands(0)->mutable_progress()->set_train_loss(kNan);
+  for (const std::string& text : {ProgressLine(job), ProgressLines(job), JobText(job, 3)}) {
+    INFO(text);
+    CHECK((text.find("loss -") != text.npos || text.find("training -") != text.npos));
+    CHECK(text.find("nan") == std::string::npos);
+  }
+}
+
+TEST_CASE("JSON reads back as the same message, on many lines or on one") {
+  v1::Job job = RunningJob();
+  job.mutable_islands(0)->set_doing("waits for \"version 4\"\nor so");
+  job.add_decisions()->set_norm(std::numeric_limits<double>::infinity());
+  for (const std::string& text : {Json(job), JsonLine(job)}) {
+    v1::Job back;
+    REQUIRE(google::protobuf::util::JsonStringToMessage(text, &back).ok());
+    REQUIRE(google::protobuf::util::MessageDifferencer::Equals(back, job));
+  }
+  const std::string line = JsonLine(job);
+  REQUIRE(line.find('\n') == line.size() - 1);
+  // Fields that are zero are there too, under the names of the .proto files.
+  REQUIRE(line.find("\"placement_max_over_mean\":0") != std::string::npos);
+}
+
+TEST_CASE("a job in full: rejected contributions stand out with their reason") {
+  v1::Job job = RunningJob();
+  v1::Decision& decision = *job.add_decisions();
+  decision.set_version(3);
+  v1::Participant& p = *decision.add_participants();
+  p.set_island(1);
+  p.set_norm(-1);
+  p.set_reason("its pseudo-gradient is not finite");
+  const std::string text = JobText(job, 10);
+  CHECK(text.find("REJECTED  its pseudo-gradient is not finite") != std::string::npos);
+  CHECK(text.find("(5.5000 at the start)") != std::string::npos);
+  CHECK(JobText(job, 0).find("REJECTED") == std::string::npos);
+}
+
+v1::Job JobOfThreeWorkers() {
+  v1::Job job = RunningJob();
+  v1::Island& island = *job.mutable_islands(0);
+  v1::PlannedIsland& plan = *island.mutable_plan();
+  plan.set_number(3);
+  plan.set_schedule("1f1b");
+  plan.set_step_ns(12'300'000);
+  plan.set_bound_ns(11'000'000);
+  plan.set_reason(
+      "made because worker w10 has joined; 1 replica x 2 stages, TP 1, micro-batch 2: 11 layouts "
+      "compared; schedule: 1f1b; the next best takes 3% longer");
+  for (int s = 0; s < 2; ++s) {
+    v1::Stage& stage =
+        s == 0 ? *plan.add_replicas()->add_stages() : *plan.mutable_replicas(0)->add_stages();
+    stage.set_first_layer(3 * s);
+    stage.set_layers(3);
+    stage.add_devices(s == 0 ? "w1/0" : "w10/1");
+  }
+  for (const char* name : {"w1", "w10", "w2"}) {
+    v1::IslandWorker& worker = *island.add_workers();
+    worker.set_worker(name);
+    worker.set_leads(worker.worker() == "w1");
+    worker.set_in_plan(worker.worker() != "w2");
+  }
+  island.mutable_workers(1)->set_plan_number(2);
+  island.set_planning("making a plan: worker w2 has joined");
+  island.mutable_progress()->set_plan_wanted("link w1/0 > w10/1 saturated");
+  for (int64_t number = 1; number <= 3; ++number) {
+    v1::PlanChange& change = *island.add_plan_changes();
+    change.set_number(number);
+    change.set_at_step_end(number == 3);
+    change.set_reason(number == 3 ? "worker w10 has joined" : "the island begins");
+  }
+  island.set_steps_interrupted(1);
+  island.set_steps_redone(4);
+  island.set_reason("worker w1 leads in generation 2");
+  v1::StageLinkState& link = *island.mutable_progress()->add_stage_links();
+  link.set_from("w1/0");
+  link.set_to("w10/1");
+  link.set_chunks(2);
+  link.set_message_seconds(0.025);
+  link.set_bandwidth_bytes_per_s(12.5e6);
+  link.set_saturated(true);
+  link.set_reason("saturated: 60 ms of bytes a micro-batch, 40 ms of work");
+  v1::DeviceMemoryState& memory = *island.mutable_progress()->add_memory();
+  memory.set_device("w1/0");
+  memory.set_predicted_bytes(int64_t{20} << 30);
+  memory.set_peak_bytes(int64_t{21} << 30);
+  return job;
+}
+
+TEST_CASE("an island of several workers shows its plan, each worker's part and every link") {
+  const std::string text = JobText(JobOfThreeWorkers(), 3);
+  INFO(text);
+  CHECK(text.find("island 0: memory\n"
+                  "device  memory predicted   measured  ratio  limit\n"
+                  "w1/0           20.00 GiB  21.00 GiB  1.050      -\n") != std::string::npos);
+  CHECK(text.find("island 0: plan 3, 1 replica x 2 stages, TP 1, micro-batch 2, 1f1b\n"
+                  "  predicted step 12.3 ms, at least 11.0; not set up yet\n"
+                  "  why:      made because worker w10 has joined\n"
+                  "            11 layouts compared\n"
+                  "            the next best takes 3% longer\n"
+                  "  island:   worker w1 leads in generation 2\n"
+                  "  replan request: link w1/0 > w10/1 saturated\n"
+                  "  planning: making a plan: worker w2 has joined\n"
+                  "  newest plans, since the coordinator's start:\n"
+                  "    plan 1, at once: the island begins\n"
+                  "    plan 2, at once: the island begins\n"
+                  "    plan 3, at a step's end: worker w10 has joined\n"
+                  "  steps interrupted: 1, replayed: 4\n") != std::string::npos);
+  CHECK(text.find("stage 0, layers 0-2, on w1/0") != std::string::npos);
+  CHECK(text.find("w10     follows     2  stage 1, layers 3-5, on w10/1") != std::string::npos);
+  CHECK(text.find("w2      spare       -  none") != std::string::npos);
+  CHECK(
+      text.find("w1/0  w10/1   0 > 1       2         25.00   100.0  SATURATED  saturated: 60 ms") !=
+      std::string::npos);
+  CHECK(text.find("  transport\n") == std::string::npos);  // none is reported
+}
+
+// Two devices, each with two stages of one replica: 0 and 2, 1 and 3.
+v1::Job InterleavedJob() {
+  v1::Job job = RunningJob();
+  v1::Island& island = *job.mutable_islands(0);
+  v1::PlannedIsland& plan = *island.mutable_plan();
+  plan.set_number(1);
+  plan.set_step_ns(4'000'000);
+  plan.set_bound_ns(3'000'000);
+  v1::Replica& replica = *plan.add_replicas();
+  for (int s = 0; s < 4; ++s) {
+    v1::Stage& stage = *replica.add_stages();
+    stage.set_first_layer(s);
+    stage.set_layers(1);
+    stage.add_devices(s % 2 == 0 ? "w1/0" : "w2/0");
+  }
+  return job;
+}
+
+TEST_CASE("a plan's prediction is printed with the measurement of the same plan") {
+  v1::Job job = InterleavedJob();
+  v1::IslandProgress& progress = *job.mutable_islands(0)->mutable_progress();
+  const auto shows = [&] { return JobText(job, 0); };
+  CHECK_THAT(shows(), Catch::Contains("plan 1, 1 replica x 2 stages of two halves\n  predicted "
+                                      "step 4.0 ms, at least 3.0; not set up yet\n"));
+  progress.set_plan_number(1);
+  CHECK_THAT(shows(), Catch::Contains("at least 3.0; not measured yet\n"));
+  progress.set_step_seconds_quiet(0.024);
+  CHECK_THAT(shows(), Catch::Contains("at least 3.0; measured 24.0 (6.0 times as long)\n"));
+}
+
+TEST_CASE("stage links between the same two devices are distinguished by their stages") {
+  v1::Job job = InterleavedJob();
+  v1::IslandProgress& progress = *job.mutable_islands(0)->mutable_progress();
+  const auto adds = [&](const char* from, const char* to, double seconds) {
+    v1::StageLinkState& b = *progress.add_stage_links();
+    b.set_from(from);
+    b.set_to(to);
+    b.set_chunks(1);
+    b.set_message_seconds(seconds);
+  };
+  adds("w1/0", "w2/0", 0.001);  // as w1/0 reports: 0 > 1 forward, 2 > 3 forward, 2 > 1 back
+  adds("w1/0", "w2/0", 0);
+  adds("w1/0", "w2/0", 0.003);
+  adds("w2/0", "w1/0", 0.004);  // and w2/0: 1 > 2 forward, 1 > 0 and 3 > 2 back
+  adds("w2/0", "w1/0", 0.005);
+  adds("w2/0", "w1/0", 0.006);
+  const std::string text = JobText(job, 0);
+  INFO(text);
+  CHECK(
+      text.find("w1/0  w2/0   0 > 1       1          1.00       -  fine\n"
+                "w1/0  w2/0   2 > 1       1          3.00       -  fine\n"  // the other was silent
+                "w2/0  w1/0   1 > 2       1          4.00       -  fine\n"
+                "w2/0  w1/0   1 > 0       1          5.00       -  fine\n"
+                "w2/0  w1/0   3 > 2       1          6.00       -  fine\n") != std::string::npos);
+}
+
+TEST_CASE("the reason of a job's start is dropped once it has trained; obstacles come first") {
+  v1::Job job = RunningJob();
+  job.mutable_summary()->set_reason("the initial weights are committed");
+  job.mutable_round()->set_phase("idle");
+  CHECK_THAT(JobText(job, 0), Catch::StartsWith("lm-1: running\n"));
+  CHECK_THAT(JobText(job, 0), Catch::Contains("round for version 0: open\n"));
+  job.mutable_summary()->set_waiting_for("a server");
+  CHECK_THAT(JobText(job, 0), Catch::StartsWith("lm-1: running: a server\n"));
+  job.mutable_summary()->set_version(0);
+  CHECK_THAT(JobText(job, 0),
+             Catch::StartsWith("lm-1: running: a server; the initial weights are committed\n"));
+  job.mutable_summary()->set_state(v1::JOB_STATE_PAUSED);
+  job.mutable_summary()->set_version(5);
+  job.mutable_summary()->set_reason("paused by a user");
+  job.mutable_summary()->clear_waiting_for();
+  CHECK_THAT(JobText(job, 0),
+             Catch::StartsWith("lm-1: paused by a user\n") && Catch::Contains(": idle\n"));
+}
+
+TEST_CASE("a long reason does not tear the table of jobs") {
+  v1::ListReply reply;
+  *reply.add_jobs() = RunningJob().summary();
+  reply.mutable_jobs(0)->set_waiting_for(std::string(300, 'x'));
+  const std::string text = JobsTable(reply, 0);
+  CHECK_THAT(text, Catch::Contains(std::string(100, 'x') + "... (atoll show lm-1)\n"));
+  CHECK_THAT(text, !Catch::Contains(std::string(101, 'x')));
+}
+
+v1::JobSummary EndedJob() {
+  v1::JobSummary s = RunningJob().summary();
+  s.set_state(v1::JOB_STATE_DONE);
+  s.set_train_loss(0);
+  s.set_tokens_per_s(0);
+  s.set_final_loss(1.25);
+  s.set_mean_tokens_per_s(5000);
+  s.set_submitted_unix_ms(1'000);
+  s.set_started_unix_ms(10'000);
+  s.set_ended_unix_ms(75'000);
+  return s;
+}
+
+TEST_CASE("an_ended_job_shows_final_loss_duration_and_mean_throughput") {
+  v1::Job job;
+  *job.mutable_summary() = EndedJob();
+  CHECK_THAT(JobText(job, 0), Catch::Contains("ran for 1 min 5 s, mean 5k tokens/s\n") &&
+                                  Catch::Contains("loss: training 1.2500"));
+  CHECK_THAT(ProgressLine(job), Catch::Contains("loss 1.2500") && Catch::Contains("mean 5k"));
+  v1::ListReply reply;
+  *reply.add_jobs() = EndedJob();
+  CHECK_THAT(JobsTable(reply, 3'601'000), Catch::Contains("done   1 h 0 min"));
+}
+
+TEST_CASE("the_duration_of_an_ended_job_does_not_count_its_pauses") {
+  v1::Job job;
+  *job.mutable_summary() = EndedJob();
+  job.mutable_summary()->set_paused_ms(5'000);
+  CHECK_THAT(JobText(job, 0), Catch::Contains("ran for 1 min 0 s, paused for 5 s, mean 5k"));
+}
+
+// The cells of the line that begins with `first`, of the first table with such a line.
+std::vector<std::string> CellsOf(const std::string& text, const std::string& first) {
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    std::vector<std::string> cells;
+    for (const absl::string_view cell : absl::StrSplit(line, "  ", absl::SkipWhitespace())) {
+      cells.emplace_back(absl::StripAsciiWhitespace(cell));
+    }
+    if (!cells.empty() && cells[0] == first) return cells;
+  }
+  return {};
+}
+
+TEST_CASE("an_ended_job_shows_what_each_island_did") {
+  v1::Job job;
+  *job.mutable_summary() = EndedJob();
+  v1::Island& island = *job.add_islands();
+  island.set_worker("w1");
+  island.set_pushed_steps(640);
+  island.set_pushed_loss(1.5);
+  island.set_rounds_accepted(20);
+  island.set_rounds_rejected(1);
+  island.set_tokens_committed(81'920);
+  island.set_evictions(2);
+  island.set_reason("the job is done");
+  CHECK(CellsOf(JobText(job, 0), "island") ==
+        std::vector<std::string>{"island", "worker", "steps", "loss", "accepted", "rejected",
+                                 "tokens", "evicted", "last state"});
+  CHECK(CellsOf(JobText(job, 0), "0") == std::vector<std::string>{"0", "w1", "640", "1.5000", "20",
+                                                                  "1", "81.9k", "2",
+                                                                  "the job is done"});
+}
+
+TEST_CASE("a_paused_job_shows_no_throughput") {
+  v1::Job job = RunningJob();
+  job.mutable_summary()->set_state(v1::JOB_STATE_PAUSED);
+  CHECK(ShownSpeed(job.summary()) == 0);
+  CHECK_THAT(JobText(job, 0), !Catch::Contains("tokens/s, "));
+  CHECK_THAT(ProgressLine(job), Catch::EndsWith("2 islands\n"));
+  CHECK_THAT(ProgressLines(job), !Catch::Contains(" left"));
+  const std::vector<std::string> names = CellsOf(JobText(job, 0), "island");
+  const std::vector<std::string> cells = CellsOf(JobText(job, 0), "0");
+  REQUIRE(cells.size() > 5);
+  REQUIRE(names.size() > 5);
+  CHECK(names[5] == "tokens/s");
+  CHECK(cells[5] == "-");
+}
+
+TEST_CASE("a_stalled_island_says_so_in_place_of_what_it_does") {
+  v1::Job job = RunningJob();
+  job.mutable_islands(0)->set_stalled("heartbeats come, but no step for 45 s");
+  CHECK_THAT(JobText(job, 0), Catch::Contains("STALLED: heartbeats come, but no step for 45 s"));
+}
+
+TEST_CASE("colours_keep_columns_and_are_cut_whole") {
+  v1::ListReply reply;
+  *reply.add_jobs() = EndedJob();
+  const std::string plain = JobsTable(reply, 0);
+  SetColour(true);
+  const std::string coloured = JobsTable(reply, 0);
+  SetColour(false);
+  CHECK(coloured.size() == plain.size() + std::string("\x1b[32m\x1b[0m").size());
+  CHECK(Clip("ab\x1b[32mcd\x1b[0mef\n", 3, 0) == "ab\x1b[32mc\x1b[0m\n");
+}
+
+TEST_CASE("an empty cluster and an empty list of jobs are reported") {
+  CHECK(JobsTable({}, 0) == "no jobs; submit one with: atoll submit job.toml\n");
+  CHECK(StatusText({}).find("no members\n") != std::string::npos);
+}
+
+TEST_CASE("the status of workers with GPUs names each of them") {
+  v1::ClusterStatus status;
+  v1::Member* worker = status.add_members();
+  worker->set_kind("worker");
+  worker->set_name("w1");
+  worker->add_devices()->set_kind("cpu");
+  CHECK(StatusText(status).find("UUID") == std::string::npos);
+  v1::DeviceInfo* gpu = worker->add_devices();
+  gpu->set_kind("NVIDIA H200 bf16");
+  gpu->set_uuid("GPU-0a1b");
+  gpu->set_memory_bytes(int64_t{139} << 30);
+  gpu->set_compute("bf16");
+  const std::string text = StatusText(status);
+  CHECK(text.find("w1/1    NVIDIA H200 bf16  GPU-0a1b  139.00 GiB  bf16         no") !=
+        std::string::npos);
+}
+
+TEST_CASE("the status prints drift") {
+  v1::ClusterStatus status;
+  CHECK(StatusText(status).find("not as measured") == std::string::npos);
+  status.add_troubles("w3 > w4: no connection within 8 s; probed in 40 s");
+  CHECK_THAT(StatusText(status),
+             Catch::Contains("\nnot as measured\n  w3 > w4: no connection within 8 s; probed in"));
+}
+
+TEST_CASE("the status prints what each worker measures") {
+  v1::ClusterStatus status;
+  v1::Member& member = *status.add_members();
+  member.set_kind("worker");
+  member.set_name("w1");
+  member.set_attached(true);
+  member.set_reason("attached");
+  CHECK_THAT(StatusText(status), Catch::Contains("idle") && Catch::Contains("  attached\n"));
+  member.set_measuring("measures layers: 7 of at most 21, block, micro-batch 4");
+  CHECK_THAT(StatusText(status),
+             Catch::Contains("  measures layers: 7 of at most 21, block, micro"));
+}
+
+TEST_CASE("a log line has its time in UTC") {
+  v1::LogLine line;
+  line.set_unix_ms(1'000'000'000'123);
+  line.set_severity("warning");
+  line.set_job("lm-1");
+  line.set_text("w1 is evicted: silent");
+  CHECK(LogText(line) == "2001-09-09T01:46:40.123Z warning lm-1: w1 is evicted: silent\n");
+}
+
+TEST_CASE("a small terminal sees what fits, without wrapping or scrolling") {
+  CHECK(Clip("12345\n12\n1\n", 3, 2) == "123\n12\n");
+  CHECK(Clip("12345\n12\n", 0, 0) == "12345\n12\n");
+}
+
+}  // namespace
+}  // namespace atl::cli

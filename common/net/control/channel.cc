@@ -1,0 +1,35 @@
+#include "common/net/control/channel.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include "common/protocol/wire.h"
+
+namespace atl {
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const TlsOptions& tls,
+                                                           const std::string& address) {
+  ATOLL_ASSIGN_OR_RETURN(const auto credentials, ClientCredentials(tls, address));
+  return OpenChannelWith(credentials, address);
+}
+
+std::shared_ptr<grpc::Channel> OpenChannelWith(
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& address,
+    const ChannelTimes& times) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, times.keepalive_ms);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, times.keepalive_timeout_ms);
+  if (times.reconnect_ms > 0) {
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, times.reconnect_ms);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, times.reconnect_ms);
+  }
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // A channel that shared its connection would also share an earlier one's backoff.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+}  // namespace atl

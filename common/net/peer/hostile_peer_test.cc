@@ -1,0 +1,495 @@
+// A link against peers that keep no rule: raw ZeroMQ sockets with crafted frames.
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "common/net/codec.h"
+#include "common/net/endpoint.h"
+#include "common/net/frame.h"
+#include "common/net/peer/peer_fixture.h"
+#include "common/rng.h"
+
+namespace atl {
+namespace {
+
+using namespace std::chrono_literals;
+using enum PeerChannel;
+
+void Await(Socket& socket, short what) {
+  zmq_pollitem_t item = {socket.get(), 0, what, 0};
+  REQUIRE(zmq_poll(&item, 1, 20'000) == 1);
+}
+
+v1::Frame HelloOf(const IslandMember& from, const IslandMember& to, int lane) {
+  v1::Frame frame = MakeFrame(1);
+  v1::PeerHello& hello = *frame.mutable_peer_hello();
+  hello.set_job("job-1");
+  hello.set_generation(1);
+  hello.set_plan(1);
+  hello.set_from(from.worker);
+  hello.set_from_incarnation(from.incarnation);
+  hello.set_to(to.worker);
+  hello.set_to_incarnation(to.incarnation);
+  hello.set_lane(lane);
+  hello.set_chunk_bytes(1024);
+  return frame;
+}
+
+// A lane to a link that says what it likes.
+class FalseSender {
+ public:
+  explicit FalseSender(const std::string& endpoint)
+      : context_(ZmqContext::Create(1).value()),
+        dealer_(context_->MakeTensorSocket(ZMQ_DEALER).value()) {
+    REQUIRE(zmq_connect(dealer_.get(), endpoint.c_str()) == 0);
+    Await(dealer_, ZMQ_POLLOUT);
+  }
+  void Send(const std::vector<std::string>& parts) {
+    std::vector<Message> message;
+    for (const std::string& part : parts) message.push_back(Message::Of(part));
+    while (dealer_.Send(message) != SendOutcome::kSent) Await(dealer_, ZMQ_POLLOUT);
+  }
+  void Send(const v1::Frame& frame) { Send({frame.SerializeAsString()}); }
+  // As its channel's next message on this lane, unless `sequence` says otherwise.
+  void Open(uint64_t number, int channel, int64_t bytes, const std::string& header = "h",
+            int64_t sequence = 0) {
+    v1::Frame frame = MakeFrame(number);
+    frame.mutable_peer_open()->set_sequence(sequence != 0 ? sequence : ++opened_[channel]);
+    frame.mutable_peer_open()->set_channel(channel);
+    frame.mutable_peer_open()->set_bytes(bytes);
+    frame.mutable_peer_open()->set_header(header);
+    Send(frame);
+  }
+  void SendChunk(uint64_t number, int64_t index, const std::string& data, bool honest = true) {
+    v1::Frame frame = MakeFrame(number);
+    frame.mutable_chunk()->set_index(index);
+    frame.mutable_chunk()->set_checksum(Hash(std::as_bytes(std::span(data))) + !honest);
+    Send({frame.SerializeAsString(), data});
+  }
+  v1::Frame Hear() {
+    std::vector<Message> parts;
+    while (!dealer_.Receive(&parts, 2)) Await(dealer_, ZMQ_POLLIN);
+    v1::Frame frame;
+    REQUIRE(frame.ParseFromArray(parts[0].text().data(), parts[0].text().size()));
+    return frame;
+  }
+
+ private:
+  std::unique_ptr<ZmqContext> context_;
+  Socket dealer_;
+  std::map<int, int64_t> opened_;  // messages, by channel
+};
+
+// The other ends of a link's lanes, which answer what they like.
+class FalseReceiver {
+ public:
+  FalseReceiver()
+      : context_(ZmqContext::Create(1).value()),
+        router_(context_->MakeTensorSocket(ZMQ_ROUTER).value()) {
+    member = {"m", 1, Bind(router_, "tcp://127.0.0.1:*").value(), ""};
+  }
+  // The next frame of a lane, which is answered to from now on.
+  v1::Frame Hear() {
+    std::vector<Message> parts;
+    while (!router_.Receive(&parts, 3)) Await(router_, ZMQ_POLLIN);
+    peer_ = std::string(parts[0].text());
+    v1::Frame frame;
+    REQUIRE(frame.ParseFromArray(parts[1].text().data(), parts[1].text().size()));
+    return frame;
+  }
+  void Send(const std::string& frame) {
+    Message parts[2] = {Message::Of(peer_), Message::Of(frame)};
+    REQUIRE(router_.Send(parts) == SendOutcome::kSent);
+  }
+  void WelcomeBoth() {
+    for (int lanes = 0; lanes < 2;) {
+      const v1::Frame hello = Hear();
+      if (hello.peer_hello().from() != "w") continue;
+      v1::Frame welcome = MakeFrame(hello.transfer());
+      welcome.mutable_peer_welcome()->set_command_limit(1 << 20);
+      welcome.mutable_peer_welcome()->set_tensor_limit(1 << 20);
+      Send(welcome.SerializeAsString());
+      ++lanes;
+    }
+  }
+  IslandMember member;
+
+ private:
+  std::unique_ptr<ZmqContext> context_;
+  Socket router_;
+  std::string peer_;
+};
+
+// An honest worker w, its honest peer p, and a member m of the plan whose lanes the test writes.
+struct Deceived {
+  explicit Deceived(PeerLinkOptions options = {}) : w("w", options), p("p") {
+    const std::vector<IslandMember> members = {w.member, p.member, m.member};
+    REQUIRE(w.link->SetPeers(Plan(1), members).ok());
+    REQUIRE(p.link->SetPeers(Plan(1), members).ok());
+  }
+  std::unique_ptr<FalseSender> Lane(int lane) {
+    auto sender = std::make_unique<FalseSender>(w.member.endpoint);
+    sender->Send(HelloOf(m.member, w.member, lane));
+    REQUIRE(sender->Hear().has_peer_welcome());
+    return sender;
+  }
+  // Says hello under plan 2, which w does not know yet: nothing is answered.
+  std::unique_ptr<FalseSender> WaitingLane(const IslandMember& from, int lane) {
+    auto sender = std::make_unique<FalseSender>(w.member.endpoint);
+    v1::Frame hello = HelloOf(from, w.member, lane);
+    hello.mutable_peer_hello()->set_plan(2);
+    const int64_t before = w.link->frames_refused();
+    sender->Send(hello);
+    sender->Open(2, lane, 0);  // too early: when it has been refused the hello has been read
+    while (w.link->frames_refused() == before) std::this_thread::yield();
+    return sender;
+  }
+  void RequireStillServing() {
+    p.Say(w, kTensor, "honest", std::string(5000, 'h'));
+    while (w.Hear(kTensor).header != "honest") {
+    }
+  }
+  FalseReceiver m;
+  TestPeer w, p;
+};
+
+// The sin of one lane's sender is answered by this reason, and the sender is lost.
+template <class Sin>
+void RequireBroken(int lane, Sin sin, absl::string_view reason) {
+  PeerLinkOptions options;
+  options.window_bytes = {4000, 4000, 4000, 4000};
+  Deceived fixture(options);
+  const auto sender = fixture.Lane(lane);
+  sin(*sender);
+  v1::Frame answer = sender->Hear();
+  while (!answer.has_peer_refusal()) answer = sender->Hear();
+  INFO(answer.ShortDebugString());
+  REQUIRE(answer.peer_refusal().code() == v1::PeerRefusal::BROKEN);
+  REQUIRE(absl::StrContains(answer.peer_refusal().reason(), reason));
+  REQUIRE(absl::StrContains(fixture.w.AwaitLost("m"), reason));
+  REQUIRE(fixture.w.heard(kTensor) + fixture.w.heard(kCommand) == 0);
+  REQUIRE(fixture.w.CountersOf("m").frames_refused == 1);
+}
+
+TEST_CASE("a description that breaks a rule loses its sender, and no memory is taken for it") {
+  RequireBroken(
+      1, [](auto& s) { s.Open(2, 1, 4000); }, "4000 bytes were not granted on channel 1");
+  RequireBroken(
+      1, [](auto& s) { s.Open(2, 1, int64_t{1} << 40); }, "not granted");
+  RequireBroken(
+      1, [](auto& s) { s.Open(2, 1, -1); }, "bytes -1");
+  RequireBroken(
+      1, [](auto& s) { s.Open(2, 1, INT64_MAX); }, "out of range");
+  RequireBroken(
+      1, [](auto& s) { s.Open(2, 4, 10); }, "channel 4");
+  RequireBroken(
+      1, [](auto& s) { s.Open(2, 0, 10); }, "channel 0 on the wrong lane");
+  RequireBroken(
+      0, [](auto& s) { s.Open(2, 1, 10); }, "channel 1 on the wrong lane");
+  RequireBroken(
+      1, [](auto& s) { s.Open(2, 1, 10, std::string(600, 'h')); }, "header's length");
+  RequireBroken(
+      1, [](auto& s) { s.Open(1, 1, 10); }, "out of turn");
+  RequireBroken(
+      1,
+      [](auto& s) {
+        s.Open(2, 1, 10);
+        s.Open(3, 1, 10, "h", 1);
+      },
+      "out of turn");
+  RequireBroken(
+      1,
+      [](auto& s) {
+        s.Open(2, 1, 10);
+        s.Open(2, 1, 10, "h", 1);
+      },
+      "out of turn");
+  RequireBroken(
+      1, [](auto& s) { s.Open(2, 1, 10, "h", -1); }, "sequence -1");
+  RequireBroken(
+      1, [](auto& s) { s.Open(2, 1, 10, "h", 4); },
+      "out of turn");  // 4,000 bytes are no 4 messages
+  RequireBroken(
+      1,
+      [](auto& s) {
+        s.Open(2, 1, 1000, "h", 3);  // what was sent before may come yet
+        s.Open(3, 1, 1500, "h", 2);
+      },
+      "1500 bytes were not granted");
+}
+
+// Lanes of one sender; a rule that the last of these breaks loses the sender.
+TEST_CASE("lanes of one session that contradict each other lose their sender") {
+  const std::string chunk(1024, 'x');
+  const auto broken = [&](auto sin, absl::string_view reason) {
+    Deceived fixture;
+    const auto first = fixture.Lane(1), second = fixture.Lane(2);
+    first->Open(2, 1, 2000);
+    first->SendChunk(2, 0, chunk);
+    sin(*second);
+    REQUIRE(absl::StrContains(fixture.w.AwaitLost("m"), reason));
+    REQUIRE(fixture.w.heard(kTensor) == 0);
+    fixture.RequireStillServing();
+  };
+  broken([&](auto& s) { s.SendChunk(2, 1, chunk); }, "a chunk of no open message");
+  broken([&](auto& s) { s.Open(2, 1, 1 << 20); }, "out of turn");
+  broken([&](auto& s) { s.Open(2, 1, 2000, "other"); }, "out of turn");
+  broken([&](auto& s) { s.Open(2, 2, 2000); }, "out of turn");
+  broken([&](auto& s) { s.Open(2, 1, 2000, "h", 2); }, "out of turn");
+  broken([&](auto& s) { s.Open(3, 1, 2000, "h", 1); }, "out of turn");
+  broken([&](auto& s) { s.Open(2, 0, 2000); }, "channel 0 on the wrong lane");
+  const auto opened = [&](auto sin) {
+    return [sin](auto& s) {
+      s.Open(2, 1, 2000);
+      sin(s);
+    };
+  };
+  broken(opened([&](auto& s) { s.SendChunk(2, 2, chunk); }), "chunk 2 of 2");
+  broken(opened([&](auto& s) { s.SendChunk(2, 1, chunk); }), "1024 bytes instead of 976");
+  // Until the other lane's has been read, this one is the first.
+  const auto twice = opened([&](auto& s) {
+    s.SendChunk(2, 0, chunk);
+    s.SendChunk(2, 0, chunk);
+  });
+  broken(twice, "chunk 0 came twice");
+}
+
+TEST_CASE("a message of several lanes is put together, and waits for those sent before it") {
+  const std::string chunk(1024, 'x');
+  Deceived fixture;
+  const auto first = fixture.Lane(1), second = fixture.Lane(2);
+  second->Open(3, 1, 2048, "later", 2);
+  second->SendChunk(3, 1, chunk);
+  first->Open(3, 1, 2048, "later", 2);
+  first->SendChunk(3, 0, chunk);
+  first->Open(2, 1, 1024, "before", 1);
+  fixture.RequireStillServing();
+  REQUIRE(fixture.w.heard(kTensor) == 0);
+  first->SendChunk(2, 0, chunk);
+  REQUIRE(fixture.w.Hear(kTensor).header == "before");
+  const PeerDelivery later = fixture.w.Hear(kTensor);
+  REQUIRE(later.header == "later");
+  REQUIRE(later.payload.size() == 2048);
+}
+
+TEST_CASE("messages without a sequence are delivered in the order in which they were opened") {
+  Deceived fixture;
+  const auto lane = fixture.Lane(1);
+  for (uint64_t number = 2; number < 5; ++number) {
+    v1::Frame frame = MakeFrame(number);
+    frame.mutable_peer_open()->set_channel(1);
+    frame.mutable_peer_open()->set_bytes(1024);
+    frame.mutable_peer_open()->set_header(std::to_string(number));
+    lane->Send(frame);
+  }
+  for (uint64_t number : {4, 3, 2}) lane->SendChunk(number, 0, std::string(1024, 'x'));
+  for (const char* header : {"2", "3", "4"}) REQUIRE(fixture.w.Hear(kTensor).header == header);
+}
+
+TEST_CASE("what a lane brings of a session that is over, or without a first lane, is dropped") {
+  const std::string chunk(1024, 'x');
+  Deceived fixture;
+  const auto first = fixture.Lane(1);
+  FalseSender old(fixture.w.member.endpoint);
+  v1::Frame hello = HelloOf(fixture.m.member, fixture.w.member, 2);
+  hello.mutable_peer_hello()->set_session(77);
+  old.Send(hello);
+  REQUIRE(old.Hear().has_peer_welcome());
+  const int64_t before = fixture.w.link->frames_refused();
+  old.Open(2, 1, 1024, "old");
+  old.SendChunk(2, 0, chunk);
+  while (fixture.w.link->frames_refused() < before + 2) std::this_thread::yield();
+  first->Open(2, 1, 0, "new");
+  REQUIRE(fixture.w.Hear(kTensor).header == "new");
+}
+
+TEST_CASE("lanes with chunks of different sizes lose their sender") {
+  Deceived fixture;
+  const auto first = fixture.Lane(1);
+  FalseSender second(fixture.w.member.endpoint);
+  v1::Frame hello = HelloOf(fixture.m.member, fixture.w.member, 2);
+  hello.mutable_peer_hello()->set_chunk_bytes(4096);
+  second.Send(hello);
+  REQUIRE(second.Hear().has_peer_welcome());
+  second.Open(2, 1, 5000);
+  REQUIRE(absl::StrContains(fixture.w.AwaitLost("m"), "different sizes"));
+}
+
+TEST_CASE("chunks that break a rule lose their sender, and no memory is taken for them") {
+  const std::string chunk(1024, 'x');
+  RequireBroken(
+      1, [&](auto& s) { s.SendChunk(7, 0, chunk); }, "a chunk of no open message");
+  RequireBroken(
+      1,
+      [&](auto& s) {
+        s.Open(2, 1, 2000);
+        s.SendChunk(2, 1, chunk);
+      },
+      "1024 bytes instead of 976");
+  RequireBroken(
+      1,
+      [&](auto& s) {
+        s.Open(2, 1, 2000);
+        s.SendChunk(2, 0, "short");
+      },
+      "5 bytes instead of 1024");
+  RequireBroken(
+      1,
+      [&](auto& s) {
+        s.Open(2, 1, 2000);
+        s.SendChunk(2, 0, chunk, false);
+      },
+      "wrong checksum");
+  RequireBroken(
+      1,
+      [&](auto& s) {
+        s.Open(2, 1, 2000, "unwanted");
+        s.SendChunk(2, 0, chunk);
+        s.SendChunk(2, 1, chunk);
+      },
+      "do not add up");
+  RequireBroken(
+      1, [](auto& s) { s.Send({std::string(5000, 'h')}); }, "header's length");
+  RequireBroken(
+      1,
+      [](auto& s) {
+        s.Send({"", "b", "c"});
+      },
+      "one or two frames");
+  RequireBroken(
+      0,
+      [](auto& s) {
+        v1::Frame pong = MakeFrame(2);
+        pong.mutable_peer_pong();
+        s.Send(pong);
+      },
+      "senders do not send");
+}
+
+TEST_CASE("hellos of strangers, to others and of other versions are refused or ignored") {
+  Deceived fixture;
+  const auto refused = [&](auto change, absl::string_view reason) {
+    FalseSender sender(fixture.w.member.endpoint);
+    v1::Frame frame = HelloOf(fixture.m.member, fixture.w.member, 0);
+    change(*frame.mutable_peer_hello());
+    sender.Send(frame);
+    const v1::Frame answer = sender.Hear();
+    INFO(answer.ShortDebugString());
+    REQUIRE(absl::StrContains(answer.peer_refusal().reason(), reason));
+  };
+  refused([](auto& hello) { hello.set_from("x"); }, "no member x");
+  refused([](auto& hello) { hello.set_from_incarnation(7); }, "incarnation 7");
+  refused([](auto& hello) { hello.set_to("p"); }, "not p");
+  refused([](auto& hello) { hello.set_plan(0); }, "plan 0 is over");
+  const auto ignored = [&](auto change) {
+    FalseSender sender(fixture.w.member.endpoint);
+    v1::Frame frame = HelloOf(fixture.m.member, fixture.w.member, 0);
+    change(frame);
+    const int64_t before = fixture.w.link->frames_refused();
+    sender.Send(frame);
+    sender.Open(2, 0, 10);
+    while (fixture.w.link->frames_refused() == before) std::this_thread::yield();
+  };
+  ignored([](auto& frame) { frame.set_protocol_version(9); });
+  ignored([](auto& frame) { frame.mutable_peer_hello()->set_job("../etc"); });
+  ignored([](auto& frame) { frame.mutable_peer_hello()->set_job("job-2"); });
+  ignored([](auto& frame) { frame.mutable_peer_hello()->set_lane(5); });
+  ignored([](auto& frame) { frame.mutable_peer_hello()->set_chunk_bytes(3); });
+  ignored([](auto& frame) { frame.mutable_peer_hello()->set_generation(-1); });
+  REQUIRE(fixture.w.admissions() == 0);
+  fixture.RequireStillServing();
+}
+
+TEST_CASE("connections without end are forgotten, members' are kept") {
+  PeerLinkOptions options;
+  options.connections_max = 5;
+  Deceived fixture(options);
+  REQUIRE(fixture.p.link->AwaitPeers(In(kPatience), {"w"}).ok());
+  const auto lane = fixture.Lane(0);
+  std::vector<std::unique_ptr<FalseSender>> crowd;  // two find room
+  for (int64_t i = 0; i < 5; ++i) crowd.push_back(fixture.WaitingLane({"x", i, "", ""}, 0));
+  for (int i = 0; i < 3; ++i) {
+    const v1::Frame answer = crowd[i]->Hear();
+    INFO(answer.ShortDebugString());
+    REQUIRE(absl::StrContains(answer.peer_refusal().reason(), "too many connections"));
+  }
+  lane->Open(2, 0, 0, "still here");
+  REQUIRE(fixture.w.Hear(kCommand).header == "still here");
+  fixture.RequireStillServing();
+}
+
+TEST_CASE("a hello that waits is not welcomed in place of a later one on a newer connection") {
+  Deceived fixture;
+  // w is not notified that the first one is of no use any more.
+  const auto first = fixture.WaitingLane(fixture.m.member, 1);
+  const auto second = fixture.WaitingLane(fixture.m.member, 1);
+  const std::vector<IslandMember> members = {fixture.w.member, fixture.p.member, fixture.m.member};
+  REQUIRE(fixture.w.link->SetPeers(Plan(2), members).ok());
+  REQUIRE(second->Hear().has_peer_welcome());
+  second->Open(3, 1, 0, "here", 1);
+  REQUIRE(fixture.w.Hear(kTensor).header == "here");
+}
+
+TEST_CASE("a receiver that answers what it must not is lost") {
+  const auto lost = [](auto sin, absl::string_view reason) {
+    Deceived fixture;
+    fixture.m.WelcomeBoth();
+    sin(fixture.m);
+    const std::string why = fixture.w.AwaitLost("m");
+    INFO(why);
+    REQUIRE(absl::StrContains(why, reason));
+    fixture.RequireStillServing();
+  };
+  lost([](auto& m) { m.Send(""); }, "broke the protocol");
+  lost([](auto& m) { m.Send(std::string(2000, 'x')); }, "header's length");
+  lost([](auto& m) { m.Send(HelloOf(m.member, m.member, 0).SerializeAsString()); },
+       "receivers do not send");
+  lost(
+      [](auto& m) {
+        v1::Frame credit = MakeFrame(1);
+        credit.mutable_peer_credit()->set_channel(-1);
+        m.Send(credit.SerializeAsString());
+      },
+      "channel -1");
+}
+
+TEST_CASE("a peer that grants nothing, or answers no ping, delays no other peer") {
+  Deceived fixture({.silence_max = 2s});  // the honest one is quicker on a busy machine, too
+  fixture.m.WelcomeBoth();
+  PeerMessage state{.channel = kState};
+  REQUIRE(fixture.w.link->Send("m", std::move(state)).ok());  // no credit for it
+  fixture.RequireStillServing();
+  REQUIRE(absl::StrContains(fixture.w.AwaitLost("m"), "has not answered for 2 s"));
+}
+
+TEST_CASE("random bytes and mangled frames do a peer no harm") {
+  Deceived fixture;
+  constexpr uint64_t kSeed = 20261122;
+  INFO("seed " << kSeed);
+  Rng rng(kSeed);
+  FalseSender sender(fixture.w.member.endpoint);
+  for (int i = 0; i < 3000; ++i) {
+    v1::Frame frame = i % 2 == 0 ? HelloOf(fixture.m.member, fixture.w.member, rng.Below(3))
+                                 : MakeFrame(1 + rng.Below(50));
+    if (i % 2 == 1) {
+      frame.mutable_peer_open()->set_channel(rng.Below(3));
+      frame.mutable_peer_open()->set_bytes(rng.Below(3000));
+      frame.mutable_peer_open()->set_sequence(1 + rng.Below(10));
+    }
+    std::string header = frame.SerializeAsString();
+    const uint64_t changes = rng.Below(4);
+    for (uint64_t k = 0; k < changes; ++k) {
+      header[rng.Below(header.size())] = static_cast<char>(rng.Next());
+    }
+    std::vector<std::string> parts = {header};
+    if (rng.Chance(0.3)) parts.push_back(std::string(rng.Below(3000), 'p'));
+    sender.Send(parts);
+  }
+  while (fixture.w.link->frames_refused() < 500) std::this_thread::yield();
+  fixture.RequireStillServing();
+}
+
+}  // namespace
+}  // namespace atl

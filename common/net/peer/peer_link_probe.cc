@@ -1,0 +1,202 @@
+// Probes of workers that may be no peers, and samples sent to them, on the caller's thread.
+
+#include <algorithm>
+
+#include "common/event_loop.h"
+#include "common/net/peer/peer_link_impl.h"
+
+namespace atl {
+namespace {
+
+// A connection of its own.
+absl::StatusOr<std::unique_ptr<LinkClient>> Connect(ZmqContext& context,
+                                                    const PeerLinkOptions& options,
+                                                    const IslandMember& member, int edge = 0) {
+  const ClientSecurity security{options.keys, options.allow_plaintext_beyond_loopback};
+  ATOLL_RETURN_IF_ERROR(CheckSecurity(security, EndpointOfEdge(member, edge), member.public_key));
+  // Nothing is sealed here but headers, which wake no thread.
+  ATOLL_ASSIGN_OR_RETURN(auto link,
+                         LinkClient::Create(context, options.keys, member.public_key, [] {}));
+  ATOLL_RETURN_IF_ERROR(link->Connect(AddressOfEdge(options, member, edge)));
+  return link;
+}
+
+class Attempt {
+ public:
+  explicit Attempt(const IslandMember& member) : member_(member) {}
+
+  absl::Status Start(ZmqContext& context, const PeerLinkOptions& options) {
+    ATOLL_ASSIGN_OR_RETURN(link_, Connect(context, options, member_));
+    return absl::OkStatus();
+  }
+  // It is over: answered, or nothing more can come.
+  void End(std::string trouble) {
+    over_ = true;
+    trouble_ = std::move(trouble);
+  }
+
+  void Look() {
+    while (const std::optional<ConnectionEvent> event = link_->Next(SteadyNow())) {
+      if (*event == ConnectionEvent::kConnected) continue;  // any process may have accepted it
+      // A peer that refuses us has its key, and knows what a peer is.
+      const bool answered =
+          *event == ConnectionEvent::kUp || *event == ConnectionEvent::kUnknownKey;
+      if (answered) return End("");
+      trouble_ = std::string(Explain(*event));
+    }
+  }
+
+  bool over() const { return over_; }
+  const NodeId& worker() const { return member_.worker; }
+  const std::string& trouble() const { return trouble_; }
+  void AddTo(std::vector<zmq_pollitem_t>* items) const { link_->AddTo(items); }
+
+ private:
+  const IslandMember& member_;
+  std::unique_ptr<LinkClient> link_;
+  bool over_ = false;
+  std::string trouble_ = "no connection";
+};
+
+int MsLeft(Instant deadline) {
+  const Duration left = std::max(deadline - SteadyNow(), Duration(0));
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
+}
+
+class Sampler final : public PeerSampler {
+ public:
+  Sampler(const PeerLinkOptions& options, IslandMember to)
+      : name_(options.name),
+        incarnation_(options.incarnation),
+        chunk_bytes_(options.chunk_bytes),
+        to_(std::move(to)),
+        bytes_(std::make_shared<std::vector<std::byte>>(static_cast<size_t>(chunk_bytes_))) {}
+
+  // Returns when the handshake is over.
+  absl::Status Connect(ZmqContext& context, const PeerLinkOptions& options, int edge,
+                       Duration limit) {
+    const Instant deadline = SteadyNow() + limit;
+    ATOLL_ASSIGN_OR_RETURN(link_, atl::Connect(context, options, to_, edge));
+    std::string trouble = "no connection";
+    while (SteadyNow() < deadline) {
+      std::vector<zmq_pollitem_t> items;
+      link_->AddTo(&items);
+      zmq_poll(items.data(), static_cast<int>(items.size()), MsLeft(deadline));
+      while (const auto event = link_->Next(SteadyNow())) {
+        if (*event == ConnectionEvent::kUp) return absl::OkStatus();
+        trouble = std::string(Explain(*event));
+        if (*event == ConnectionEvent::kUnknownKey) return absl::PermissionDeniedError(trouble);
+      }
+    }
+    return absl::UnavailableError(trouble);
+  }
+
+  absl::StatusOr<double> Time(int64_t bytes, Duration timeout) override {
+    const Instant start = SteadyNow();
+    const Instant deadline = start + timeout;
+    ++number_;
+    do {
+      const int64_t piece = std::min(bytes, chunk_bytes_);
+      bytes -= piece;
+      ATOLL_RETURN_IF_ERROR(Send(piece, bytes == 0, deadline));
+    } while (bytes > 0);
+    ATOLL_RETURN_IF_ERROR(Answered(deadline));
+    return Seconds(SteadyNow() - start);
+  }
+
+ private:
+  absl::Status Late() const {
+    return absl::DeadlineExceededError(absl::StrCat("a sample to ", to_.worker, " took too long"));
+  }
+
+  absl::Status Send(int64_t piece, bool last, Instant deadline) {
+    v1::Frame frame = MakeFrame(number_);
+    v1::PeerSample& sample = *frame.mutable_peer_sample();
+    sample.set_from(name_);
+    sample.set_from_incarnation(incarnation_);
+    sample.set_to(to_.worker);
+    sample.set_to_incarnation(to_.incarnation);
+    sample.set_last(last);
+    for (;;) {
+      Message payload = Message::Borrow(std::span(*bytes_).first(static_cast<size_t>(piece)),
+                                        [bytes = bytes_] {});
+      switch (link_->Send(frame, &payload)) {
+        case SendOutcome::kSent:
+          return absl::OkStatus();
+        case SendOutcome::kUnreachable:
+          return absl::UnavailableError("the connection was lost");
+        case SendOutcome::kFull:
+          break;
+      }
+      zmq_pollitem_t item = {link_->socket(), 0, ZMQ_POLLOUT, 0};
+      if (zmq_poll(&item, 1, MsLeft(deadline)) != 1) return Late();
+    }
+  }
+
+  absl::Status Answered(Instant deadline) {
+    LinkFrame in;
+    for (;;) {
+      zmq_pollitem_t item = {link_->socket(), 0, ZMQ_POLLIN, 0};
+      if (zmq_poll(&item, 1, MsLeft(deadline)) != 1) return Late();
+      link_->Flush();
+      if (!link_->Receive(&in)) continue;
+      if (!in.status.ok() || in.frame.transfer() != number_) {
+        continue;  // of a sample that has ended, or nonsense
+      }
+      if (in.frame.has_peer_sampled()) return absl::OkStatus();
+      if (in.frame.has_peer_refusal()) {
+        return absl::PermissionDeniedError(in.frame.peer_refusal().reason());
+      }
+    }
+  }
+
+  const NodeId name_;
+  const Incarnation incarnation_;
+  const int64_t chunk_bytes_;
+  const IslandMember to_;
+  const std::shared_ptr<std::vector<std::byte>> bytes_;  // libzmq holds them, too
+  uint64_t number_ = 0;
+  std::unique_ptr<LinkClient> link_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PeerSampler>> PeerLink::Impl::Sample(const IslandMember& member,
+                                                                    int edge,
+                                                                    Duration limit) const {
+  auto sampler = std::make_unique<Sampler>(options_, member);
+  ATOLL_RETURN_IF_ERROR(sampler->Connect(*context_, options_, edge, limit));
+  return std::unique_ptr<PeerSampler>(std::move(sampler));
+}
+
+std::vector<std::pair<NodeId, std::string>> PeerLink::Impl::Probe(
+    const std::vector<IslandMember>& members, Duration limit) const {
+  std::vector<std::unique_ptr<Attempt>> attempts;
+  for (const IslandMember& member : members) {
+    Attempt& attempt = *attempts.emplace_back(std::make_unique<Attempt>(member));
+    const absl::Status started = attempt.Start(*context_, options_);
+    if (!started.ok()) attempt.End(std::string(started.message()));
+  }
+  const Instant deadline = SteadyNow() + limit;
+  for (;;) {
+    std::vector<zmq_pollitem_t> items;
+    for (const auto& attempt : attempts) {
+      if (!attempt->over()) attempt->AddTo(&items);
+    }
+    const Duration left = deadline - SteadyNow();
+    if (items.empty() || left <= Duration(0)) break;
+    zmq_poll(items.data(), static_cast<int>(items.size()),
+             std::chrono::ceil<std::chrono::milliseconds>(left).count());
+    for (const auto& attempt : attempts) {
+      if (!attempt->over()) attempt->Look();
+    }
+  }
+  std::vector<std::pair<NodeId, std::string>> silent;
+  for (const auto& attempt : attempts) {
+    if (attempt->over() && attempt->trouble().empty()) continue;
+    silent.emplace_back(attempt->worker(), attempt->trouble());
+  }
+  return silent;
+}
+
+}  // namespace atl

@@ -1,0 +1,311 @@
+// A client against servers that keep no rule: a raw ZeroMQ socket that answers what it likes.
+
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "common/net/frame.h"
+#include "common/net/socket.h"
+#include "common/net/tensor/test_handler.h"
+#include "common/rng.h"
+
+namespace atl {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int64_t kChunk = 1024;
+constexpr Version kVersion = 5;
+
+// Answers as the test configures it.
+class FalseServer {
+ public:
+  FalseServer()
+      : context_(ZmqContext::Create(1).value()),
+        router_(context_->MakeTensorSocket(ZMQ_ROUTER).value()) {
+    REQUIRE(zmq_bind(router_.get(), "tcp://127.0.0.1:*") == 0);
+    char bound[256];
+    size_t size = sizeof bound;
+    REQUIRE(zmq_getsockopt(router_.get(), ZMQ_LAST_ENDPOINT, bound, &size) == 0);
+    address_ = {absl::StrCat("tcp://127.0.0.1", std::strrchr(bound, ':')), ""};
+  }
+  const ServerAddress& address() const { return address_; }
+
+  // The client's next word; it is answered to from now on.
+  v1::Frame Hear() {
+    std::vector<Message> parts;
+    while (!router_.Receive(&parts, 3)) Await(ZMQ_POLLIN);
+    peer_ = std::string(parts[0].text());
+    v1::Frame frame;
+    REQUIRE(frame.ParseFromArray(parts[1].text().data(), parts[1].text().size()));
+    return frame;
+  }
+  // The opening of the next attempt, past what the client says of earlier ones.
+  v1::Frame ReceiveOpening() {
+    while (true) {
+      v1::Frame frame = Hear();
+      if (frame.has_pull_open() || frame.has_push_open()) return frame;
+    }
+  }
+
+  void Send(const std::vector<std::string>& parts) {
+    while (!TrySend(parts)) Await(ZMQ_POLLOUT);
+  }
+  void Send(const v1::Frame& frame) { Send({frame.SerializeAsString()}); }
+  bool TrySend(const std::vector<std::string>& parts) {
+    std::vector<Message> message;
+    message.push_back(Message::Of(peer_));
+    for (const std::string& part : parts) message.push_back(Message::Of(part));
+    return router_.Send(message) == SendOutcome::kSent;
+  }
+
+  void Reply(uint64_t transfer, int64_t elements, int64_t first_chunk, Version version = kVersion) {
+    v1::Frame frame = MakeFrame(transfer);
+    frame.mutable_pull_reply()->set_version(version);
+    frame.mutable_pull_reply()->set_element_count(elements);
+    frame.mutable_pull_reply()->set_first_chunk(first_chunk);
+    Send(frame);
+  }
+  void SendChunk(uint64_t transfer, int64_t index, const std::string& data, bool honest = true) {
+    Send(ChunkOf(transfer, index, data, honest));
+  }
+  static std::vector<std::string> ChunkOf(uint64_t transfer, int64_t index, const std::string& data,
+                                          bool honest = true) {
+    v1::Frame frame = MakeFrame(transfer);
+    frame.mutable_chunk()->set_index(index);
+    frame.mutable_chunk()->set_checksum(Hash(std::as_bytes(std::span(data))) + !honest);
+    return {frame.SerializeAsString(), data};
+  }
+
+ private:
+  void Await(short what) {
+    zmq_pollitem_t item = {router_.get(), 0, what, 0};
+    REQUIRE(zmq_poll(&item, 1, 20'000) == 1);
+  }
+  std::unique_ptr<ZmqContext> context_;
+  Socket router_;
+  ServerAddress address_;
+  std::string peer_;
+};
+
+// A client that pulls four chunks from a false server.
+struct Deceived {
+  Deceived()
+      : client(TensorClient::Create({.chunk_bytes = kChunk, .pull_window_chunks = 2}).value()),
+        destination(kChunk, -1.0f) {}
+
+  void StartPull(Version version = kVersion, Duration timeout = 30s) {
+    client->Pull(server.address(), {"job-1", version, 1}, destination, timeout, pulled.Setter());
+  }
+  std::string Piece(int64_t index) const { return std::string(kChunk, static_cast<char>(index)); }
+  // Serves an attempt as a good server would, and requires that the tensor came whole.
+  void ServeHonestly(const v1::Frame& opening) {
+    const int64_t first = opening.pull_open().first_chunk();
+    server.Reply(opening.transfer(), kChunk, first);
+    for (int64_t i = first; i < 4; ++i) server.SendChunk(opening.transfer(), i, Piece(i));
+    RequireWhole();
+  }
+  void RequireWhole() {
+    const PullResult result = pulled.Get();
+    INFO(result.status.ToString());
+    REQUIRE(result.status.ok());
+    REQUIRE(result.version == kVersion);
+    std::string whole;
+    for (int64_t i = 0; i < 4; ++i) whole += Piece(i);
+    REQUIRE(std::memcmp(destination.data(), whole.data(), whole.size()) == 0);
+  }
+  void RequireStillWorking() {
+    TestLink link({}, {});
+    link.client.swap(client);
+    const auto values = std::make_shared<std::vector<float>>(5000, 1.0f);
+    REQUIRE(link.Push({"job-1", 1, 1, 1, 0, 99}, values).status.ok());
+    REQUIRE(*link.handler.Staged({"job-1", 1, 1, 1, 0, 99}) == *values);
+    link.client.swap(client);
+  }
+
+  FalseServer server;
+  std::unique_ptr<TensorClient> client;
+  std::vector<float> destination;
+  Awaited<PullResult> pulled;
+};
+
+TEST_CASE("whatever is not the next chunk ends the attempt, and the next one goes on from there") {
+  Deceived deceived;
+  FalseServer& server = deceived.server;
+  deceived.StartPull();
+  int attempts = 0;
+  const auto attack = [&](int64_t held, auto answer) {
+    const v1::Frame opening = server.ReceiveOpening();
+    INFO("attack " << ++attempts);
+    REQUIRE(opening.pull_open().first_chunk() == held);
+    answer(opening.transfer());
+  };
+  const auto replied = [&](int64_t first, auto answer) {
+    return [&, first, answer](uint64_t transfer) {
+      server.Reply(transfer, kChunk, first);
+      answer(transfer);
+    };
+  };
+  attack(0, [&](uint64_t t) { server.SendChunk(t, 0, deceived.Piece(0)); });  // before the reply
+  attack(0,
+         [&](uint64_t t) { server.Reply(t, kChunk, 0, kVersion + 1); });  // not what was requested
+  attack(0, [&](uint64_t t) { server.Reply(t, kChunk, 3); });             // skips chunks
+  attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 0, deceived.Piece(0), false); }));
+  attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 1, deceived.Piece(1)); }));
+  attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 0, ""); }));
+  attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 0, "short"); }));
+  attack(0, replied(0, [&](uint64_t t) { server.SendChunk(t, 0, deceived.Piece(0) + "x"); }));
+  attack(0, replied(0, [&](uint64_t t) {
+           server.SendChunk(t, 0, deceived.Piece(0));
+           server.SendChunk(t, 1, deceived.Piece(1), false);
+         }));
+  attack(1, replied(1, [&](uint64_t t) { server.SendChunk(t, 0, deceived.Piece(9)); }));  // again
+  attack(1, [&](uint64_t t) { server.Reply(t, kChunk, 2); });
+  deceived.ServeHonestly(server.ReceiveOpening());
+  REQUIRE(deceived.client->counters().restarts == attempts);
+  deceived.RequireStillWorking();
+}
+
+TEST_CASE("a tensor of another size is refused before anything is written") {
+  Deceived deceived;
+  deceived.StartPull();
+  const uint64_t transfer = deceived.server.ReceiveOpening().transfer();
+  deceived.server.Reply(transfer, int64_t{1} << 40, 0);
+  deceived.server.SendChunk(transfer, 0, deceived.Piece(0));
+  REQUIRE(deceived.pulled.Get().status.code() == absl::StatusCode::kInvalidArgument);
+  REQUIRE(deceived.destination == std::vector<float>(kChunk, -1.0f));
+}
+
+TEST_CASE("unrequested frames are dropped") {
+  Deceived deceived;
+  FalseServer& server = deceived.server;
+  deceived.StartPull();
+  const v1::Frame opening = server.ReceiveOpening();
+  const uint64_t transfer = opening.transfer();
+  server.SendChunk(transfer + 1, 0, "of no transfer");
+  server.Reply(transfer + 7, 3, 0);
+  // What follows is counted.
+  server.Send({""});
+  server.Send({std::string(5000, 'h')});
+  server.Send({"a", "b", "c"});
+  server.Send(MakeFrame(transfer));
+  server.Send({opening.SerializeAsString()});
+  v1::Frame frame = MakeFrame(transfer);
+  frame.mutable_push_result()->set_outcome(v1::PushResult::STAGED);
+  server.Send(frame);
+  frame.mutable_push_grant()->set_chunk_limit(INT64_MAX);
+  server.Send(frame);
+  frame.mutable_pull_refused()->set_reason(std::string(kReasonBytesMax + 1, 'r'));
+  server.Send(frame);
+  frame.mutable_pull_refused()->set_reason("of a later protocol");
+  frame.set_protocol_version(kProtocolVersion + 1);
+  server.Send(frame);
+  server.Reply(transfer, -1, 0);
+  server.Reply(transfer, kChunk, 0, -2);
+  deceived.ServeHonestly(opening);
+  REQUIRE(deceived.client->counters().frames_refused == 11);
+  REQUIRE(deceived.client->counters().restarts == 0);
+}
+
+TEST_CASE("a push sends what the tensor has, however much it is granted") {
+  Deceived deceived;
+  FalseServer& server = deceived.server;
+  const auto values = std::make_shared<std::vector<float>>(kChunk, 2.0f);
+  Awaited<PushResult> pushed;
+  deceived.client->Push(server.address(), {"job-1", 0, 1, 1, 0, 1}, Encoding::kFloat32, *values,
+                        values, 30s, pushed.Setter());
+  v1::Frame answer = MakeFrame(server.ReceiveOpening().transfer());
+  answer.mutable_push_grant()->set_first_chunk(-3);  // dropped
+  answer.mutable_push_grant()->set_chunk_limit(4);
+  server.Send(answer);
+  answer.mutable_push_result()->set_outcome(static_cast<v1::PushResult::Outcome>(77));
+  server.Send(answer);  // no outcome that is known: another attempt
+
+  answer = MakeFrame(server.ReceiveOpening().transfer());
+  answer.mutable_push_grant()->set_first_chunk(1);
+  answer.mutable_push_grant()->set_chunk_limit(INT64_MAX);
+  for (int i = 0; i < 3; ++i) server.Send(answer);
+  for (int64_t index = 1; index < 4; ++index) REQUIRE(server.Hear().chunk().index() == index);
+  answer.mutable_push_result()->set_outcome(v1::PushResult::STAGED);
+  server.Send(answer);
+  REQUIRE(pushed.Get().status.ok());
+  REQUIRE(deceived.client->counters().payload_bytes_sent == 3 * kChunk);
+}
+
+TEST_CASE("a message above the limit costs the server the connection; the pull is opened again") {
+  Deceived deceived;
+  deceived.StartPull();
+  deceived.server.ReceiveOpening();
+  deceived.server.Send({"h", std::string(kChunkBytesMax + 1, 'x')});
+  deceived.ServeHonestly(deceived.server.ReceiveOpening());
+  REQUIRE(deceived.client->counters().restarts == 1);
+}
+
+TEST_CASE("an endless stream ends nothing but itself") {
+  Deceived deceived;
+  deceived.StartPull();
+  const v1::Frame opening = deceived.server.ReceiveOpening();
+  deceived.ServeHonestly(opening);
+  std::atomic<bool> stop = false;
+  std::atomic<int> sent = 0;
+  std::thread flood([&] {
+    const auto chunk = FalseServer::ChunkOf(opening.transfer(), 4, deceived.Piece(4));
+    while (!stop) sent += deceived.server.TrySend(chunk);
+  });
+  while (sent < 1000) std::this_thread::yield();
+  deceived.RequireStillWorking();
+  stop = true;
+  flood.join();
+  deceived.RequireWhole();  // what was delivered stays as it was
+}
+
+TEST_CASE("a transfer from a server that only lies ends at the timeout, with the last lie") {
+  Deceived deceived;
+  deceived.StartPull(kVersion, 400ms);
+  std::atomic<bool> stop = false;
+  std::thread liar([&] {
+    while (!stop) {
+      const uint64_t transfer = deceived.server.ReceiveOpening().transfer();
+      deceived.server.Reply(transfer, kChunk, 0);
+      deceived.server.SendChunk(transfer, 0, deceived.Piece(0), false);
+      stop = deceived.pulled.calls() > 0;
+    }
+  });
+  const absl::Status status = deceived.pulled.Get().status;
+  Awaited<PullResult> last;  // sends to the liar once more
+  stop = true;
+  deceived.client->Pull(deceived.server.address(), {"job-1", 0, 1}, deceived.destination, 5s,
+                        last.Setter());
+  liar.join();
+  INFO(status.ToString());
+  REQUIRE(status.code() == absl::StatusCode::kDeadlineExceeded);
+  REQUIRE(absl::StrContains(status.message(), "chunk 0 has a wrong checksum"));
+}
+
+TEST_CASE("random bytes and mangled answers do no harm") {
+  Deceived deceived;
+  constexpr uint64_t kSeed = 20261121;
+  INFO("seed " << kSeed);
+  Rng rng(kSeed);
+  for (int i = 0; i < 20; ++i) {
+    deceived.StartPull(kNoVersion);
+    const uint64_t transfer = deceived.server.ReceiveOpening().transfer();
+    for (int k = 0; k < 100; ++k) {
+      std::vector<std::string> parts =
+          FalseServer::ChunkOf(transfer, static_cast<int64_t>(rng.Below(5)), deceived.Piece(0));
+      for (uint64_t changes = rng.Below(4); changes > 0; --changes) {
+        parts[0][rng.Below(parts[0].size())] = static_cast<char>(rng.Next());
+      }
+      if (rng.Chance(0.3)) parts.pop_back();
+      deceived.server.Send(parts);
+    }
+  }
+  while (deceived.client->counters().frames_refused < 200) std::this_thread::yield();
+  deceived.RequireStillWorking();
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,64 @@
+// Words that both ends of a tensor link use. Plain structs; see tensor_server.h and
+// tensor_client.h.
+
+#ifndef ATOLL_COMMON_NET_TENSOR_TENSOR_TYPES_H_
+#define ATOLL_COMMON_NET_TENSOR_TENSOR_TYPES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "common/ids.h"
+
+namespace atl {
+
+// The server's answer to a push. kStaged: this delivery was taken. kDuplicate: an earlier one was,
+// this one changes nothing. kRefused: it will not be taken, and the reason says why.
+enum class PushStatus : uint8_t { kStaged = 0, kDuplicate = 1, kRefused = 2 };
+
+// What a puller requests.
+struct PullRequest {
+  JobId job;
+  // The exact version wanted, or kNoVersion for the newest that the server has.
+  Version version = kNoVersion;
+  ShardId shard = 0;
+  // How the elements travel. Both ends keep fp32; bf16 halves the bytes and rounds to nearest even.
+  Encoding encoding = Encoding::kFloat32;
+  // Larger goes first among the pulls that one server is answering. Of equal ones connections take
+  // turns, each with its oldest.
+  int32_t priority = 0;
+  // Of the shard: elements [begin, begin + elements); 0 elements: the whole shard.
+  int64_t begin = 0;
+  int64_t elements = 0;
+  int32_t slot = 0;  // of the outer optimizer's state, from 1 on; or one of those below
+
+  bool operator==(const PullRequest&) const = default;
+};
+
+// PullRequest::slot. The parameters as islands hold them; as the server has them, which differ
+// where pulls are quantised; and the step that made this version of the former of the one before,
+// as it is encoded. Its "elements" are words of 4 bytes of that encoding (EncodedWords), never
+// converted.
+inline constexpr int32_t kPullServed = 0, kPullTheta = -1, kPullStep = -2;
+
+inline constexpr int64_t EncodedWords(Encoding encoding, int64_t elements) {
+  return (EncodedBytes(encoding, elements) + 3) / 4;
+}
+
+// Why a server does not answer a pull with a tensor. kNotYet: the version is still to come.
+// kSuperseded: a newer one has replaced it. kUnknown: no such job or shard here.
+enum class PullRefusal : uint8_t { kNotYet = 0, kSuperseded = 1, kUnknown = 2 };
+
+// What an end of a link has done since it was made. All grow only.
+struct LinkCounters {
+  int64_t payload_bytes_sent = 0;      // tensor bytes as encoded, repeated ones included
+  int64_t payload_bytes_received = 0;  // tensor bytes of chunks that passed every check
+  int64_t transfers_done = 0;          // pushes acknowledged and pulls complete
+  int64_t transfers_failed = 0;        // refused, cancelled, timed out
+  int64_t restarts = 0;                // attempts after the first: lost connection, corrupt chunk
+  int64_t frames_refused = 0;          // frames that broke the protocol and were dropped
+  double transfer_seconds = 0;         // sum of the durations of the transfers done
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NET_TENSOR_TENSOR_TYPES_H_

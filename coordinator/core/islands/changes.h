@@ -1,0 +1,45 @@
+// What has become known of an island's workers and of the lines between them since a plan was last
+// requested: why another one is wanted. Pure.
+
+#ifndef ATOLL_COORDINATOR_CORE_ISLANDS_CHANGES_H_
+#define ATOLL_COORDINATOR_CORE_ISLANDS_CHANGES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace atl::coord {
+
+class Changes {
+ public:
+  static constexpr double kUnusable = 1e300;  // the plan in force cannot be set up with it
+
+  // The newest change of a subject replaces those before. `size`: how much it is, from 1; of too
+  // many only the largest are kept.
+  void Add(const std::string& subject, double size, const std::string& reason);
+  // What `heard` has, too, and unchanged since, is forgotten.
+  void Forget(const Changes& heard);
+
+  bool empty() const { return changes_.empty(); }
+  bool unusable() const;
+  // The largest three, then how many more.
+  std::string Text() const;
+
+ private:
+  struct Change {
+    double size = 1;
+    std::string reason;
+
+    bool operator==(const Change&) const = default;
+  };
+  static constexpr size_t kKept = 64;
+  static constexpr size_t kNamed = 3;
+
+  std::map<std::string, Change> changes_;  // by subject
+  int64_t dropped_ = 0;                    // too many
+};
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_ISLANDS_CHANGES_H_

@@ -1,0 +1,156 @@
+#include "coordinator/core/islands/grouping.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace atl::coord {
+namespace {
+
+void Decide(State& s, Job& job, IslandScope extent, const std::string& reason) {
+  JobRecord& record = job.EditRecord();
+  record.extent = extent;
+  record.grouping = absl::StrCat(extent == IslandScope::kSite  ? "an island for each site: "
+                                 : extent == IslandScope::kAll ? "one island of all workers: "
+                                                               : "each worker is an island: ",
+                                 CleanText(reason));
+  job.grouping = Grouping();
+  s.Log(job.id(), Severity::kInfo, record.grouping);
+}
+
+// Measurements say who belongs together.
+bool Open(const Job& job, const std::vector<Member*>& workers) {
+  if (!job.record.grouping.empty()) return false;
+  if (job.grouping.request != 0) return true;
+  if (job.spec().layout.island == IslandScope::kAuto) return true;
+  return job.spec().layout.island == IslandScope::kSite &&
+         std::any_of(workers.begin(), workers.end(), [](const Member* worker) {
+           return SiteOf(*worker).empty() && !worker->peer_endpoint.empty();
+         });
+}
+
+void Ask(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers) {
+  job.grouping = {++s.next_plan_request, s.now};
+  GroupWorkers ask;
+  ask.job = job.id();
+  ask.request = job.grouping.request;
+  ask.spec = job.spec();
+  ask.facts = facts;
+  for (const Member* worker : workers) {
+    ask.workers.push_back({ToIslandMember(*worker), SiteOf(*worker), worker->devices});
+  }
+  s.out.groups.push_back(std::move(ask));
+}
+
+// "10.0.0.1" of "tcp://10.0.0.1:7000"; empty: no such thing.
+absl::string_view HostOf(absl::string_view endpoint) {
+  const size_t scheme = endpoint.find("://"), port = endpoint.rfind(':');
+  if (scheme == absl::string_view::npos || port <= scheme + 2) return "";
+  return endpoint.substr(scheme + 3, port - scheme - 3);
+}
+
+}  // namespace
+
+const std::string& SiteOf(const Member& worker) {
+  return worker.site.empty() ? worker.record.site : worker.site;
+}
+
+IslandMember ToIslandMember(const Member& worker) {
+  IslandMember member{worker.record.name, worker.record.incarnation, worker.peer_endpoint,
+                      worker.peer_public_key};
+  member.more_endpoints = worker.more_peer_endpoints;
+  return member;
+}
+
+const std::string& SiteOfServer(const State& s, const Member& server) {
+  if (!server.server_site.empty()) return server.server_site;
+  static const std::string unknown;
+  const absl::string_view host = HostOf(server.endpoint);
+  const std::string* site = &unknown;
+  for (const auto& [key, member] : s.members) {
+    if (key.first != MemberKind::kWorker || !member.attached || host.empty()) continue;
+    if (HostOf(member.peer_endpoint) != host) continue;
+    if (!site->empty() && *site != SiteOf(member)) return unknown;
+    site = &SiteOf(member);
+  }
+  return *site;
+}
+
+std::vector<const Member*> LeadersOf(const State& s, const Job& job) {
+  std::vector<const Member*> leaders;
+  for (const auto& [id, island] : job.islands) {
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    if (island.incarnation != 0 && worker != nullptr) leaders.push_back(worker);
+  }
+  return leaders;
+}
+
+Reach ReachOfServer(const State& s, const Member& server,
+                    const std::vector<const Member*>& leaders) {
+  std::vector<IslandLink> links;
+  for (const Member* leader : leaders) {
+    IslandLink& link = links.emplace_back(IslandLink{SiteOf(*leader)});
+    for (const auto& [endpoint, rate] : leader->pull_rates) {
+      if (endpoint == server.endpoint) link.bytes_per_s = rate;
+      link.fastest_bytes_per_s = std::max(link.fastest_bytes_per_s, rate);
+    }
+  }
+  return ReachOf(SiteOfServer(s, server), links, s.site_rates);
+}
+
+IslandScope ScopeOf(const Job& job) {
+  return job.record.grouping.empty() ? job.spec().layout.island : job.record.extent;
+}
+
+bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers) {
+  if (!Open(job, workers)) return true;
+  if (job.grouping.request == 0) Ask(s, job, facts, workers);
+  const Duration limit = s.options.grouping_limit;
+  if (s.now < job.grouping.asked_at + limit) {
+    std::vector<NodeId> names;
+    for (const Member* worker : workers) names.push_back(worker->record.name);
+    job.waiting_for =
+        absl::StrCat("the links between workers to be measured: they say who shares an island",
+                     WhoMeasures(s, names));
+    return false;
+  }
+  Decide(s, job,
+         job.spec().layout.island == IslandScope::kSite ? IslandScope::kSite : IslandScope::kAll,
+         absl::StrCat("nothing was measured within ", Seconds(limit), " s"));
+  return true;
+}
+
+Instant GroupingDeadline(const State& s, const Job& job) {
+  if (job.grouping.request == 0 || !job.record.grouping.empty()) return kNever;
+  const Instant by = job.grouping.asked_at + s.options.grouping_limit;
+  return by > s.now ? by : kNever;
+}
+
+void OnSitesFound(State& s, const SitesFound& found) {
+  if (!found.rates.empty()) s.site_rates = found.rates;
+  for (const FoundSite& at : found.workers) {
+    Member* worker = s.FindMember(MemberKind::kWorker, at.worker);
+    if (worker == nullptr || !worker->site.empty()) continue;
+    const std::string site = CleanText(at.site, 80);
+    if (site.empty() || worker->record.site == site) continue;
+    worker->record.site = site;
+    worker->record.site_source = CleanText(at.source, 300);
+    s.dirty_members.insert({MemberKind::kWorker, at.worker});
+    s.Log("", Severity::kInfo,
+          absl::StrCat("worker ", at.worker, " is at ", site, ", ", worker->record.site_source));
+  }
+}
+
+void OnWorkersGrouped(State& s, const WorkersGrouped& grouped) {
+  Job* job = s.FindJob(grouped.job);
+  if (job == nullptr || job->progress.state != JobState::kPreparing || job->grouping.request == 0 ||
+      job->grouping.request != grouped.request) {
+    return;
+  }
+  const IslandScope extent =
+      grouped.extent == IslandScope::kAuto ? IslandScope::kAll : grouped.extent;
+  Decide(s, *job, extent, grouped.reason);
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,42 @@
+// Which workers may share an island: the sites of workers, declared or measured, and what decides
+// where the job leaves it open (layout.island = "auto").
+
+#ifndef ATOLL_COORDINATOR_CORE_ISLANDS_GROUPING_H_
+#define ATOLL_COORDINATOR_CORE_ISLANDS_GROUPING_H_
+
+#include <string>
+#include <vector>
+
+#include "coordinator/core/shards/reach.h"
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// As the worker's operator says, else as it was found; "" if neither.
+const std::string& SiteOf(const Member& worker);
+// With what is known of its peer link.
+IslandMember ToIslandMember(const Member& worker);
+
+// As its operator says, else that of all workers on the same host; "" if neither.
+const std::string& SiteOfServer(const State& s, const Member& server);
+
+// One for each island that has a worker; "" where it is not known.
+std::vector<const Member*> LeadersOf(const State& s, const Job& job);
+// Of a parameter server, for islands that these workers lead.
+Reach ReachOfServer(const State& s, const Member& server,
+                    const std::vector<const Member*>& leaders);
+
+// Who shares an island: as the job's specification says, or as was decided for it.
+IslandScope ScopeOf(const Job& job);
+
+// Whether it is known who of these shares an island, so that they can be given their places. If
+// not, measurements are requested; after CoordinatorOptions::grouping_limit it is decided without.
+bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers);
+Instant GroupingDeadline(const State& s, const Job& job);
+
+void OnSitesFound(State& s, const SitesFound& found);
+void OnWorkersGrouped(State& s, const WorkersGrouped& grouped);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_ISLANDS_GROUPING_H_

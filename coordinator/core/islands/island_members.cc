@@ -1,0 +1,249 @@
+#include "coordinator/core/islands/island_members.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/islands/grouping.h"
+#include "coordinator/core/islands/islands.h"
+#include "coordinator/core/islands/plans.h"
+#include "coordinator/core/islands/switching.h"
+#include "coordinator/core/rounds/rounds.h"
+
+namespace atl::coord {
+namespace {
+
+// Workers of one group may share an island.
+std::string GroupOf(const Job& job, const Member& worker) {
+  return ScopeOf(job) == IslandScope::kSite ? SiteOf(worker) : "";
+}
+
+bool MayShare(const Job& job, const Member& worker) {
+  return ScopeOf(job) != IslandScope::kWorker && !worker.peer_endpoint.empty();
+}
+
+bool Names(const IslandPlan& plan, const NodeId& worker) {
+  return std::any_of(plan.members.begin(), plan.members.end(),
+                     [&](const IslandMember& m) { return m.worker == worker; });
+}
+
+bool HasRoom(const State& s, const Job& job, const IslandRecord& island, const Member& worker) {
+  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+  if (leader == nullptr || !leader->attached) return false;  // see CanSeat
+  const int64_t most = job.spec().layout.workers_per_island;
+  return MayShare(job, *leader) && MayShare(job, worker) &&
+         GroupOf(job, *leader) == GroupOf(job, worker) &&
+         (most == 0 || 1 + static_cast<int64_t>(island.followers.size()) < most);
+}
+
+void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& gone,
+              const std::string& reason) {
+  // The first of the plan's that is left, else the first of all.
+  auto successor = island.followers.begin();
+  if (auto plan = job.plans.find(island.island); plan != job.plans.end()) {
+    for (const IslandMember& member : plan->second.members) {
+      auto it = std::find_if(island.followers.begin(), island.followers.end(),
+                             [&](const IslandMember& f) { return f.worker == member.worker; });
+      if (it == island.followers.end()) continue;
+      successor = it;
+      break;
+    }
+  }
+  NoteSteps(s, island, /*lost=*/true);
+  island.worker = successor->worker;
+  island.incarnation = successor->incarnation;
+  island.followers.erase(successor);
+  job.member_orders.erase(island.worker);
+  island.evictions++;
+  NewGeneration(job, island);
+  island.reason = absl::StrCat("worker ", island.worker, " leads in generation ", island.generation,
+                               " after ", gone, " was evicted: ", reason);
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", island.island, ": ", island.reason, ResumeSaved(s, job, island)));
+}
+
+void SendStop(State& s, Member& worker, const Job* job, const std::string& reason) {
+  const MemberProgress& following = *worker.following;
+  Instant& again_at = worker.stop_sent.try_emplace(following.job, s.now).first->second;
+  if (s.now < again_at) return;
+  again_at = s.now + kRetryInterval;
+  MemberOrder stop;
+  stop.job = following.job;
+  if (job != nullptr) stop.spec = job->spec();
+  stop.island = following.island;
+  stop.generation = following.generation;
+  stop.sequence = s.NextSequence();
+  stop.run = RunState::kStop;
+  stop.reason = reason;
+  s.Send(worker, std::move(stop));
+  if (worker.stop_sent.size() > 64) worker.stop_sent.erase(worker.stop_sent.begin());
+}
+
+}  // namespace
+
+int64_t NeededWorkers(const JobSpec& spec) {
+  const bool alone = spec.layout.island == IslandScope::kWorker;
+  const int64_t each = alone ? 1 : std::max<int64_t>(spec.layout.workers_per_island, 1);
+  return spec.outer.min_islands * each;
+}
+
+Seating::Seating(const State& s, const Job& job) : job_(job) {
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation == 0) continue;
+    const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+    const bool here = leader != nullptr && leader->attached;
+    islands_.push_back({here ? GroupOf(job_, *leader) : "", here && MayShare(job_, *leader),
+                        1 + static_cast<int64_t>(island.followers.size())});
+  }
+  for (const NodeId& name : s.candidates) {
+    const Member& member = *s.FindMember(MemberKind::kWorker, name);
+    if (member.candidate_for == job.id()) Take(member);
+  }
+}
+
+bool Seating::Take(const Member& worker) {
+  const int64_t most = job_.spec().layout.workers_per_island;
+  const bool shares = MayShare(job_, worker);
+  const std::string group = GroupOf(job_, worker);
+  for (Seats& seats : islands_) {
+    if (!shares || !seats.shared || seats.group != group) continue;
+    if (most != 0 && seats.workers >= most) continue;
+    ++seats.workers;
+    return true;
+  }
+  if (static_cast<int64_t>(islands_.size()) >= job_.spec().outer.max_islands) return false;
+  islands_.push_back({group, shares, 1});
+  return true;
+}
+
+bool CanSeat(const State& s, const Job& job) {
+  if (ScopeOf(job) == IslandScope::kWorker) return true;
+  return std::all_of(job.islands.begin(), job.islands.end(), [&](const auto& entry) {
+    const Member* leader = s.FindMember(MemberKind::kWorker, entry.second.worker);
+    return entry.second.incarnation == 0 || !entry.second.site.empty() ||
+           (leader != nullptr && leader->attached);
+  });
+}
+
+void Join(State& s, Job& job, Member& worker) {
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation == 0) continue;
+    if (!HasRoom(s, job, island, worker)) continue;
+    job.EditIsland(id).followers.push_back(ToIslandMember(worker));
+    s.SetCandidate(worker, "");
+    worker.progress.reset();
+    s.Log(job.id(), Severity::kInfo,
+          absl::StrCat("island ", id, ": worker ", worker.record.name, " joined"));
+    return;
+  }
+  AssignIsland(s, job, worker);
+}
+
+void LoseWorker(State& s, const State::Place& place, const NodeId& worker,
+                const std::string& reason) {
+  Job& job = *place.job;
+  IslandRecord& island = job.EditIsland(place.island);
+  if (place.leads) {
+    if (island.followers.empty()) return EvictIsland(s, job, place.island, reason);
+    return TakeOver(s, job, island, worker, reason);
+  }
+  std::erase_if(island.followers, [&](const IslandMember& m) { return m.worker == worker; });
+  job.member_orders.erase(worker);
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", place.island, " goes on without worker ", worker, ": ", reason));
+}
+
+bool BeginLeaving(State& s, Member& worker, const std::string& reason) {
+  const State::Place place = s.PlaceOf(worker.record.name);
+  const bool leads = place.job != nullptr && place.leads;
+  if (leads && place.job->islands.at(place.island).followers.empty()) return false;
+  if (!leads && !worker.following) return false;
+  worker.leaving = true;
+  worker.reason = reason;
+  if (leads) {
+    s.Log(place.job->id(), Severity::kInfo,
+          absl::StrCat("island ", place.island, ": its leader ", worker.record.name,
+                       " is to hand over: ", reason));
+  } else if (place.job != nullptr) {
+    LoseWorker(s, place, worker.record.name, reason);
+  }
+  return true;
+}
+
+std::vector<IslandMember> IslandMembers(const State& s, const IslandRecord& island) {
+  IslandMember leader{island.worker, island.incarnation, "", ""};
+  if (const Member* member = s.FindMember(MemberKind::kWorker, island.worker)) {
+    leader = ToIslandMember(*member);
+    leader.incarnation = island.incarnation;
+  }
+  std::vector<IslandMember> island_members = {leader};
+  island_members.insert(island_members.end(), island.followers.begin(), island.followers.end());
+  return island_members;
+}
+
+std::vector<IslandMember> NextIslandMembers(const State& s, const Job& job,
+                                            const IslandRecord& island) {
+  const IslandMember* successor = FindSuccessor(s, job, island);
+  if (successor == nullptr) return IslandMembers(s, island);
+  std::vector<IslandMember> island_members = {*successor};
+  for (const IslandMember& follower : island.followers) {
+    if (follower.worker != successor->worker) island_members.push_back(follower);
+  }
+  return island_members;
+}
+
+bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMember>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const IslandMember& x, const IslandMember& y) {
+                      return x.worker == y.worker && x.incarnation == y.incarnation;
+                    });
+}
+
+void OnMemberProgress(State& s, Member& worker) {
+  if (!worker.following) return;
+  Job* job = s.FindJob(worker.following->job);
+  const State::Place place = s.PlaceOf(worker.record.name);
+  const bool expected = place.job != nullptr && place.job == job;  // its orders have its assignment
+  if (expected || worker.candidate_for == worker.following->job) return;
+  if (job == nullptr && worker.candidate_for.empty()) return;  // see OnHeartbeat
+  if (job == nullptr) return SendStop(s, worker, job, "the coordinator does not know this job");
+  if (job->ended()) {
+    return SendStop(s, worker, job,
+                    absl::StrCat(Name(job->progress.state), ": ", job->progress.reason));
+  }
+  if (job->islands.contains(worker.following->island)) {
+    ResendMemberOrder(s, *job, worker.record.name);  // it may be a source
+    DismissOutsiders(s, *job, worker.following->island);
+  }
+}
+
+void DismissOutsiders(State& s, Job& job, IslandId id) {
+  const IslandRecord& island = job.islands.at(id);
+  const IslandPlan* plan = PlanInForce(job, island);
+  if (island.incarnation != 0) {
+    // What they hold may still be needed, or they themselves, by the step under way.
+    const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+    if (plan == nullptr || leader == nullptr || !leader->progress ||
+        leader->progress->job != job.id() || leader->progress->generation != island.generation ||
+        leader->progress->plan_number < plan->number) {
+      return;
+    }
+  }
+  const auto followers = s.followed.find({job.id(), id});
+  if (followers == s.followed.end()) return;
+  for (const NodeId& name : followers->second) {
+    Member& worker = *s.FindMember(MemberKind::kWorker, name);
+    if (!worker.attached) continue;
+    // Sources too: if one of them stops, the step under way ends with it.
+    const bool inside = plan != nullptr && Names(*plan, name);
+    // Another island of the job may have it by now, whose order takes this one's place.
+    const State::Place place = s.PlaceOf(name);
+    const bool elsewhere = place.job == &job && (place.leads || place.island != id);
+    if (inside || elsewhere) continue;
+    SendStop(s, worker, &job, "the island's plan has no part for it");
+    // Unless it reports holdings again: it may stop before that is known, and cannot be a source
+    // then.
+    worker.following->holds = false;
+  }
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,69 @@
+// Which workers make an island together: who joins which, who leads, who goes.
+//
+// JobSpec.layout says who may share an island. The first worker of an island leads it; the others
+// follow, in the order in which they came. A worker that ends costs the island a new plan
+// (switching.h); a leader that dies costs it a new generation, under the first of those that
+// remain.
+
+#ifndef ATOLL_COORDINATOR_CORE_ISLANDS_ISLAND_MEMBERS_H_
+#define ATOLL_COORDINATOR_CORE_ISLANDS_ISLAND_MEMBERS_H_
+
+#include <string>
+#include <vector>
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// Workers that a job needs to start: enough for outer.min_islands complete islands.
+int64_t NeededWorkers(const JobSpec& spec);
+
+// The job's places, those of its candidates taken.
+class Seating {
+ public:
+  Seating(const State& s, const Job& job);
+  // Takes a place for one more worker; false: there is none for it.
+  bool Take(const Member& worker);
+
+ private:
+  // An island as it is, or would be.
+  struct Seats {
+    std::string group;
+    bool shared = false;
+    int64_t workers = 0;
+  };
+  const Job& job_;
+  std::vector<Seats> islands_;
+};
+
+// Whether workers can be given their places now: who shares an island is not known while a leader
+// is not back after the coordinator's restart.
+bool CanSeat(const State& s, const Job& job);
+
+// Gives the worker its place: in an island that has one for it, else an island of its own.
+// REQUIRES: it is attached and has none.
+void Join(State& s, Job& job, Member& worker);
+
+// The worker at `place` is unavailable.
+void LoseWorker(State& s, const State::Place& place, const NodeId& worker,
+                const std::string& reason);
+
+// A worker says that it ends. One that shares an island works on until its part of the state has
+// moved; false: it is no such one.
+bool BeginLeaving(State& s, Member& worker, const std::string& reason);
+
+// Leader and followers, with what is known of their peer links.
+std::vector<IslandMember> IslandMembers(const State& s, const IslandRecord& island);
+// Those of its next plan: without a leader that is to hand over, who leads then first.
+std::vector<IslandMember> NextIslandMembers(const State& s, const Job& job,
+                                            const IslandRecord& island);
+bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMember>& b);
+
+// On a follower's heartbeat. Workers that serve an island without being in its plan are ordered to
+// stop as soon as the plan is set up without them.
+void OnMemberProgress(State& s, Member& worker);
+void DismissOutsiders(State& s, Job& job, IslandId id);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_ISLANDS_ISLAND_MEMBERS_H_

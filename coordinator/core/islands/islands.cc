@@ -1,0 +1,468 @@
+#include "coordinator/core/islands/islands.h"
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "common/element_ranges.h"
+#include "common/protocol/fragments.h"
+#include "coordinator/core/drain.h"
+#include "coordinator/core/islands/island_members.h"
+#include "coordinator/core/islands/plans.h"
+#include "coordinator/core/rounds/rounds.h"
+#include "coordinator/core/rounds/site_data.h"
+#include "coordinator/core/rounds/site_jobs.h"
+#include "coordinator/core/rounds/validation.h"
+#include "coordinator/core/shards/transfer_order.h"
+#include "coordinator/core/stalls.h"
+#include "coordinator/core/view_makers.h"
+
+namespace atl::coord {
+namespace {
+
+IslandId ChooseIsland(State& s, Job& job, const NodeId& worker) {
+  IslandId longest_vacant = -1;
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation != 0 || !island.site.empty()) continue;
+    if (island.worker == worker) return id;
+    if (longest_vacant < 0 || job.vacant_since[id] < job.vacant_since[longest_vacant]) {
+      longest_vacant = id;
+    }
+  }
+  // Where workers share islands there is little that only the one before could go on from.
+  const bool full = static_cast<int64_t>(job.islands.size()) >= job.spec().outer.max_islands ||
+                    job.spec().layout.island != IslandScope::kWorker;
+  if (longest_vacant >= 0 &&
+      (full || s.now - job.vacant_since[longest_vacant] >= s.options.vacant_island_grace)) {
+    return longest_vacant;
+  }
+  return NextIslandId(s, job);
+}
+
+}  // namespace
+
+void NewGeneration(Job& job, IslandRecord& island) {
+  island.generation = ++job.EditProgress().plan_generation;
+  island.ready = false;
+  island.resume.reset();
+  island.lease_request = -1;
+  island.lease_ranges.clear();
+  island.author = island.incarnation;
+  island.takes_over_from.clear();
+  // A leader that had no lease yet may have been about to go on from its predecessor's.
+  std::vector<PositionRange> leased = job.ledger->LeasedRanges(island.island);
+  if (!leased.empty()) job.leased_before[island.island] = std::move(leased);
+  job.ledger->Release(island.island);
+  job.rounds.waits_for_room.erase(island.island);
+  job.orders.erase(island.island);
+  job.rounds.transfer_plans.clear();
+  job.rounds.push_plan = PushPlan();
+  job.rounds.fences_changed = true;
+}
+
+void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress& progress) {
+  std::vector<SavedState> saved;
+  for (const SavedState& state : progress.saved) {
+    if (state.about.job != job.id() || state.about.island != island.island) continue;
+    if (state.about.save > 0 && !state.units.empty()) saved.push_back(state);
+  }
+  if (saved.empty()) return;
+  // What is in other tiers, by a leader before, is still there.
+  const auto tier_of = [](const SavedState& state) {
+    return state.holders.empty() ? Tier::kMemory : state.holders.front().tier;
+  };
+  for (const SavedState& known : island.saved) {
+    const bool replaced = tier_of(known) == Tier::kMemory ||
+                          std::any_of(saved.begin(), saved.end(), [&](const SavedState& state) {
+                            return tier_of(state) == tier_of(known);
+                          });
+    if (!replaced) saved.push_back(known);
+  }
+  if (saved == island.saved) return;
+  if (saved.size() > kSavedStatesMax) saved.resize(kSavedStatesMax);
+  job.EditIsland(island.island).saved = std::move(saved);
+}
+
+namespace {
+
+bool Has(const SavedHolder& holder, size_t unit) {
+  return unit / 64 < holder.units.size() && ((holder.units[unit / 64] >> (unit % 64)) & 1) != 0;
+}
+
+bool IsMember(const IslandRecord& island, const NodeId& worker) {
+  return worker == island.worker ||
+         std::any_of(island.followers.begin(), island.followers.end(),
+                     [&](const IslandMember& f) { return f.worker == worker; });
+}
+
+// Whether what it holds can be fetched now.
+bool IsThere(const State& s, const IslandRecord& island, const SavedHolder& holder) {
+  if (holder.tier == Tier::kRemote) return true;
+  const Member* member = s.FindMember(MemberKind::kWorker, holder.worker);
+  if (member == nullptr || !member->attached) return false;
+  const bool same = member->record.incarnation == holder.incarnation;
+  return (holder.tier == Tier::kDisk || same) && IsMember(island, holder.worker);
+}
+
+// The first unit that none of these holders has; none: the state is whole.
+std::optional<SavedUnit> Missing(const SavedState& state,
+                                 const std::function<bool(const SavedHolder&)>& counts) {
+  std::vector<const SavedHolder*> there;
+  for (const SavedHolder& holder : state.holders) {
+    if (counts(holder)) there.push_back(&holder);
+  }
+  for (size_t unit = 0; unit < state.units.size(); ++unit) {
+    const bool held = std::any_of(there.begin(), there.end(),
+                                  [&](const SavedHolder* holder) { return Has(*holder, unit); });
+    if (!held) return state.units[unit];
+  }
+  return std::nullopt;
+}
+
+// Whether steps from this base may have been pushed: a contribution that is not certain to be
+// dropped.
+bool MayBePushed(const Job& job, const IslandRecord& island, Version base) {
+  return job.rounds.HasContribution(
+      island.island, [&](const ContributionId& id) { return id.base_version >= base; });
+}
+
+// What the island may have trained on since its save, so that devices that are further than that
+// can stay where they are.
+std::vector<PositionRange> FurtherData(const Job& job, const IslandRecord& island,
+                                       const LocalCheckpoint& about) {
+  ElementRanges saved, further;
+  for (const PositionRange& range : about.consumed) saved.Add({range.begin, range.end});
+  const auto add = [&](const std::vector<PositionRange>& ranges) {
+    for (const PositionRange& range : ranges) {
+      for (const ElementRange& part : saved.Missing({range.begin, range.end})) further.Add(part);
+    }
+  };
+  const auto before = job.leased_before.find(island.island);
+  if (before != job.leased_before.end()) add(before->second);
+  for (const auto& [id, contribution] : job.rounds.contributions) {
+    const bool own = id.island == island.island && id.base_version == about.base_version;
+    if (own && contribution.dropped) add(contribution.consumed);
+  }
+  std::vector<PositionRange> ranges;
+  for (const ElementRange& range : further.ranges()) ranges.push_back({range.begin, range.end});
+  return ranges;
+}
+
+// The save's data, and the further data if no other island has it by now.
+bool LeaseToResume(Job& job, const IslandRecord& island, LocalCheckpoint* about) {
+  about->leased = FurtherData(job, island, *about);
+  std::vector<PositionRange> all = about->consumed;
+  all.insert(all.end(), about->leased.begin(), about->leased.end());
+  if (job.ledger->LeaseExactly(island.island, all)) return true;
+  about->leased.clear();
+  return job.ledger->LeaseExactly(island.island, about->consumed);
+}
+
+}  // namespace
+
+std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
+  if (island.saved.empty()) return "";
+  (void)DropIncomplete(s, job, job.rounds);  // a contribution that was partly pushed is dropped
+  std::string why_not;
+  for (const SavedState& state : island.saved) {
+    LocalCheckpoint about = state.about;
+    if (about.base_version != job.rounds.progress.version ||
+        job.rounds.progress.version == kNoVersion) {
+      why_not = absl::StrCat("its saved state is of version ", about.base_version,
+                             ", committed is ", job.rounds.progress.version);
+    } else if (MayBePushed(job, island, about.base_version)) {
+      why_not = "its saved state holds steps that it had requested to push";
+    } else if (const std::optional<SavedUnit> missing =
+                   Missing(state, [&](const SavedHolder& h) { return IsThere(s, island, h); })) {
+      why_not = absl::StrCat("no attached worker holds layer ", missing->layer,
+                             " as it was at inner step ", about.inner_step);
+    } else if (!LeaseToResume(job, island, &about)) {
+      why_not = "the data of its saved state is leased to others by now";
+    } else {
+      island.resume = about;
+      return absl::StrCat("; goes on from the state saved at inner step ", about.inner_step);
+    }
+  }
+  return absl::StrCat("; pulls the committed version: ", why_not);
+}
+
+NodeId AwaitedHolder(State& s, const Job& job, const IslandRecord& island) {
+  const auto there = [&](const SavedHolder& holder) { return IsThere(s, island, holder); };
+  const auto may_come = [&](const SavedHolder& holder) {
+    if (there(holder)) return true;
+    return holder.tier == Tier::kDisk && !IsMember(island, holder.worker) &&
+           s.FindMember(MemberKind::kWorker, holder.worker) != nullptr &&
+           s.PlaceOf(holder.worker).job == nullptr;
+  };
+  NodeId awaited;
+  for (const SavedState& state : island.saved) {
+    if (state.about.base_version != job.rounds.progress.version) continue;
+    if (!Missing(state, there)) return "";
+    if (!awaited.empty() || Missing(state, may_come)) continue;
+    for (const SavedHolder& holder : state.holders) {
+      if (!there(holder) && may_come(holder)) awaited = holder.worker;
+    }
+  }
+  return awaited;
+}
+
+void AssignIsland(State& s, Job& job, Member& worker) {
+  const IslandId id = ChooseIsland(s, job, worker.record.name);
+  IslandRecord& island = job.EditIsland(id);
+  island.job = job.id();
+  island.island = id;
+  island.worker = worker.record.name;
+  island.incarnation = worker.record.incarnation;
+  island.steps_this_round = StepsBetweenPushes(job.spec().outer);
+  job.vacant_since.erase(id);
+  NewGeneration(job, island);
+  s.SetCandidate(worker, "");
+  worker.progress.reset();
+  island.reason =
+      absl::StrCat("worker ", worker.record.name, " joined in generation ", island.generation);
+  // With a plan, when it is made: others of the island may have parts of what is saved.
+  std::string start;
+  if (job.rounds.progress.version != kNoVersion && !NeedsPlan(s, job, island)) {
+    start = island.saved.empty() ? absl::StrCat("; pulls version ", job.rounds.progress.version,
+                                                ": no state of it is saved")
+                                 : ResumeSaved(s, job, island);
+  }
+  s.Log(job.id(), Severity::kInfo, absl::StrCat("island ", id, ": ", island.reason, start));
+}
+
+void NoteSteps(const State& s, IslandRecord& island, bool lost) {
+  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+  if (leader == nullptr || !leader->progress) return;
+  const IslandProgress& last = *leader->progress;
+  if (last.job != island.job || last.island != island.island) return;
+  island.steps_redone += last.steps_redone + (lost ? last.unpushed_steps : 0);
+  island.steps_interrupted += last.steps_interrupted;
+}
+
+void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason) {
+  IslandRecord& island = job.EditIsland(id);
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", id, ": worker ", island.worker, " is evicted: ", reason));
+  NoteSteps(s, island, /*lost=*/true);
+  island.incarnation = 0;
+  island.followers.clear();
+  job.ErasePlan(id);
+  island.evictions++;
+  island.reason = absl::StrCat("evicted: ", reason);
+  NewGeneration(job, island);
+  job.vacant_since[id] = s.now;
+  JobProgress& progress = job.EditProgress();
+  if (progress.initializer == id) progress.initializer = -1;
+  std::erase(progress.validators, id);
+}
+
+void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason, StartFrom start) {
+  IslandRecord& island = job.EditIsland(id);
+  NewGeneration(job, island);
+  RenumberPlan(job, island);
+  island.reason = reason;
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", id, " begins anew in generation ", island.generation, ": ", reason,
+                     start == StartFrom::kSaved ? ResumeSaved(s, job, island) : ""));
+}
+
+void DropContribution(State& s, Job& job, const ContributionId& id, const std::string& reason) {
+  ContributionRecord& record = job.rounds.EditContribution(id);
+  record.dropped = true;
+  record.reason = reason;
+  job.EditIsland(id.island).steps_redone += record.inner_steps;
+  job.ledger->Return(id);
+  job.rounds.staged.erase(id);
+  std::erase(job.rounds.complete, id);
+  for (const auto& [server, link] : job.rounds.links) {
+    s.SendToServer(server, DropContributions{job.id(), {id}, reason});
+  }
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", id.island, ": contribution from version ", id.base_version, " (",
+                     record.tokens, " ", TokenUnit(job), ") is dropped: ", reason));
+}
+
+IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id, IslandId id,
+                            Generation generation) {
+  Job* job = s.FindJob(job_id);
+  if (job == nullptr || !job->active() || job->stale()) return nullptr;
+  auto it = job->islands.find(id);
+  if (it == job->islands.end() || it->second.worker != worker.record.name ||
+      it->second.incarnation != worker.record.incarnation || it->second.generation != generation) {
+    return nullptr;
+  }
+  return &it->second;
+}
+
+namespace {
+
+// The part of a heartbeat that decisions depend on; the rest is only shown.
+auto DecisiveOf(const std::optional<IslandProgress>& progress) {
+  static const IslandProgress kNone;
+  const IslandProgress& p = progress ? *progress : kNone;
+  return std::tuple(progress.has_value(), p.job, p.island, p.generation, p.seen_sequence,
+                    p.base_version, p.ready, p.plan_number, p.setting_up, p.plan_wanted);
+}
+auto DecisiveOf(const std::optional<MemberProgress>& progress) {
+  static const MemberProgress kNone;
+  const MemberProgress& p = progress ? *progress : kNone;
+  return std::tuple(progress.has_value(), p.job, p.island, p.generation, p.plan_number,
+                    p.seen_sequence, p.holds);
+}
+
+void TouchIsland(State& s, const JobId& id, IslandId island) {
+  Job* job = s.FindJob(id);
+  if (job != nullptr) s.Touch(*job, island);
+}
+
+// What waits for what this heartbeat says is looked at again.
+void TouchWhatItTells(State& s, const Member& before, const WorkerHeartbeat& message) {
+  const bool same = before.has_beaten && !before.record.draining &&
+                    DecisiveOf(before.progress) == DecisiveOf(message.progress) &&
+                    DecisiveOf(before.following) == DecisiveOf(message.member) &&
+                    (before.candidate_for.empty() || before.measuring == message.measuring);
+  if (same) return;
+  if (Job* job = s.FindJob(before.candidate_for); job != nullptr) s.Touch(*job);
+  for (const auto& progress : {before.progress, message.progress}) {
+    if (progress) TouchIsland(s, progress->job, progress->island);
+  }
+  for (const auto& progress : {before.following, message.member}) {
+    if (progress) TouchIsland(s, progress->job, progress->island);
+  }
+  const State::Place place = s.PlaceOf(before.record.name);
+  if (place.job != nullptr) s.Touch(*place.job, place.island);
+}
+
+bool IsToHandOver(const Job* job, const IslandProgress& progress, const NodeId& worker) {
+  if (job == nullptr || !job->active()) return false;
+  auto island = job->islands.find(progress.island);
+  return island != job->islands.end() && island->second.takes_over_from == worker;
+}
+
+constexpr size_t kPullRatesMost = 4096;  // of one worker
+
+// What is measured stays known when the worker starts again, or has nothing more to pull from
+// there.
+void NotePullRates(Member& worker, const std::vector<ServerRate>& rates) {
+  for (const ServerRate& rate : rates) {
+    if (!std::isfinite(rate.bytes_per_s) || rate.bytes_per_s <= 0) continue;
+    if (worker.pull_rates.size() >= kPullRatesMost) worker.pull_rates.clear();
+    worker.pull_rates[rate.endpoint] = rate.bytes_per_s;
+  }
+}
+
+}  // namespace
+
+void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
+  const std::optional<IslandProgress>& progress = message.progress;
+  TouchWhatItTells(s, worker, message);
+  worker.has_beaten = true;
+  worker.progress = progress;
+  s.SetFollowing(worker, message.member);
+  worker.measuring = CleanText(message.measuring, 200);
+  NotePullRates(worker, message.pull_rates);
+  OnMemberProgress(s, worker);
+  const State::Place place = s.PlaceOf(worker.record.name);
+  const bool speaks_of_place = progress && place.job != nullptr && progress->job == place.job->id();
+  if (progress && !speaks_of_place) {
+    // It still runs a job that has ended, or that it is no part of any more.
+    Job* job = s.FindJob(progress->job);
+    // About to join it again: what it holds of the job will be of use. Or about to hand over.
+    const bool hands_over = IsToHandOver(job, *progress, worker.record.name);
+    // One that this coordinator does not know is another's to end, until the worker is wanted here.
+    const bool mute = worker.candidate_for == progress->job || hands_over ||
+                      (job == nullptr && worker.candidate_for.empty()) ||
+                      (job != nullptr && !job->ended() && !job->active()) ||
+                      (job != nullptr && job->stale());
+    if (hands_over) ResendMemberOrder(s, *job, worker.record.name);
+    Instant& again_at = worker.stop_sent.try_emplace(progress->job, s.now).first->second;
+    if (!mute && s.now >= again_at) {
+      again_at = s.now + kRetryInterval;
+      IslandOrder stop;
+      stop.job = progress->job;
+      if (job != nullptr) stop.spec = job->spec();
+      stop.island = progress->island;
+      stop.generation = progress->generation;
+      stop.sequence = s.NextSequence();
+      stop.run = RunState::kStop;
+      stop.reason = job == nullptr ? "the coordinator does not know this job"
+                    : job->ended()
+                        ? absl::StrCat(Name(job->progress.state), ": ", job->progress.reason)
+                        : "this worker is not one of the job's islands";
+      s.Send(worker, std::move(stop));
+    }
+    if (worker.stop_sent.size() > 64) worker.stop_sent.erase(worker.stop_sent.begin());
+  }
+  if (place.job == nullptr) return;
+  if (!place.leads) return ResendMemberOrder(s, *place.job, worker.record.name);
+  IslandRecord& island = place.job->islands.at(place.island);
+  const bool current = speaks_of_place && progress->island == place.island &&
+                       progress->generation == island.generation;
+  auto sent = place.job->orders.find(place.island);
+  const bool behind = !current || (sent != place.job->orders.end() &&
+                                   progress->seen_sequence < sent->second.sequence);
+  if (behind && !place.job->stale()) ResendOrder(s, *place.job, place.island);
+  if (current) DismissOutsiders(s, *place.job, place.island);
+  if (current) NoteProgress(s, *place.job, island, *progress);
+  if (current) NoteSavedStates(*place.job, island, *progress);
+  if (current && progress->ready && !island.ready) {
+    place.job->EditIsland(place.island).ready = true;
+    s.Log(place.job->id(), Severity::kInfo,
+          absl::StrCat("island ", place.island, " is ready at version ", progress->base_version));
+  }
+}
+
+void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message) {
+  IslandRecord* current = CurrentIsland(s, worker, message.job, message.island, message.generation);
+  if (current == nullptr || message.request < current->lease_request) return;
+  Job& job = *s.FindJob(message.job);
+  s.Touch(job);
+  const bool repeated = message.request == current->lease_request;
+  const bool runs_out = IsRunningOut(s, *current);  // it pushes what it has trained, and ends
+  LeaseGrant grant{message.job, message.island, message.generation, message.request, {}, false};
+  if (repeated && !current->lease_ranges.empty()) {
+    grant.ranges = current->lease_ranges;
+  } else {
+    if (job.rounds.progress.version == kNoVersion) return;
+    if (job.progress.state != JobState::kRunning && job.progress.state != JobState::kFinishing) {
+      return;
+    }
+    const int64_t axis = AxisOf(job.spec(), worker);
+    if (axis < 0) return;
+    const OuterSpec& outer = job.spec().outer;
+    const int64_t most = 8 * outer.steps_per_round * job.spec().inner.batch_sequences;
+    const int64_t wanted = std::min(message.wanted, most - job.ledger->Leased(message.island));
+    IslandRecord& island = job.EditIsland(message.island);
+    island.lease_request = message.request;
+    island.lease_ranges.clear();
+    if (!runs_out) {
+      island.lease_ranges = job.ledger->Lease(message.island, wanted, kLeaseRangesMax, axis);
+    }
+    grant.ranges = island.lease_ranges;
+  }
+  grant.exhausted = runs_out || job.ledger->free() == 0;
+  s.Send(worker, std::move(grant));
+}
+
+void SendFencesTo(State& s, Job& job, const NodeId& server) {
+  FenceIslands fences{job.id(), {}};
+  for (const auto& [id, island] : job.islands) {
+    fences.islands.push_back({id, island.generation, island.author});
+  }
+  if (!fences.islands.empty()) s.SendToServer(server, std::move(fences));
+}
+
+bool IsActive(const Job& job, const IslandRecord& island) {
+  if (island.incarnation == 0 || !island.ready) return false;
+  if (job.ledger->free() > 0 || job.ledger->Leased(island.island) > 0) return true;
+  return job.rounds.HasContribution(
+      island.island, [&](const ContributionId& id) { return id.generation == island.generation; });
+}
+
+int64_t ActiveIslands(const Job& job) {
+  return std::count_if(job.islands.begin(), job.islands.end(),
+                       [&](const auto& entry) { return IsActive(job, entry.second); });
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,72 @@
+// The islands of a job: which worker has which, generations, leases and orders.
+
+#ifndef ATOLL_COORDINATOR_CORE_ISLANDS_ISLANDS_H_
+#define ATOLL_COORDINATOR_CORE_ISLANDS_ISLANDS_H_
+
+#include <optional>
+#include <string>
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// What an island's leader says is saved of its state.
+void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress& progress);
+// The island, which begins a new generation, goes on from its newest saved state that is whole with
+// those who are there. Returns, for the log, from which, or why not; "" if nothing is saved.
+std::string ResumeSaved(State& s, Job& job, IslandRecord& island);
+// For an island that begins a new generation: a worker that is unavailable, or not in the island
+// yet, whose disk holds what the newest saved state lacks; empty: it lacks nothing, or what no
+// worker has.
+NodeId AwaitedHolder(State& s, const Job& job, const IslandRecord& island);
+// Gives the worker an island: the one it had, else a vacant or new one. REQUIRES: the worker is
+// attached and has none.
+void AssignIsland(State& s, Job& job, Member& worker);
+
+// Adds the steps that the island's former leader reported. `lost`: those that it had not pushed are
+// replayed.
+void NoteSteps(const State& s, IslandRecord& island, bool lost);
+
+// The island loses its worker. What it leased is free again, its contributions count only if
+// complete.
+void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason);
+
+// Same worker, new generation: it begins anew from the committed version, or from its saved state
+// where there is one.
+enum class StartFrom { kCommitted, kSaved };
+void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason,
+                 StartFrom start = StartFrom::kCommitted);
+
+// What belonged to the island's old generation is over.
+void NewGeneration(Job& job, IslandRecord& island);
+
+// No round will use the contribution; its data is free again.
+void DropContribution(State& s, Job& job, const ContributionId& id, const std::string& reason);
+
+// The island that `worker` runs now if `island` and `generation` are its own; else null.
+IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job, IslandId island,
+                            Generation generation);
+
+void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message);
+void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message);
+
+// Sends every island whose order has changed the new one. `again`: the worker's too if it has not.
+void RefreshOrders(State& s, Job& job);
+void ResendOrder(State& s, Job& job, IslandId id);
+void ResendMemberOrder(State& s, Job& job, const NodeId& worker);
+
+// Servers learn which generations may push.
+void SendFencesTo(State& s, Job& job, const NodeId& server);
+
+// Order of all shards for the island as sender.
+const std::vector<ShardId>& TransferOrderOf(Job& job, IslandId id);
+// In which order the island's members push what they own, among all islands' members.
+const std::vector<GrantedPush>& PushOrderOf(Job& job, IslandId id);
+
+// Islands that a round waits for: occupied, ready, and with data to train on.
+bool IsActive(const Job& job, const IslandRecord& island);
+int64_t ActiveIslands(const Job& job);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_ISLANDS_ISLANDS_H_

@@ -1,0 +1,77 @@
+#include "coordinator/core/rounds/decide.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "common/check.h"
+
+namespace atl {
+namespace {
+
+using Penalties = std::map<IslandId, PenaltyState>;
+
+double CountedTokens(const RoundCandidate& candidate) {
+  return static_cast<double>(std::max<int64_t>(1, candidate.tokens - candidate.masked_tokens));
+}
+
+std::vector<RoundVerdict> JudgeAll(const std::vector<RoundCandidate>& candidates,
+                                   const std::vector<double>& gram, int64_t fragment,
+                                   Outliers outliers, Penalties& penalties) {
+  const size_t k = candidates.size();
+  std::vector<RoundVerdict> verdicts;
+  for (size_t i = 0; i < k; ++i) {
+    RoundVerdict verdict;
+    // A sum of squares; rounding cannot make it negative, but a NaN must stay one.
+    verdict.norm = std::sqrt(gram[i * k + i]);
+    PenaltyState& state = penalties[candidates[i].contribution.island];
+    verdict.penalty = Judge(state, {verdict.norm, candidates[i].reach, fragment}, outliers);
+    state = verdict.penalty.after;
+    verdicts.push_back(std::move(verdict));
+  }
+  return verdicts;
+}
+
+// Of at least two islands.
+bool AllAreOutliers(const std::vector<RoundCandidate>& candidates,
+                    const std::vector<RoundVerdict>& verdicts) {
+  std::set<IslandId> islands;
+  for (size_t i = 0; i < verdicts.size(); ++i) {
+    if (verdicts[i].penalty.accepted || !std::isfinite(verdicts[i].norm)) return false;
+    islands.insert(candidates[i].contribution.island);
+  }
+  return islands.size() > 1;
+}
+
+}  // namespace
+
+RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
+                     const Judgement& how, Penalties& penalties) {
+  const size_t k = candidates.size();
+  ATOLL_CHECK(gram.size() == k * k);
+  RoundDecision decision;
+  double counted = 0;  // of the accepted
+  const Penalties before = penalties;
+  decision.verdicts =
+      JudgeAll(candidates, gram, how.fragment,
+               how.reject_outliers ? Outliers::kRejected : Outliers::kAccepted, penalties);
+  if (AllAreOutliers(candidates, decision.verdicts)) {
+    penalties = before;
+    decision.verdicts = JudgeAll(candidates, gram, how.fragment, Outliers::kClipped, penalties);
+  }
+  for (size_t i = 0; i < k; ++i) {
+    if (!decision.verdicts[i].penalty.accepted) continue;
+    decision.tokens += candidates[i].tokens;
+    counted += CountedTokens(candidates[i]);
+  }
+  decision.is_void = decision.tokens == 0;
+  if (decision.is_void) return decision;
+  for (size_t i = 0; i < k; ++i) {
+    RoundVerdict& verdict = decision.verdicts[i];
+    if (!verdict.penalty.accepted) continue;
+    verdict.weight = CountedTokens(candidates[i]) / counted * verdict.penalty.clip;
+  }
+  return decision;
+}
+
+}  // namespace atl

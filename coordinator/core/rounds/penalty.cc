@@ -1,0 +1,107 @@
+#include "coordinator/core/rounds/penalty.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+
+namespace atl {
+namespace {
+
+double Limit(const PenaltyState& state) {
+  if (state.scores.empty()) return kPenaltyScoreCut;
+  std::vector<double> sorted = state.scores;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t rank = (sorted.size() * 95 + 99) / 100;  // nearest rank, from 1
+  return kPenaltyScoreCut * std::max(1.0, sorted[rank - 1]);
+}
+
+// The fragment's, which comes into being.
+UsualPush& UsualOf(PenaltyState& state, int64_t fragment) {
+  const auto index = static_cast<size_t>(fragment);
+  if (state.usual.size() <= index) state.usual.resize(index + 1);
+  return state.usual[index];
+}
+
+PenaltyVerdict Reject(PenaltyVerdict verdict, const PenaltyState& before, int64_t fragment,
+                      std::string reason) {
+  verdict.accepted = false;
+  verdict.reason = std::move(reason);
+  verdict.after = before;
+  if (++UsualOf(verdict.after, fragment).rejections_in_row >= kPenaltyRejectionsBeforeWarmUp) {
+    verdict.warm_up_again = true;
+    verdict.after = PenaltyState();
+    verdict.reason += absl::StrFormat("; %d rejections in a row: the island warms up again",
+                                      kPenaltyRejectionsBeforeWarmUp);
+  }
+  return verdict;
+}
+
+void Learn(double size, UsualPush& usual) {
+  if (usual.warm_up_pushes == 0) {
+    usual.mean = size;
+    usual.deviation = kPenaltyFirstDeviation * size;
+  } else {
+    usual.mean = kPenaltyRate * size + (1 - kPenaltyRate) * usual.mean;
+    const double off = size - usual.mean;
+    usual.deviation = std::sqrt((1 - kPenaltyRate) * usual.deviation * usual.deviation +
+                                kPenaltyRate * off * off);
+  }
+  usual.warm_up_pushes = std::min(usual.warm_up_pushes + 1, kPenaltyWarmUpPushes);
+  usual.rejections_in_row = 0;
+}
+
+void Keep(double score, std::vector<double>& scores) {
+  scores.push_back(std::min(score, kPenaltyScoreCut));
+  if (scores.size() > kPenaltyScoresKept) scores.erase(scores.begin());
+}
+
+}  // namespace
+
+PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outliers outliers) {
+  const auto& [norm, reach, fragment] = push;
+  ATOLL_CHECK(reach > 0 && fragment >= 0);
+  const auto index = static_cast<size_t>(fragment);
+  const UsualPush usual = index < before.usual.size() ? before.usual[index] : UsualPush();
+  const double size = norm / reach;
+  PenaltyVerdict verdict;
+  const bool first = usual.warm_up_pushes == 0;
+  const bool warming_up = usual.warm_up_pushes < kPenaltyWarmUpPushes;
+  verdict.limit = warming_up ? kPenaltyScoreCut : Limit(before);
+  if (!std::isfinite(norm)) {
+    return Reject(verdict, before, fragment, "rejected: its norm is not finite");
+  }
+  // A deviation of 0 (all norms were 0) is no scale to measure with.
+  if (!first && usual.deviation > 0) verdict.score = (size - usual.mean) / usual.deviation;
+  double counted = size;
+  verdict.reason = absl::StrFormat("accepted: norm %.4g, score %.2f of %.2f", norm, verdict.score,
+                                   verdict.limit);
+  if (warming_up) {
+    verdict.reason +=
+        absl::StrFormat(", warm-up push %d of %d", usual.warm_up_pushes + 1, kPenaltyWarmUpPushes);
+  }
+  if (outliers != Outliers::kAccepted && verdict.score > verdict.limit) {
+    if (!warming_up && outliers == Outliers::kRejected) {
+      return Reject(verdict, before, fragment,
+                    absl::StrFormat("rejected: norm %.4g is %.2f deviations above its usual %.4g, "
+                                    "the limit is %.2f",
+                                    norm, verdict.score, usual.mean * reach, verdict.limit));
+    }
+    counted = usual.mean + verdict.limit * usual.deviation;
+    verdict.clip = counted / size;
+    verdict.reason += absl::StrFormat(", clipped by %.3g", verdict.clip);
+    if (!warming_up) {  // `after` remains that of an island that has not pushed
+      verdict.accepted = true;
+      verdict.reason += "; every island of the round is an outlier: statistics begin anew";
+      return verdict;
+    }
+  }
+  verdict.accepted = true;
+  verdict.after = before;
+  Learn(counted, UsualOf(verdict.after, fragment));
+  Keep(verdict.score, verdict.after.scores);
+  return verdict;
+}
+
+}  // namespace atl

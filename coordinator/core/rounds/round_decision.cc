@@ -1,0 +1,370 @@
+#include "coordinator/core/rounds/round_decision.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/protocol/fragments.h"
+#include "common/protocol/learning_rate.h"
+#include "common/protocol/outer_optimizer.h"
+#include "coordinator/core/islands/islands.h"
+#include "coordinator/core/jobs.h"
+#include "coordinator/core/rounds/decide.h"
+#include "coordinator/core/rounds/merge.h"
+#include "coordinator/core/rounds/round_steps.h"
+#include "coordinator/core/rounds/site_exchange.h"
+#include "coordinator/core/rounds/validation.h"
+#include "coordinator/core/shards/servers.h"
+#include "coordinator/core/view_makers.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr int kNotFiniteRoundsMax = 3;  // in a row, before the job is stopped
+constexpr double kLeastRate = 1e-12;    // a rate of 0 is no scale
+
+DecisionParticipant ParticipantOf(const Job& job, const Rounds& rounds, const ContributionId& id) {
+  const ContributionRecord& record = rounds.contributions.at(id);
+  DecisionParticipant p;
+  p.contribution = id;
+  const IslandRecord& island = job.islands.at(id.island);
+  p.worker = island.site.empty() ? island.worker : absl::StrCat("site ", island.site);
+  p.inner_steps = record.inner_steps;
+  p.tokens = record.tokens;
+  p.train_loss = record.train_loss;
+  return p;
+}
+
+// See penalty.h. `round_tokens`: of all candidates together. A short push counts as a whole one:
+// its steps stray less from one direction than those of a long one.
+double ReachOf(const Job& job, const Rounds& rounds, int64_t inner_steps, int64_t round_tokens) {
+  const InnerSpec& inner = job.spec().inner;
+  const int64_t committed = rounds.progress.tokens_committed;
+  const auto rate = [&](int64_t tokens) {
+    return LearningRate(inner, job.spec().schedule.train_tokens, tokens);
+  };
+  const int64_t steps = std::max({inner_steps, job.spec().outer.steps_per_round, int64_t{1}});
+  // In the middle where the rate rises, where they began at the latest where it falls.
+  const double most = std::max(rate(committed), rate(committed + round_tokens / 2));
+  return std::max(most, kLeastRate) * static_cast<double>(steps);
+}
+
+DecisionRecord& NewDecision(Job& job, Rounds& rounds) {
+  const int64_t round = ++rounds.EditProgress().round;
+  DecisionRecord& decision = rounds.EditDecision(round);
+  decision.job = job.id();
+  decision.round = round;
+  decision.previous = rounds.progress.version;
+  return decision;
+}
+
+// Contributions that were dropped go with the decision, whose application servers acknowledge: then
+// they have surely forgotten them.
+void TakeDropped(Rounds& rounds, DecisionRecord& decision) {
+  for (const auto& [id, record] : rounds.contributions) {
+    if (record.dropped) decision.dropped.push_back(id);
+  }
+  std::sort(decision.dropped.begin(), decision.dropped.end());
+  for (const ContributionId& id : decision.dropped) rounds.EraseContribution(id);
+}
+
+// `rate`: what the round's step takes of a weight.
+void NoteOutcome(State& s, Job& job, Rounds& rounds, const DecisionParticipant& p,
+                 const PenaltyVerdict& verdict, Version version, double rate) {
+  IslandRecord& island = job.EditIsland(p.contribution.island);
+  island.outcome =
+      ContributionOutcome{p.contribution,        version,  p.accepted,
+                          verdict.warm_up_again, p.reason, p.accepted ? rate * p.weight : 0};
+  if (p.accepted) {
+    island.rounds_accepted++;
+    island.tokens_committed += p.tokens;
+    if (job.record.site) {
+      HandOverData(job, rounds.contributions.at(p.contribution));
+    } else {
+      job.ledger->Commit(p.contribution);
+    }
+    rounds.EraseContribution(p.contribution);
+    return;
+  }
+  island.rounds_rejected++;
+  DropContribution(s, job, p.contribution, p.reason);
+}
+
+// Of each layer, over all servers, with a last row and column for the outer optimizer's reference
+// slot; zeros where a server has none.
+std::vector<LayerGram> SumOf(const Collecting& collecting) {
+  const size_t k = collecting.contributions.size(), n = k + 1;
+  std::map<int32_t, std::vector<double>> sums;
+  for (const auto& [server, layers] : collecting.grams) {
+    for (const LayerGram& layer : layers) {
+      std::vector<double>& sum = sums[layer.layer];
+      sum.resize(n * n, 0);
+      const size_t width = layer.values.size() == n * n ? n : k;
+      for (size_t i = 0; i < width; ++i) {
+        for (size_t j = 0; j < width; ++j) sum[i * n + j] += layer.values[i * width + j];
+      }
+    }
+  }
+  std::vector<LayerGram> layers;
+  for (auto& [layer, sum] : sums) layers.push_back({layer, std::move(sum)});
+  return layers;
+}
+
+// k-by-k, of whole pseudo-gradients.
+std::vector<double> WholeGram(const std::vector<LayerGram>& layers, size_t k) {
+  std::vector<double> gram(k * k, 0);
+  for (const LayerGram& layer : layers) {
+    for (size_t i = 0; i < k * k; ++i) gram[i] += layer.values[i / k * (k + 1) + i % k];
+  }
+  return gram;
+}
+
+constexpr int kRhoRounds = 7;  // before a round, that its rate is set by too
+constexpr double kLeastGain = 0.7, kMostGain = 1.5;
+
+MergedRound Merge(const Job& job, const Rounds& rounds, const DecisionRecord& decision,
+                  const RoundDecision& result, const std::vector<LayerGram>& layers,
+                  Version version) {
+  // The embedding is the first layer, also of a head that shares it.
+  MergeInput input{job.spec().outer, {}, layers, {0}, ActiveIslands(job), {}};
+  for (size_t i = 0; i < decision.participants.size(); ++i) {
+    const DecisionParticipant& p = decision.participants[i];
+    const auto steps = static_cast<double>(std::max<int64_t>(1, p.inner_steps));
+    input.candidates.push_back(
+        {result.verdicts[i].weight, static_cast<double>(p.tokens) / steps,
+         (version - 1 - p.contribution.base_version) / job.spec().outer.fragments});
+  }
+  for (auto d = rounds.decisions.rbegin();
+       d != rounds.decisions.rend() && input.past_rho.size() < kRhoRounds; ++d) {
+    const bool passed = d->second.participants.empty();
+    if (d->second.version > 0 && d->first != decision.round && !passed) {
+      input.past_rho.push_back(d->second.rho);
+    }
+  }
+  MergedRound merged = MergeRound(input);
+  for (LayerStep& layer : merged.step.layers) {
+    std::vector<double> weights;  // of what is committed alone
+    for (size_t i = 0; i < layer.weights.size(); ++i) {
+      if (result.verdicts[i].penalty.accepted) weights.push_back(layer.weights[i]);
+    }
+    layer.weights = std::move(weights);
+  }
+  return merged;
+}
+
+bool IsUsualGain(double gain) { return gain == 0 || (gain >= kLeastGain && gain <= kMostGain); }
+
+// Said when it begins, not in every round.
+void WarnOfGain(State& s, const Job& job, const Rounds& rounds, const DecisionRecord& decision) {
+  const auto before = rounds.decisions.find(decision.round - 1);
+  const bool was_usual = before == rounds.decisions.end() || IsUsualGain(before->second.gain);
+  if (IsUsualGain(decision.gain) || !was_usual) return;
+  s.Log(
+      job.id(), Severity::kWarning,
+      absl::StrFormat("version %d: the outer step has a gain of %.2f, outside %.1f to %.1f: change "
+                      "outer.learning_rate, or set outer.optimizer = \"nesterov_gain\"",
+                      decision.version, decision.gain, kLeastGain, kMostGain));
+}
+
+// Records are compared and printed: no NaN in them.
+double Storable(double value) { return std::isfinite(value) ? value : -1; }
+
+std::string Describe(const DecisionRecord& decision) {
+  std::string text = decision.version == kNoVersion
+                         ? absl::StrCat("round ", decision.round, " is void")
+                         : absl::StrCat("version ", decision.version, " is decided");
+  absl::StrAppend(&text, ": ", decision.closed_because);
+  for (const DecisionParticipant& p : decision.participants) {
+    absl::StrAppendFormat(&text, "; island %d: weight %.4g (%s)", p.contribution.island, p.weight,
+                          p.reason);
+  }
+  return text;
+}
+
+// Decisions that are not needed any more: too old to show, applied everywhere, and in a snapshot
+// everywhere with a snapshot to spare.
+void Prune(const State& s, Job& job, Rounds& rounds) {
+  Version needed_after = rounds.progress.version;
+  for (const auto& [server, link] : rounds.links) {
+    needed_after = std::min(needed_after, link.snapshot_version);
+  }
+  needed_after -= job.spec().schedule.snapshot_every_rounds;
+  while (static_cast<int64_t>(rounds.decisions.size()) > s.options.decisions_kept) {
+    auto oldest = rounds.decisions.begin();
+    if (oldest->second.previous >= needed_after) return;
+    rounds.dirty.decisions.insert(oldest->first);
+    rounds.decisions.erase(oldest);
+  }
+}
+
+}  // namespace
+
+void DecideInitial(State& s, Job& job, Rounds& rounds, const ContributionId& id) {
+  DecisionRecord& decision = NewDecision(job, rounds);
+  decision.version = 0;
+  decision.opened_by = id.island;
+  decision.closed_because = "the initial weights are there";
+  DecisionParticipant p = ParticipantOf(job, rounds, id);
+  p.accepted = true;
+  p.weight = 1;
+  p.reason = "initial weights";
+  decision.participants.push_back(p);
+  rounds.EraseContribution(id);
+  std::vector<ContributionId> others;  // of initializers before
+  for (const auto& [other, record] : rounds.contributions) {
+    if (!record.dropped) others.push_back(other);
+  }
+  for (const ContributionId& other : others) {
+    DropContribution(s, job, other, "other initial weights were complete first");
+  }
+  TakeDropped(rounds, decision);
+  job.EditIsland(id.island).outcome = ContributionOutcome{id, 0, true, false, p.reason};
+  rounds.window.reset();
+  s.Log(job.id(), Severity::kInfo, Describe(decision));
+  AskServersNow(s, job);
+}
+
+namespace {
+
+void TakeMerged(const MergedRound& merged, DecisionRecord& decision) {
+  decision.norm = merged.norm;
+  decision.clip_scale = merged.clip_scale;
+  decision.step = merged.step;
+  decision.rho = merged.health.rho;
+  decision.gain = merged.health.gain;
+  decision.cosine = merged.health.cosine;
+  decision.staleness = merged.health.staleness;
+}
+
+// The round's participants, into the decision and as they are judged.
+std::vector<RoundCandidate> TakeCandidates(Job& job, Rounds& rounds, const Collecting& collecting,
+                                           DecisionRecord& decision) {
+  std::vector<RoundCandidate> candidates;
+  int64_t tokens = 0;
+  for (const ContributionId& id : collecting.contributions) {
+    decision.participants.push_back(ParticipantOf(job, rounds, id));
+    tokens += decision.participants.back().tokens;
+    rounds.EditPenalty(id.island);
+  }
+  for (const DecisionParticipant& p : decision.participants) {
+    const int64_t masked = rounds.contributions.at(p.contribution).masked_tokens;
+    candidates.push_back(
+        {p.contribution, p.tokens, ReachOf(job, rounds, p.inner_steps, tokens), masked});
+  }
+  return candidates;
+}
+
+}  // namespace
+
+void DecideRound(State& s, Job& job, Rounds& rounds) {
+  const Collecting collecting = std::move(*rounds.collecting);
+  rounds.collecting.reset();
+  DecisionRecord& decision = NewDecision(job, rounds);
+  decision.opened_by = collecting.opened_by;
+  decision.closed_because = collecting.closed_because;
+  const std::vector<RoundCandidate> candidates = TakeCandidates(job, rounds, collecting, decision);
+  const std::vector<LayerGram> layers = SumOf(collecting);
+  decision.gram = WholeGram(layers, candidates.size());
+  const OuterSpec& outer = job.spec().outer;
+  const RoundDecision result =
+      Decide(candidates, decision.gram,
+             {FragmentOfVersion(collecting.version, outer.fragments), outer.reject_outliers},
+             rounds.penalties);
+  for (double& value : decision.gram) value = Storable(value);
+  MergedRound merged;
+  merged.weights.resize(candidates.size(), 0);
+  if (!result.is_void) merged = Merge(job, rounds, decision, result, layers, collecting.version);
+  TakeMerged(merged, decision);
+  decision.tokens = result.tokens;
+  decision.tokens_committed_after = rounds.progress.tokens_committed + result.tokens;
+  decision.version = result.is_void ? kNoVersion : collecting.version;
+  const double rate = DirectRate(job.spec().outer, merged.step.learning_rate);
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    DecisionParticipant& p = decision.participants[i];
+    const RoundVerdict& verdict = result.verdicts[i];
+    p.norm = Storable(verdict.norm);
+    p.score = verdict.penalty.score;
+    p.limit = verdict.penalty.limit;
+    p.clip = verdict.penalty.clip;
+    p.weight = merged.weights[i];
+    p.accepted = verdict.penalty.accepted;
+    p.reason = verdict.penalty.reason;
+    NoteOutcome(s, job, rounds, p, verdict.penalty,
+                result.is_void ? rounds.progress.version : collecting.version, rate);
+  }
+  if (job.record.site && !result.is_void) NoteSiteRound(s, job, decision);
+  s.Log(job.id(), result.is_void ? Severity::kWarning : Severity::kInfo, Describe(decision));
+  WarnOfGain(s, job, rounds, decision);
+  const bool none_finite =
+      std::all_of(result.verdicts.begin(), result.verdicts.end(),
+                  [](const RoundVerdict& v) { return !std::isfinite(v.norm); });
+  rounds.not_finite_rounds = none_finite ? rounds.not_finite_rounds + 1 : 0;
+  if (rounds.not_finite_rounds >= kNotFiniteRoundsMax) {
+    return FailJob(s, job,
+                   absl::StrCat("stopped at version ", rounds.progress.version,
+                                ": the pseudo-gradients of ", rounds.not_finite_rounds,
+                                " rounds in a row are not finite; lower "
+                                "inner.learning_rate, or set inner.clip_norm"));
+  }
+  if (!result.is_void) {
+    TakeDropped(rounds, decision);
+    AskServersNow(s, job);
+    return;
+  }
+  // No version follows, so a push from the same base would have the name of the one just rejected.
+  for (const ContributionId& id : collecting.contributions) {
+    const IslandRecord& island = job.islands.at(id.island);
+    if (island.generation == id.generation && island.incarnation != 0) {
+      RenewIsland(s, job, id.island, "its round is void: everything was rejected");
+    }
+  }
+}
+
+void PassTurn(State& s, Job& job, Rounds& rounds, const std::string& why) {
+  const int64_t fragment =
+      FragmentOfVersion(rounds.progress.version + 1, job.spec().outer.fragments);
+  PassRound(s, job, rounds, rounds.window->opened_by,
+            absl::StrCat(why, ", none with fragment ", fragment));
+}
+
+void PassRound(State& s, Job& job, Rounds& rounds, IslandId opened_by, const std::string& why) {
+  DecisionRecord& decision = NewDecision(job, rounds);
+  decision.version = rounds.progress.version + 1;
+  decision.opened_by = opened_by;
+  decision.closed_because = why;
+  decision.tokens_committed_after = rounds.progress.tokens_committed;
+  TakeDropped(rounds, decision);
+  s.Log(job.id(), Severity::kInfo, Describe(decision));
+  AskServersNow(s, job);
+}
+
+void FinishRound(State& s, Job& job, Rounds& rounds) {
+  const DecisionRecord* decision = rounds.FindDecision(rounds.progress.version + 1);
+  RoundsProgress& progress = rounds.EditProgress();
+  progress.version = decision->version;
+  progress.tokens_committed = decision->tokens_committed_after;
+  const Version version = progress.version;
+  s.Log(job.id(), Severity::kInfo,
+        absl::StrCat("version ", version, " is committed: ", progress.tokens_committed, " ",
+                     TokenUnit(job), " so far"));
+  if (rounds.round_closed_at) {
+    rounds.round_took = s.now - *std::exchange(rounds.round_closed_at, {});
+  }
+  if (job.ended()) return;
+  BalanceSteps(s, job, *decision);
+  if (job.record.site) FinishSiteRound(job, *decision);
+  const int64_t every = job.spec().schedule.validate_every_rounds;
+  const bool last = job.ledger->Count(LedgerUse::kCommitted) == job.ledger->budget();
+  // Sites evaluate for the job above.
+  const bool due =
+      !job.record.site && (version == 0 || last || (every > 0 && version % every == 0));
+  const bool pending = job.progress.validate_version != kNoVersion;
+  if ((due || pending) && (last || !IsBeingValidated(s, job))) {
+    job.EditProgress().validate_version = version;  // an older one could not be pulled any more
+    ChooseValidators(s, job);
+  }
+  Prune(s, job, rounds);
+}
+
+}  // namespace atl::coord

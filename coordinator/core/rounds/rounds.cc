@@ -1,0 +1,417 @@
+#include "coordinator/core/rounds/rounds.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/protocol/fragments.h"
+#include "common/protocol/round_limit.h"
+#include "coordinator/core/islands/islands.h"
+#include "coordinator/core/rounds/round_decision.h"
+#include "coordinator/core/rounds/round_steps.h"
+#include "coordinator/core/rounds/site_exchange.h"
+#include "coordinator/core/rounds/validation.h"
+#include "coordinator/core/shards/copies.h"
+#include "coordinator/core/shards/moves.h"
+#include "coordinator/core/shards/refill.h"
+#include "coordinator/core/shards/servers.h"
+#include "coordinator/core/stalls.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr size_t kMaxRangesOfPush = 65536;
+
+// Checks what a push claims, and takes its data from the leased into the pushed.
+absl::Status Admit(Job& job, Rounds& rounds, const IslandRecord& island,
+                   const PushRequest& message) {
+  const ContributionId& id = message.contribution;
+  if (rounds.progress.version == kNoVersion && rounds.decided_version() == kNoVersion) {
+    if (id.base_version != kNoVersion || job.progress.initializer != island.island) {
+      return absl::InvalidArgumentError("there is no version to push against yet");
+    }
+    if (message.tokens != 0 || !message.consumed.empty()) {
+      return absl::InvalidArgumentError("initial weights are made of no data");
+    }
+    return absl::OkStatus();
+  }
+  if (id.base_version < 0 || id.base_version > rounds.decided_version()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "base version ", id.base_version, " is not one of 0 to ", rounds.decided_version()));
+  }
+  if (message.consumed.empty() || message.consumed.size() > kMaxRangesOfPush) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a push names 1 to ", kMaxRangesOfPush, " ranges of data, not ", message.consumed.size()));
+  }
+  int64_t sequences = 0;
+  for (const PositionRange& range : message.consumed) {
+    if (!job.ledger->IsRange(range)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("positions ", range.begin, " to ", range.end, " are no range of the job's"));
+    }
+    sequences += range.size();
+    if (sequences > job.ledger->budget()) break;
+  }
+  if (message.masked_tokens > message.tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it claims ", message.masked_tokens, " masked tokens of ", message.tokens));
+  }
+  const int64_t length = job.spec().data.sequence_length;
+  if (message.tokens != sequences * length) {
+    return absl::InvalidArgumentError(absl::StrCat("it claims ", message.tokens, " tokens for ",
+                                                   sequences, " sequences of ", length));
+  }
+  return job.ledger->Push(id, message.consumed);
+}
+
+void Grant(State& s, Job& job, Rounds& rounds, const Member& worker, const ContributionId& id) {
+  const StagedShards& staged = rounds.staged[id];
+  PushGrant grant{job.id(), id, {}};
+  for (const GrantedPush& push : PushOrderOf(job, id.island)) {
+    if (!IsPushed(job, id, job.record.shards[push.shard])) continue;
+    const int64_t size = job.record.shards[push.shard].elements;
+    const ElementRange range = push.elements == 0
+                                   ? ElementRange{0, size}
+                                   : ElementRange{push.begin, push.begin + push.elements};
+    for (const ElementRange& missing : staged.Missing(push.shard, range)) {
+      if (missing == range) {
+        grant.order.push_back(push);
+      } else {
+        grant.order.push_back({push.shard, missing.begin, missing.size(), push.sender});
+      }
+    }
+  }
+  if (!grant.order.empty()) s.Send(worker, std::move(grant));
+}
+
+// The same island's earlier contribution of this generation that is not decided yet.
+const ContributionRecord* Earlier(const Rounds& rounds, const ContributionId& id) {
+  for (const auto& [other, record] : rounds.contributions) {
+    if (other.island == id.island && other.generation == id.generation && other != id &&
+        !record.dropped) {
+      return &record;
+    }
+  }
+  return nullptr;
+}
+
+bool IsComplete(const Rounds& rounds, const ContributionId& id) {
+  return std::find(rounds.complete.begin(), rounds.complete.end(), id) != rounds.complete.end();
+}
+
+}  // namespace
+
+absl::Status TakeContribution(Job& job, const PushRequest& message) {
+  Rounds& rounds = job.rounds;
+  const ContributionId& id = message.contribution;
+  const absl::Status status = Admit(job, rounds, job.islands.at(id.island), message);
+  if (!status.ok()) return status;
+  rounds.waits_for_room.erase(id.island);
+  IslandRecord& island = job.EditIsland(id.island);
+  island.last_push_base = std::max(island.last_push_base, id.base_version);
+  ContributionRecord& record = rounds.EditContribution(id);
+  record.job = job.id();
+  record.contribution = id;
+  record.inner_steps = message.inner_steps;
+  record.tokens = message.tokens;
+  record.masked_tokens = message.masked_tokens;
+  record.train_loss = std::isfinite(message.train_loss) ? message.train_loss : 0;
+  record.consumed = message.consumed;
+  return absl::OkStatus();
+}
+
+void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
+  const ContributionId& id = message.contribution;
+  IslandRecord* found = CurrentIsland(s, worker, message.job, id.island, id.generation);
+  if (found == nullptr || id.incarnation != found->author) return;
+  Job& job = *s.FindJob(message.job);
+  Rounds& rounds = job.rounds;
+  s.Touch(job);
+  if (auto it = rounds.contributions.find(id); it != rounds.contributions.end()) {
+    if (it->second.dropped) return;
+    const bool withdrawn =
+        message.inner_steps == 0 && message.consumed.empty() && !it->second.consumed.empty();
+    if (!withdrawn) return Grant(s, job, rounds, worker, id);
+    if (IsComplete(rounds, id)) return;  // it counts all the same
+    return RenewIsland(s, job, id.island, "it has lost a part of what it was pushing",
+                       StartFrom::kSaved);
+  }
+  const std::optional<ContributionOutcome>& outcome = found->outcome;
+  if (outcome && outcome->contribution == id) return ResendOrder(s, job, id.island);
+  if (const ContributionRecord* earlier = Earlier(rounds, id); earlier != nullptr) {
+    if (id.base_version < earlier->contribution.base_version) return;  // it is outdated
+    if (IsComplete(rounds, earlier->contribution)) return;  // decided first; it repeats its request
+    const ContributionId old = earlier->contribution;
+    DropContribution(s, job, old, "its island requests to push a later one");
+  }
+  if (!HasRoom(s, job)) {
+    // Servers that are not back since a restart have not said how much they have.
+    if (AllServersKnown(job)) {
+      rounds.waits_for_room.insert(id.island);
+    } else {
+      rounds.asked_early[id.island] = message;
+    }
+    return;  // it repeats its request
+  }
+  const absl::Status status = TakeContribution(job, message);
+  if (!status.ok()) {
+    return RenewIsland(s, job, id.island, absl::StrCat("its push is refused: ", status.message()));
+  }
+  NotePush(s, job, id.island);
+  Grant(s, job, rounds, worker, id);
+}
+
+void AnswerEarlyPushes(State& s, Job& job, Rounds& rounds) {
+  if (rounds.asked_early.empty() || !AllServersKnown(job)) return;
+  for (const auto& [island, asked] : std::exchange(rounds.asked_early, {})) {
+    const auto found = job.islands.find(island);
+    if (found == job.islands.end()) continue;
+    Member* worker = s.FindMember(MemberKind::kWorker, found->second.worker);
+    if (worker != nullptr && worker->attached) OnPushRequest(s, *worker, asked);
+  }
+}
+
+void NoteStaged(const Job& job, Rounds& rounds, const ContributionId& id) {
+  const bool whole = static_cast<int64_t>(rounds.staged[id].size()) == PushedSlots(job, id);
+  if (whole == IsComplete(rounds, id)) return;
+  if (whole) {
+    rounds.complete.push_back(id);
+    return;
+  }
+  std::erase(rounds.complete, id);
+  const bool collected =
+      rounds.collecting && std::count(rounds.collecting->contributions.begin(),
+                                      rounds.collecting->contributions.end(), id) > 0;
+  if (collected) rounds.collecting.reset();  // a new window will open
+}
+
+bool MayCount(const Rounds& rounds, const ContributionId& id) {
+  auto it = rounds.contributions.find(id);
+  if (it != rounds.contributions.end()) return !it->second.dropped;
+  for (auto d = rounds.decisions.rbegin(); d != rounds.decisions.rend(); ++d) {
+    for (const DecisionParticipant& p : d->second.participants) {
+      if (p.contribution == id) return p.accepted;
+    }
+  }
+  return false;
+}
+
+int64_t StagedContributions(const Rounds& rounds) {
+  int64_t count = std::count_if(rounds.contributions.begin(), rounds.contributions.end(),
+                                [](const auto& entry) { return !entry.second.dropped; });
+  for (auto it = rounds.decisions.rbegin(); it != rounds.decisions.rend(); ++it) {
+    if (it->second.version == kNoVersion) continue;
+    if (it->second.version <= rounds.progress.version) break;
+    count += static_cast<int64_t>(it->second.participants.size());
+  }
+  return count;
+}
+
+// ---------------------------------------------------------------------------- the round's way ----
+
+// Contributions of evicted or renewed islands count only if they are complete, which is certain
+// only while every server has said what it holds.
+bool DropIncomplete(State& s, Job& job, Rounds& rounds) {
+  if (!AllServersKnown(job)) return false;
+  std::vector<ContributionId> lost;
+  for (const auto& [id, record] : rounds.contributions) {
+    if (record.dropped || IsComplete(rounds, id)) continue;
+    if (job.islands.at(id.island).generation != id.generation) lost.push_back(id);
+  }
+  for (const ContributionId& id : lost) {
+    DropContribution(s, job, id,
+                     absl::StrCat("its island failed after ", rounds.staged[id].size(), " of ",
+                                  PushedSlots(job, id), " shards"));
+  }
+  return !lost.empty();
+}
+
+namespace {
+
+bool Contributes(const Rounds& rounds, const IslandRecord& island) {
+  return std::any_of(rounds.complete.begin(), rounds.complete.end(), [&](const ContributionId& id) {
+    return id.island == island.island && id.generation == island.generation;
+  });
+}
+
+std::vector<IslandId> MissingIslands(const Job& job, const Rounds& rounds) {
+  std::set<std::pair<IslandId, Generation>> in;
+  for (const ContributionId& id : rounds.complete) in.emplace(id.island, id.generation);
+  std::vector<IslandId> missing;
+  for (const auto& [id, island] : job.islands) {
+    if (!in.contains({id, island.generation}) && IsActive(job, island) && !IsStalled(job, id)) {
+      missing.push_back(id);
+    }
+  }
+  return missing;
+}
+
+// Why the window is to be closed now; "" if it is not.
+std::string WhyClose(const State& s, const Job& job, const Rounds& rounds) {
+  if (HoldsForExchange(job)) return "";
+  if (HasSinglePushRounds(job.spec().outer)) return "each push makes a round";
+  const std::vector<IslandId> missing = MissingIslands(job, rounds);
+  if (missing.empty()) {
+    const auto stalled =
+        std::count_if(job.islands.begin(), job.islands.end(), [&](const auto& entry) {
+          return IsActive(job, entry.second) && IsStalled(job, entry.first) &&
+                 !Contributes(rounds, entry.second);
+        });
+    const std::string without =
+        stalled == 0 ? "" : absl::StrCat(" but ", stalled, " without progress");
+    return absl::StrCat("all ", ActiveIslands(job), " active islands", without, " are in");
+  }
+  const bool no_room = std::all_of(missing.begin(), missing.end(),
+                                   [&](IslandId id) { return rounds.waits_for_room.contains(id); });
+  if (no_room) return "the servers have no room for the other islands' pushes";
+  if (!job.spec().outer.wait_for_all && s.now - rounds.window->opened_at >= rounds.window->grace) {
+    return absl::StrCat("the grace time of ", Seconds(rounds.window->grace),
+                        " s is over without island ", absl::StrJoin(missing, ", "));
+  }
+  return "";
+}
+
+size_t MostContributions(const OuterSpec& outer) {
+  if (HasSinglePushRounds(outer)) return 1;
+  return outer.merge == "mean" ? kMaxContributions : kMaxContributionsByLayer;
+}
+
+// Of those that are complete, whose fragment the next round concerns.
+std::vector<ContributionId> InTurn(const Job& job, const Rounds& rounds) {
+  std::vector<ContributionId> in_turn;
+  const int64_t fragments = job.spec().outer.fragments;
+  const Version next = rounds.progress.version + 1;
+  for (const ContributionId& id : rounds.complete) {
+    if (fragments == 1 ||
+        FragmentOfVersion(id.base_version + 1, fragments) == FragmentOfVersion(next, fragments)) {
+      in_turn.push_back(id);
+    }
+  }
+  return in_turn;
+}
+
+bool AdvanceWindow(State& s, Job& job, Rounds& rounds) {
+  if (rounds.complete.empty()) {
+    const bool was_open = rounds.window.has_value();
+    rounds.window.reset();
+    return was_open;
+  }
+  if (rounds.progress.version == kNoVersion) {
+    DecideInitial(s, job, rounds, rounds.complete.front());
+    return true;
+  }
+  bool opened = false;
+  if (!rounds.window) {
+    const IslandId first = rounds.complete.front().island;
+    rounds.window = Window{first, s.now, GraceFor(s, job, first)};
+    opened = true;
+  }
+  const std::string why = WhyClose(s, job, rounds);
+  const bool stalls = AdvanceStalls(s, job);  // that the next windows are not open for
+  if (why.empty()) return opened || stalls;
+  if (HoldsForMoves(s, job)) {
+    if (!job.moving.held_since) job.moving.held_since = s.now;
+    return opened || stalls;
+  }
+  Collecting collecting;
+  collecting.version = rounds.progress.version + 1;
+  collecting.contributions = InTurn(job, rounds);
+  if (collecting.contributions.empty()) {
+    // Without statistics nothing else waits for servers that are about to take shards over; what
+    // they receive is of this version.
+    if (!TakenOver(job)) return opened || stalls;
+    PassTurn(s, job, rounds, why);  // the window stays open: the turn of what is complete comes
+    return true;
+  }
+  // The earliest; the others are in the next round.
+  const size_t most = MostContributions(job.spec().outer);
+  if (collecting.contributions.size() > most) collecting.contributions.resize(most);
+  std::sort(collecting.contributions.begin(), collecting.contributions.end());
+  collecting.opened_by = rounds.window->opened_by;
+  collecting.closed_because = why;
+  rounds.collecting = std::move(collecting);
+  rounds.window.reset();
+  rounds.round_closed_at = s.now;
+  AskServersNow(s, job);
+  return true;
+}
+
+}  // namespace
+
+bool AdvanceRound(State& s, Job& job, Rounds& rounds) {
+  // What is decided is made, whatever becomes of the job meanwhile.
+  if ((!job.active() && !job.ended()) || rounds.links.empty() || job.record.removed ||
+      job.stale()) {
+    return false;
+  }
+  if (DropLostHolders(s, job)) return true;
+  if (job.active() && DropIncomplete(s, job, rounds)) return true;
+  if (rounds.decided_version() > rounds.progress.version) {
+    const bool applied =
+        std::all_of(rounds.links.begin(), rounds.links.end(), [&](const auto& entry) {
+          return entry.second.version >= rounds.decided_version() ||
+                 IsBeingFilled(job, entry.first);
+        });
+    if (applied) FinishRound(s, job, rounds);
+    return applied;
+  }
+  if (job.ended()) return false;
+  if (AdvanceMoves(s, job)) return true;
+  if (job.record.site && !rounds.collecting && AdvanceExchange(s, job)) return true;
+  if (!rounds.collecting) return AdvanceWindow(s, job, rounds);
+  const auto asked =
+      std::count_if(rounds.links.begin(), rounds.links.end(),
+                    [&](const auto& entry) { return IsActive(job.record, entry.first); });
+  if (std::ssize(rounds.collecting->grams) < asked) return false;
+  DecideRound(s, job, rounds);
+  return true;
+}
+
+Instant WindowDeadline(const Job& job, const Rounds& rounds) {
+  if (!rounds.window || job.spec().outer.wait_for_all || HoldsForExchange(job)) return kNever;
+  if (rounds.decided_version() > rounds.progress.version)
+    return kNever;  // after a turn that was passed
+  return rounds.window->opened_at + rounds.window->grace;
+}
+
+RoundPhase PhaseOf(const Rounds& rounds) {
+  if (rounds.decided_version() > rounds.progress.version) return RoundPhase::kCommitting;
+  if (rounds.collecting) return RoundPhase::kCollecting;
+  return rounds.window ? RoundPhase::kWindowOpen : RoundPhase::kIdle;
+}
+
+std::string RoundReason(const State& s, const Job& job, const Rounds& rounds) {
+  std::vector<std::string> behind;
+  switch (PhaseOf(rounds)) {
+    case RoundPhase::kIdle:
+      if (job.record.site && rounds.progress.version == kNoVersion) {
+        return "waiting for the parameters of the job above";
+      }
+      return rounds.progress.version == kNoVersion ? "waiting for the initial weights"
+                                                   : "waiting for the first island update";
+    case RoundPhase::kWindowOpen:
+      if (HoldsForExchange(job)) return "waiting for a version of the job above";
+      return absl::StrCat("waiting for island ", absl::StrJoin(MissingIslands(job, rounds), ", "));
+    case RoundPhase::kCollecting:
+      for (const auto& [server, link] : rounds.links) {
+        if (!IsActive(job.record, server) || rounds.collecting->grams.contains(server)) continue;
+        behind.push_back(server);
+      }
+      return absl::StrCat("waiting for statistics of ", absl::StrJoin(behind, ", "));
+    case RoundPhase::kCommitting:
+      for (const auto& [server, link] : rounds.links) {
+        const Member* member = s.FindMember(MemberKind::kServer, server);
+        if (link.version >= rounds.decided_version()) continue;
+        behind.push_back(link.known || member == nullptr
+                             ? server
+                             : absl::StrCat(server, " (", member->reason, ")"));
+      }
+      return absl::StrCat("waiting for ", absl::StrJoin(behind, ", "), " to apply version ",
+                          rounds.decided_version());
+  }
+  return "";
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,300 @@
+#include "coordinator/core/rounds/site_exchange.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/islands/islands.h"
+#include "coordinator/core/rounds/round_decision.h"
+#include "coordinator/core/rounds/rounds.h"
+#include "coordinator/core/rounds/site_jobs.h"
+#include "coordinator/core/rounds/validation.h"
+#include "coordinator/core/shards/servers.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr int64_t kExchangesCarried = 3;  // as islands carry rounds
+
+int64_t RoundsBetween(const Job& job) { return job.spec().outer.site.rounds; }
+
+// What this site's tokens say of all that was trained meanwhile.
+int64_t TokensOfAll(const State& s, const Job& job, int64_t tokens) {
+  const int64_t own = std::max<int64_t>(1, job.occupied_islands());
+  return tokens / own * std::max(own, TrainingIslands(s, job));
+}
+
+// As a push of its island of the job above.
+PushRequest RequestOf(const Job& job, const Job& above) {
+  const SiteJob& site = *job.record.site;
+  const RoundsProgress& progress = job.rounds.progress;
+  PushRequest request;
+  request.job = above.id();
+  request.contribution = {site.island, site.generation, above.islands.at(site.island).author,
+                          site.base};
+  request.consumed = above.ledger->LeasedRanges(site.island);
+  for (const PositionRange& range : request.consumed) {
+    request.tokens += range.size() * job.spec().data.sequence_length;
+  }
+  request.masked_tokens = std::min(progress.masked_since, request.tokens);
+  request.inner_steps = progress.steps_since / std::max<int64_t>(1, job.occupied_islands());
+  const int64_t counted = request.tokens - request.masked_tokens;
+  request.train_loss = counted == 0 ? 0 : progress.loss_since / static_cast<double>(counted);
+  return request;
+}
+
+// The version to be made is contributed, if the job above can take it now.
+bool Contribute(State& s, Job& job, Job& above, Version version) {
+  if (above.progress.state != JobState::kRunning || !AllServersKnown(above)) return false;
+  const IslandId island = job.record.site->island;
+  if (!HasRoom(s, above)) {
+    above.rounds.waits_for_room.insert(island);
+    return false;
+  }
+  const PushRequest request = RequestOf(job, above);
+  if (const absl::Status status = TakeContribution(above, request); !status.ok()) {
+    s.Log(job.id(), Severity::kError,
+          absl::StrCat("job ", above.id(), " refuses the contribution: ", status.message()));
+    return false;
+  }
+  s.Touch(above);
+  SiteJob& site = *job.EditRecord().site;
+  site.contribution = request.contribution;
+  site.contributed_at = version;
+  RoundsProgress& progress = job.rounds.EditProgress();
+  progress.rounds_since = progress.steps_since = progress.masked_since = 0;
+  progress.loss_since = 0;
+  for (auto& [server, link] : job.rounds.links) link.exchange_again_at = s.now;
+  return true;
+}
+
+bool MayContribute(const Job& job) {
+  const SiteJob& site = *job.record.site;
+  return !site.contribution && site.base != kNoVersion && job.ledger->Leased(site.island) > 0;
+}
+
+// Nothing more comes from its islands: there is no data, or there are none.
+bool IsDrained(const Job& job) {
+  if (job.occupied_islands() > 0 && job.ledger->free() > 0) return false;
+  for (const auto& [id, island] : job.islands) {
+    if (job.ledger->Leased(id) > 0) return false;
+  }
+  return std::all_of(job.rounds.contributions.begin(), job.rounds.contributions.end(),
+                     [](const auto& entry) { return entry.second.dropped; });
+}
+
+// The newest version of the job above, if one is to be adopted.
+std::optional<Version> VersionToAdopt(const Job& job, const Job& above) {
+  const SiteJob& site = *job.record.site;
+  const Version newest = above.rounds.progress.version;
+  // After the last validation its servers may end at any time, and have then what islands hold
+  // instead of the parameters.
+  if (newest == kNoVersion || above.progress.validated_final) return std::nullopt;
+  if (site.base == kNoVersion) return newest;
+  if (!site.contribution) {
+    // The last validation is of the last version.
+    const bool last = above.progress.state == JobState::kFinishing && site.base < newest;
+    return last ? std::optional(newest) : std::nullopt;
+  }
+  const std::optional<ContributionOutcome>& outcome = above.islands.at(site.island).outcome;
+  const bool decided = outcome && outcome->contribution == *site.contribution;
+  return decided && outcome->version <= newest ? std::optional(newest) : std::nullopt;
+}
+
+bool IsFetched(const Job& job) {
+  return std::all_of(job.rounds.links.begin(), job.rounds.links.end(), [&](const auto& entry) {
+    return entry.second.known && entry.second.base_fetched == job.rounds.adopting;
+  });
+}
+
+// True: a round is decided that adopts a version.
+bool AdvanceAdoption(State& s, Job& job, const Job& above) {
+  const std::optional<Version> newest = VersionToAdopt(job, above);
+  if (!newest) return false;
+  Rounds& rounds = job.rounds;
+  if (rounds.adopting == kNoVersion || (*newest > rounds.adopting && !IsFetched(job))) {
+    rounds.adopting = *newest;
+    for (auto& [server, link] : rounds.links) link.exchange_again_at = s.now;
+  }
+  if (!IsFetched(job)) return false;
+  PassRound(s, job, rounds, /*opened_by=*/-1,
+            absl::StrCat("adopts version ", rounds.adopting, " of job ", above.id()));
+  DecisionRecord& decision = rounds.EditDecision(rounds.progress.round);
+  decision.step.adopts = rounds.adopting;
+  const SiteJob& site = *job.record.site;
+  decision.tokens_committed_after =
+      above.rounds.progress.tokens_committed +
+      TokensOfAll(s, job, above.ledger->Leased(site.island) * job.spec().data.sequence_length);
+  return true;
+}
+
+// True: a round without terms is decided that contributes: what is left, or what the job above had
+// no room for when it was due.
+bool ContributeNow(State& s, Job& job, Job& above) {
+  const bool due = job.rounds.progress.rounds_since >= RoundsBetween(job);
+  if (!MayContribute(job) || (!due && !IsDrained(job))) return false;
+  Rounds& rounds = job.rounds;
+  if (!Contribute(s, job, above, rounds.progress.version + 1)) return false;
+  PassRound(s, job, rounds, /*opened_by=*/-1,
+            due ? "a contribution is due" : "its islands have no more data");
+  rounds.EditDecision(rounds.progress.round).step.contributes = true;
+  return true;
+}
+
+// Its islands evaluate for the job above what the site has made of the version that it adopted.
+bool AdvanceValidation(State& s, Job& job, const Job& above) {
+  const SiteJob& site = *job.record.site;
+  JobProgress& progress = job.progress;
+  const std::vector<IslandId>& asked = above.progress.validators;
+  const bool wanted = std::find(asked.begin(), asked.end(), site.island) != asked.end();
+  const bool last = above.progress.state == JobState::kFinishing;
+  if (!wanted || job.occupied_islands() == 0 || site.base <= above.progress.validated_version ||
+      (last && site.base < above.progress.validate_version)) {
+    return false;
+  }
+  if (progress.validate_version == kNoVersion) {
+    if (progress.validated_version >= site.based_at) return false;
+    job.EditProgress().validate_version = job.rounds.progress.version;
+  } else if (!progress.validators.empty()) {
+    return false;
+  }
+  ChooseValidators(s, job);
+  return !progress.validators.empty();
+}
+
+}  // namespace
+
+void HandOverData(Job& job, const ContributionRecord& contribution) {
+  job.ledger->HandOver(contribution.contribution, job.record.site->island);
+  RoundsProgress& progress = job.rounds.EditProgress();
+  progress.steps_since += contribution.inner_steps;
+  progress.masked_since += contribution.masked_tokens;
+  progress.loss_since += contribution.train_loss *
+                         static_cast<double>(contribution.tokens - contribution.masked_tokens);
+}
+
+void NoteSiteRound(State& s, Job& job, DecisionRecord& decision) {
+  RoundsProgress& progress = job.rounds.EditProgress();
+  decision.tokens_committed_after =
+      progress.tokens_committed + TokensOfAll(s, job, decision.tokens);
+  if (++progress.rounds_since < RoundsBetween(job) || !MayContribute(job)) return;
+  Job* above = JobAbove(s, job);
+  decision.step.contributes = above != nullptr && Contribute(s, job, *above, decision.version);
+}
+
+void FinishSiteRound(Job& job, const DecisionRecord& decision) {
+  if (decision.step.adopts == kNoVersion) return;
+  SiteJob& site = *job.EditRecord().site;
+  site.base = decision.step.adopts;
+  site.based_at = decision.version;
+  site.contribution.reset();
+  job.rounds.adopting = kNoVersion;
+}
+
+bool AdvanceExchange(State& s, Job& job) {
+  Job* above = JobAbove(s, job);
+  if (above == nullptr) return false;
+  return AdvanceAdoption(s, job, *above) || ContributeNow(s, job, *above) ||
+         AdvanceValidation(s, job, *above);
+}
+
+bool HoldsForExchange(const Job& job) {
+  return job.record.site &&
+         job.rounds.progress.rounds_since >= kExchangesCarried * RoundsBetween(job);
+}
+
+void OnBaseFetched(State& s, Member& server, const BaseFetched& message) {
+  Job* job = s.FindJob(message.job);
+  if (job == nullptr || !job->record.site) return;
+  const auto link = job->rounds.links.find(server.record.name);
+  if (link == job->rounds.links.end() || !link->second.known) return;
+  link->second.base_fetched = message.version;
+  link->second.trouble.clear();
+  s.Touch(*job);
+}
+
+// ------------------------------------------------------------------------------- what is owed ----
+
+namespace {
+
+// What its servers are to push of it, of the job above; null: nothing, now.
+const ContributionRecord* ToBePushed(const Job& job, const Job& above) {
+  const SiteJob& site = *job.record.site;
+  if (!site.contribution || job.rounds.progress.version < site.contributed_at) return nullptr;
+  const auto found = above.rounds.contributions.find(*site.contribution);
+  const std::vector<ContributionId>& complete = above.rounds.complete;
+  if (found == above.rounds.contributions.end() || found->second.dropped ||
+      std::find(complete.begin(), complete.end(), *site.contribution) != complete.end()) {
+    return nullptr;
+  }
+  return &found->second;
+}
+
+bool IsToFetch(const Job& job, const ServerLink& link) {
+  return job.rounds.adopting != kNoVersion && link.base_fetched != job.rounds.adopting;
+}
+
+ShardSource SourceOf(const ShardPlacement& shard) {
+  return {
+      {shard.shard, shard.layer, shard.elements, shard.begin}, shard.endpoint, shard.public_key};
+}
+
+void SendFetch(State& s, const Job& job, const Job& above, const NodeId& server) {
+  FetchBase fetch{job.id(), above.id(), job.rounds.adopting, {}};
+  for (const ShardPlacement& own : job.record.shards) {
+    if (own.server != server) continue;
+    fetch.sources.push_back(SourceOf(above.record.shards[static_cast<size_t>(own.shard)]));
+  }
+  s.SendToServer(server, std::move(fetch));
+}
+
+void SendPush(State& s, const Job& job, Job& above, const NodeId& server) {
+  const SiteJob& site = *job.record.site;
+  PushContribution push{job.id(), site.contributed_at, above.id(), *site.contribution, {}, {}};
+  const StagedShards& staged = above.rounds.staged[*site.contribution];
+  for (const GrantedPush& granted : PushOrderOf(above, site.island)) {
+    const auto at = static_cast<size_t>(granted.shard);
+    if (job.record.shards[at].server != server) continue;
+    const int64_t elements = above.record.shards[at].elements;
+    const std::vector<ElementRange> missing = staged.Missing(granted.shard, {0, elements});
+    if (missing.empty()) continue;
+    push.targets.push_back(SourceOf(above.record.shards[at]));
+    for (const ElementRange& range : missing) {
+      const bool whole = range.size() == elements;
+      push.order.push_back({granted.shard, whole ? 0 : range.begin, whole ? 0 : range.size(), ""});
+    }
+  }
+  if (!push.order.empty()) s.SendToServer(server, std::move(push));
+}
+
+bool OwesExchange(const Job& job, const Job& above, const ServerLink& link) {
+  if (!link.known || !link.assigned) return false;
+  return IsToFetch(job, link) || ToBePushed(job, above) != nullptr;
+}
+
+}  // namespace
+
+void PumpExchange(State& s, Job& job) {
+  Job* above = JobAbove(s, job);
+  if (above == nullptr || !job.active() || job.stale()) return;
+  for (auto& [server, link] : job.rounds.links) {
+    if (!OwesExchange(job, *above, link) || s.now < link.exchange_again_at) continue;
+    link.exchange_again_at = s.now + kRetryInterval;
+    if (IsToFetch(job, link)) SendFetch(s, job, *above, server);
+    if (ToBePushed(job, *above) != nullptr) SendPush(s, job, *above, server);
+  }
+}
+
+Instant NextExchangeDeadline(const State& s, const Job& job) {
+  Instant next = kNever;
+  if (!job.record.site || !job.active() || job.stale()) return next;
+  const Job* above = JobAbove(s, job);
+  if (above == nullptr) return next;
+  for (const auto& [server, link] : job.rounds.links) {
+    if (OwesExchange(job, *above, link)) next = std::min(next, link.exchange_again_at);
+  }
+  return next;
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,34 @@
+// What a site's job and the job above exchange (site_jobs.h): after outer.site.rounds rounds the
+// site contributes what they have changed, and when a version of the job above follows, adopts
+// that. Its own rounds go on meanwhile, at most three times as many. Private to the core.
+
+#ifndef ATOLL_COORDINATOR_CORE_ROUNDS_SITE_EXCHANGE_H_
+#define ATOLL_COORDINATOR_CORE_ROUNDS_SITE_EXCHANGE_H_
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// All of a site's job.
+
+// A contribution that a round has accepted is in the site's parameters: its data is now what the
+// site is to contribute.
+void HandOverData(Job& job, const ContributionRecord& contribution);
+// The round's version is decided; the site may contribute it. REQUIRES: its data is handed over.
+void NoteSiteRound(State& s, Job& job, DecisionRecord& decision);
+// The round is applied everywhere.
+void FinishSiteRound(Job& job, const DecisionRecord& decision);
+// Rounds of the site's own: a version to adopt, what is left when there is no more data. REQUIRES:
+// nothing is decided that is not applied, no statistics are collected.
+bool AdvanceExchange(State& s, Job& job);
+// Not another round until a version of the job above is adopted.
+bool HoldsForExchange(const Job& job);
+
+void OnBaseFetched(State& s, Member& server, const BaseFetched& message);
+// Sends what its servers are to do for the exchange.
+void PumpExchange(State& s, Job& job);
+Instant NextExchangeDeadline(const State& s, const Job& job);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_ROUNDS_SITE_EXCHANGE_H_

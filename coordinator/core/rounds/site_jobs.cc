@@ -1,0 +1,366 @@
+#include "coordinator/core/rounds/site_jobs.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/protocol/outer_optimizer.h"
+#include "coordinator/core/islands/grouping.h"
+#include "coordinator/core/islands/island_members.h"
+#include "coordinator/core/islands/islands.h"
+#include "coordinator/core/jobs.h"
+#include "coordinator/core/removal.h"
+#include "coordinator/core/rounds/validation.h"
+#include "coordinator/core/shards/copies.h"
+#include "coordinator/core/shards/placement.h"
+#include "coordinator/core/shards/servers.h"
+
+namespace atl::coord {
+namespace {
+
+// From the end of a site's job, or a failed attempt, until the next one begins.
+constexpr Duration kSiteJobRetry = std::chrono::seconds(10);
+// An island of the job above that stands for a site's servers has no process; its generation
+// distinguishes its contributions.
+constexpr Incarnation kSiteIncarnation = 1;
+
+bool MaySetUp(const Member& server, const std::string& site) {
+  return server.attached && server.site_only && !server.record.draining &&
+         server.server_site == site;
+}
+
+std::set<std::string> SitesWithServers(const State& s) {
+  std::set<std::string> sites;
+  for (const auto& [key, member] : s.members) {
+    const bool server = key.first == MemberKind::kServer && !member.server_site.empty();
+    if (server && MaySetUp(member, member.server_site)) sites.insert(member.server_site);
+  }
+  return sites;
+}
+
+// Those that take part in the job.
+std::vector<NodeId> WorkersAt(const State& s, const Job& above, const std::string& site) {
+  std::vector<NodeId> workers;
+  for (const auto& [key, member] : s.members) {
+    const bool there = key.first == MemberKind::kWorker && member.attached && !member.leaves() &&
+                       SiteOf(member) == site && !member.refused.contains(above.id());
+    if (!there) continue;
+    const size_t devices = member.devices.size();
+    if (WhyNoPart(above.spec().layout, key.second, site, devices).empty()) {
+      workers.push_back(key.second);
+    }
+  }
+  return workers;
+}
+
+JobSpec SpecOfSite(const Job& above, const std::string& site) {
+  JobSpec spec = above.spec();
+  OuterSpec& outer = spec.outer;
+  outer.optimizer = outer.site.optimizer;
+  outer.parameters = outer.site.parameters;
+  outer.learning_rate = outer.site.learning_rate;
+  outer.momentum = outer.site.momentum;
+  outer.merge = "mean";
+  outer.contributes_to = above.id();
+  outer.pull_encoding = Encoding::kFloat32;
+  outer.shard_copies = 1;
+  outer.min_islands = outer.min_servers = 1;
+  spec.layout.sites = {site};
+  spec.schedule.validate_every_rounds = 0;
+  return spec;
+}
+
+// On the site's own servers.
+absl::StatusOr<Placement> PlaceAt(const State& s, const Job& above, const std::string& site,
+                                  const OuterSpec& outer) {
+  std::vector<PlacementServer> servers;
+  for (const auto& [key, member] : s.members) {
+    if (key.first != MemberKind::kServer || !MaySetUp(member, site)) continue;
+    servers.push_back(
+        {key.second, member.endpoint, FreeBytes(s, member), member.public_key, 1, site});
+  }
+  std::vector<ShardPlacement> shards = above.record.shards;
+  return PlaceShards(std::move(shards), servers, ServerPeakBytesPerElement(outer),
+                     /*copies=*/false);
+}
+
+JobId FreeSiteId(const State& s, const Job& above, const std::string& site) {
+  const bool plain =
+      !site.empty() && site.size() <= 32 && std::all_of(site.begin(), site.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+      });
+  const std::string stem = absl::StrCat(above.id(), "-", plain ? site : "site");
+  for (int64_t n = above.progress.plan_generation + 1;; ++n) {
+    JobId id = absl::StrCat(stem, "-", n);
+    if (s.FindJob(id) == nullptr && !s.removed.contains(id) && !s.held.contains(id)) return id;
+  }
+}
+
+IslandRecord& OccupyIsland(State& s, Job& above, const std::string& site) {
+  const auto vacant = std::find_if(above.islands.begin(), above.islands.end(),
+                                   [&](const auto& entry) { return entry.second.site == site; });
+  const IslandId id = vacant != above.islands.end() ? vacant->first : NextIslandId(s, above);
+  IslandRecord& island = above.EditIsland(id);
+  island.job = above.id();
+  island.island = id;
+  island.site = site;
+  island.incarnation = kSiteIncarnation;
+  island.outcome.reset();
+  island.reason = "its site's parameter servers have begun";
+  NewGeneration(above, island);
+  return island;
+}
+
+// The site's workers belong to its job from now on. What they have not pushed is lost.
+void FreeWorkers(State& s, const std::vector<NodeId>& workers, const Job& above) {
+  for (const NodeId& name : workers) {
+    Member& worker = *s.FindMember(MemberKind::kWorker, name);
+    const State::Place place = s.PlaceOf(name);
+    if (place.job == &above) LoseWorker(s, place, name, "its site's parameter servers take over");
+    if (worker.candidate_for == above.id()) s.SetCandidate(worker, "");
+  }
+}
+
+bool BeginSiteJob(State& s, Job& above, const std::string& site) {
+  const JobSpec spec = SpecOfSite(above, site);
+  auto placement = PlaceAt(s, above, site, spec.outer);
+  SiteAttempt& attempt = above.site_attempts[site];
+  attempt.not_before = s.now + kSiteJobRetry;
+  const std::string trouble(placement.status().message());
+  if (std::exchange(attempt.trouble, trouble) != trouble && !trouble.empty()) {
+    s.Log(above.id(), Severity::kWarning,
+          absl::StrCat("site ", site, " has no job of its own: ", trouble));
+  }
+  if (!placement.ok()) return false;
+  const JobId id = FreeSiteId(s, above, site);
+  Job& job = s.jobs[s.jobs.rbegin()->first + 1];
+  const IslandRecord& island = OccupyIsland(s, above, site);
+  JobRecord& record = job.EditRecord();
+  record.job = id;
+  record.number = s.jobs.rbegin()->first;
+  record.spec = spec;
+  record.facts = above.record.facts;
+  record.extent = above.record.extent;
+  record.grouping = above.record.grouping;
+  record.site_facts = above.record.site_facts;
+  record.shards = std::move(placement->shards);
+  record.site = SiteJob{.site = site, .island = island.island, .generation = island.generation};
+  job.EditProgress().job = id;
+  job.rounds.EditProgress();
+  job.ledger = above.ledger;
+  for (const ShardPlacement& shard : record.shards) {
+    ServerLink& link = job.rounds.links[shard.server];
+    link.known = true;
+    link.again_at = link.exchange_again_at = s.now;
+  }
+  s.SetState(job, JobState::kInitializing,
+             absl::StrCat("its servers fetch the parameters of job ", above.id()));
+  s.Log(above.id(), Severity::kInfo,
+        absl::StrCat("site ", site, " trains as job ", id, " with ", job.rounds.links.size(),
+                     " parameter servers of its own, and takes part as island ", island.island));
+  FreeWorkers(s, WorkersAt(s, above, site), above);
+  const JobProgress& progress = above.progress;
+  if (progress.validate_version != kNoVersion && progress.validators.empty()) {
+    ChooseValidators(s, above);
+  }
+  return true;
+}
+
+bool BeginSiteJobs(State& s, Job& above) {
+  if (above.spec().outer.site.rounds == 0 || above.progress.state != JobState::kRunning ||
+      above.rounds.progress.version == kNoVersion || above.stale()) {
+    return false;
+  }
+  RemoveOrphansBelow(s, above.id(), "is of a site that begins anew");
+  for (const std::string& site : SitesWithServers(s)) {
+    const auto attempt = above.site_attempts.find(site);
+    if (attempt != above.site_attempts.end() && s.now < attempt->second.not_before) continue;
+    if (FindSiteJob(s, above, site) != nullptr || WorkersAt(s, above, site).empty()) continue;
+    if (BeginSiteJob(s, above, site)) return true;
+  }
+  return false;
+}
+
+// Servers of the job that do not come back as they were: which, and why. "": none.
+std::string LostServer(const State& s, const Job& job) {
+  for (const auto& [name, link] : job.rounds.links) {
+    const Member* server = s.FindMember(MemberKind::kServer, name);
+    const auto lost = [&](absl::string_view why) {
+      return absl::StrCat("parameter server ", name, ": ", why);
+    };
+    if (server == nullptr) return lost("it is not known");
+    if (server->record.draining) return lost("it is drained");
+    if (!link.problem.empty()) return lost(link.problem);
+    if (!server->attached && s.now >= server->detached_at + s.options.reattach_grace) {
+      return lost(server->reason);
+    }
+  }
+  return "";
+}
+
+// Why the site's job cannot go on. "": it can.
+std::string WhyEnds(const State& s, const Job& job, const Job* above) {
+  if (above == nullptr) return "the job above is removed";
+  if (above->ended()) {
+    return absl::StrCat("job ", above->id(), " is ", Name(above->progress.state));
+  }
+  if (above->stale()) return "";  // nothing is decided of either
+  if (job.stale()) return "it is not known how far it was";
+  const auto island = above->islands.find(job.record.site->island);
+  if (island == above->islands.end() || island->second.generation != job.record.site->generation) {
+    return absl::StrCat("island ", job.record.site->island, " of job ", above->id(),
+                        " has begun anew");
+  }
+  return LostServer(s, job);
+}
+
+// Also of the job above, whose island it was.
+void EndSiteJob(State& s, Job& job, Job* above, const std::string& reason) {
+  const SiteJob site = *job.record.site;
+  if (!job.ended()) StopJob(s, job, JobState::kCancelled, reason);
+  RemoveTheJob(s, job, "is removed: it has ended at its site");
+  if (above == nullptr || above->ended()) return;
+  above->site_attempts[site.site].not_before = s.now + kSiteJobRetry;
+  IslandRecord& island = above->EditIsland(site.island);
+  if (island.incarnation == 0) return;
+  island.incarnation = 0;
+  island.reason = reason;
+  if (island.generation == site.generation) {
+    NewGeneration(*above, island);
+  }
+  std::erase(above->EditProgress().validators, site.island);
+  above->vacant_since[site.island] = s.now;
+  s.Log(above->id(), Severity::kWarning,
+        absl::StrCat("the job of site ", site.site, " has ended: ", reason));
+}
+
+// Whether rounds of the job above wait for the site: it has something to contribute, or islands.
+void NoteReady(Job& job, Job& above) {
+  const bool outstanding = above.ledger->Leased(job.record.site->island) > 0;
+  const bool ready =
+      job.rounds.progress.version != kNoVersion && (outstanding || job.occupied_islands() > 0);
+  const IslandId id = job.record.site->island;
+  if (above.islands.at(id).ready != ready) above.EditIsland(id).ready = ready;
+}
+
+// Workers that cannot run it cannot run the job above; pseudo-gradients that are not finite end
+// that, too.
+void EndFailed(State& s, Job& job, Job& above) {
+  const std::string reason =
+      absl::StrCat("site ", job.record.site->site, ": ", job.progress.reason);
+  const bool diverged = job.rounds.not_finite_rounds > 0;
+  for (auto& [key, member] : s.members) {
+    const auto refused = member.refused.find(job.id());
+    if (refused != member.refused.end()) member.refused[above.id()] = refused->second;
+  }
+  EndSiteJob(s, job, &above, reason);
+  if (diverged) FailJob(s, above, reason);
+}
+
+bool FollowJobAbove(State& s, Job& job) {
+  if (job.record.removed) return false;
+  Job* above = JobAbove(s, job);
+  if (above != nullptr && job.progress.state == JobState::kFailed) {
+    EndFailed(s, job, *above);
+    return true;
+  }
+  if (const std::string why = WhyEnds(s, job, above); !why.empty()) {
+    EndSiteJob(s, job, above, why);
+    return true;
+  }
+  if (above->stale()) return false;
+  NoteReady(job, *above);
+  const bool paused = above->progress.state == JobState::kPaused;
+  if (paused && job.progress.state == JobState::kRunning) {
+    s.SetState(job, JobState::kPaused, above->progress.reason);
+    return true;
+  }
+  if (!paused && job.progress.state == JobState::kPaused) {
+    s.SetState(job, JobState::kRunning, above->progress.reason);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Job* JobAbove(State& s, const Job& job) {
+  Job* above = s.FindJob(job.spec().outer.contributes_to);
+  return above == nullptr || above->record.removed ? nullptr : above;
+}
+
+const Job* JobAbove(const State& s, const Job& job) { return JobAbove(const_cast<State&>(s), job); }
+
+bool AdvanceSiteJobs(State& s, Job& job) {
+  return job.record.site ? FollowJobAbove(s, job) : BeginSiteJobs(s, job);
+}
+
+Instant NextSiteJobDeadline(const State& s, const Job& job) {
+  Instant next = kNever;
+  for (const auto& [site, attempt] : job.site_attempts) {
+    if (attempt.not_before > s.now) next = std::min(next, attempt.not_before);
+  }
+  if (!job.record.site || job.record.removed) return next;
+  for (const auto& [name, link] : job.rounds.links) {
+    const Member* server = s.FindMember(MemberKind::kServer, name);
+    if (server == nullptr || server->attached) continue;
+    const Instant lost = server->detached_at + s.options.reattach_grace;
+    if (lost > s.now) next = std::min(next, lost);
+  }
+  return next;
+}
+
+bool IsSiteJobOf(const Job& job, const Job& above) {
+  return job.record.site && !job.record.removed && job.spec().outer.contributes_to == above.id();
+}
+
+const Job* FindSiteJob(const State& s, const Job& above, const std::string& site) {
+  for (const auto& [number, job] : s.jobs) {
+    if (IsSiteJobOf(job, above) && job.record.site->site == site) return &job;
+  }
+  return nullptr;
+}
+
+namespace {
+
+const JobId& RootOf(const Job& job) {
+  return job.record.site ? job.spec().outer.contributes_to : job.id();
+}
+
+}  // namespace
+
+IslandId NextIslandId(const State& s, const Job& job) {
+  IslandId next = 0;
+  for (const auto& [number, other] : s.jobs) {
+    if (RootOf(other) != RootOf(job) || other.islands.empty()) continue;
+    next = std::max(next, other.islands.rbegin()->first + 1);
+  }
+  return next;
+}
+
+int64_t TrainingIslands(const State& s, const Job& job) {
+  int64_t count = 0;
+  for (const auto& [number, other] : s.jobs) {
+    if (RootOf(other) != RootOf(job)) continue;
+    for (const auto& [id, island] : other.islands) {
+      if (island.incarnation != 0 && island.site.empty()) ++count;
+    }
+  }
+  return count;
+}
+
+void TouchRelatedJobs(State& s) {
+  std::set<JobId> roots;
+  for (const auto& [number, job] : s.jobs) {
+    if (s.touched.contains(number) && (job.record.site || job.spec().outer.site.rounds > 0)) {
+      roots.insert(RootOf(job));
+    }
+  }
+  if (roots.empty()) return;
+  for (auto& [number, job] : s.jobs) {
+    if (roots.contains(RootOf(job))) s.Touch(job);
+  }
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,194 @@
+#include "coordinator/core/rounds/validation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/rounds/site_data.h"
+#include "coordinator/core/rounds/site_jobs.h"
+#include "coordinator/core/stalls.h"
+#include "coordinator/core/view_makers.h"
+
+namespace atl::coord {
+namespace {
+
+const ValidationLoss* Find(const JobProgress& progress, const std::string& name) {
+  const auto& sets = progress.validation_sets;
+  const auto found = std::find_if(sets.begin(), sets.end(),
+                                  [&](const ValidationLoss& set) { return set.name == name; });
+  return found == sets.end() ? nullptr : &*found;
+}
+
+void Put(JobProgress& progress, ValidationLoss loss) {
+  auto& sets = progress.validation_sets;
+  const auto at = std::lower_bound(
+      sets.begin(), sets.end(), loss.name,
+      [](const ValidationLoss& set, const std::string& name) { return set.name < name; });
+  if (at != sets.end() && at->name == loss.name) {
+    *at = std::move(loss);
+  } else {
+    sets.insert(at, std::move(loss));
+  }
+}
+
+void PutNamedSets(const JobSpec& spec, const ValidationResult& message, JobProgress& progress) {
+  for (const ValidationSet& known : spec.data.validation) {
+    for (ValidationLoss loss : message.sets) {
+      if (loss.name != known.name || !std::isfinite(loss.loss)) continue;
+      loss.version = message.version;
+      Put(progress, std::move(loss));
+      break;
+    }
+  }
+}
+
+// Over the sites that have evaluated this version.
+ValidationLoss MeanOfSites(const JobSpec& spec, const JobProgress& progress, Version version) {
+  ValidationLoss mean;
+  for (const SiteData& site : spec.data.sites) {
+    const ValidationLoss* loss = Find(progress, site.site);
+    if (loss == nullptr || loss->version != version) continue;
+    mean.tokens += loss->tokens;
+    mean.loss += static_cast<double>(loss->tokens) * loss->loss;
+    mean.accuracy += static_cast<double>(loss->tokens) * loss->accuracy;
+  }
+  if (mean.tokens == 0) return mean;
+  mean.loss /= static_cast<double>(mean.tokens);
+  mean.accuracy /= static_cast<double>(mean.tokens);
+  return mean;
+}
+
+std::string Describe(const Job& job, const ValidationLoss& loss) {
+  const bool of_images = IsImages(job.spec().data.format);
+  return absl::StrCat(
+      "version ", loss.version, ": validation loss ", loss.name.empty() ? "" : "of ", loss.name,
+      loss.name.empty() ? "" : " ", loss.loss,
+      of_images ? " nats an image over " : " nats a token over ", loss.tokens, " ", TokenUnit(job),
+      loss.accuracy > 0 ? absl::StrCat(", top-1 accuracy ", 100 * loss.accuracy, "%") : "");
+}
+
+}  // namespace
+
+double SpeedOf(const State& s, const IslandRecord& island) {
+  const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+  if (worker == nullptr || !worker->attached || !worker->progress) return 0;
+  const double speed = worker->progress->tokens_per_s;
+  return std::isfinite(speed) && speed > 0 ? speed : 0;
+}
+
+void ChooseValidators(State& s, Job& job) {
+  JobProgress& progress = job.EditProgress();
+  const std::vector<SiteData>& sites = job.spec().data.sites;
+  std::map<int64_t, std::pair<double, IslandId>> best;  // by axis
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation == 0) continue;
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    const int64_t axis = !island.site.empty() ? AxisOfSite(job.spec(), island.site)
+                         : sites.empty()      ? 0
+                         : worker == nullptr  ? -1
+                                              : AxisOf(job.spec(), *worker);
+    if (axis < 0) continue;
+    if (!sites.empty()) {
+      const ValidationLoss* loss = Find(progress, sites[static_cast<size_t>(axis)].site);
+      if (loss != nullptr && loss->version >= progress.validate_version) continue;
+    }
+    // A ready island before any that is not, and one that makes progress before any other.
+    const double value = (island.ready ? 1e18 : 0) - (IsStalled(job, id) ? 2e18 : 0) -
+                         (island.site.empty() ? 0 : 5e17) + SpeedOf(s, island);
+    const auto [entry, first] = best.try_emplace(axis, value, id);
+    if (!first && value > entry->second.first) entry->second = {value, id};
+  }
+  progress.validators.clear();
+  for (const auto& [axis, choice] : best) progress.validators.push_back(choice.second);
+  if (best.empty() && !sites.empty()) progress.validate_version = kNoVersion;
+}
+
+bool IsBeingValidated(const State& s, const Job& job) {
+  const JobProgress& progress = job.progress;
+  if (progress.validate_version == kNoVersion || progress.validators.empty()) return false;
+  return std::all_of(progress.validators.begin(), progress.validators.end(), [&](IslandId id) {
+    const IslandRecord& island = job.islands.at(id);
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    return island.incarnation != 0 && worker != nullptr && worker->attached && worker->progress &&
+           worker->progress->job == job.id() && worker->progress->generation == island.generation &&
+           worker->progress->base_version == progress.validate_version;
+  });
+}
+
+namespace {
+
+// What the island has evaluated, of the data on this axis.
+void TakeResult(State& s, Job& job, IslandId island, int64_t axis,
+                const ValidationResult& message) {
+  if (axis < 0 || message.version > job.rounds.progress.version) return;
+  const JobSpec& spec = job.spec();
+  ValidationLoss result{"", message.version, message.loss, message.tokens, message.accuracy};
+  if (spec.data.sites.empty()) {
+    if (message.version <= job.progress.validated_version) return;
+  } else {
+    result.name = spec.data.sites[static_cast<size_t>(axis)].site;
+    const ValidationLoss* known = Find(job.progress, result.name);
+    if (known != nullptr && message.version <= known->version) return;
+  }
+  JobProgress& progress = job.EditProgress();
+  s.Log(job.id(), Severity::kInfo, Describe(job, result));
+  PutNamedSets(spec, message, progress);
+  if (!result.name.empty()) Put(progress, result);
+  if (message.version >= progress.validated_version) {
+    const ValidationLoss all =
+        result.name.empty() ? result : MeanOfSites(spec, progress, message.version);
+    progress.validated_version = message.version;
+    progress.validation_loss = all.loss;
+    progress.validation_accuracy = all.accuracy;
+    if (message.version == 0) progress.first_validation_loss = all.loss;
+  }
+  if (progress.validate_version > message.version) return;
+  std::erase(progress.validators, island);
+  if (spec.data.sites.empty()) progress.validators.clear();
+  if (progress.validators.empty()) progress.validate_version = kNoVersion;
+}
+
+// The version of the job above that this version of a site's job has in it; kNoVersion: not known
+// any more.
+Version BaseOfVersion(const Job& job, Version version) {
+  if (version >= job.record.site->based_at) return job.record.site->base;
+  const auto& decisions = job.rounds.decisions;
+  for (auto it = decisions.rbegin(); it != decisions.rend(); ++it) {
+    const DecisionRecord& decision = it->second;
+    if (decision.version <= version && decision.step.adopts != kNoVersion) {
+      return decision.step.adopts;
+    }
+  }
+  return kNoVersion;
+}
+
+// What an island of a site has evaluated counts for the version that the site had adopted. A
+// version that came since is not evaluated for its own sake, but for the last one.
+void TakeResultAbove(State& s, const Job& job, int64_t axis, ValidationResult message) {
+  const SiteJob& site = *job.record.site;
+  Job* above = JobAbove(s, job);
+  message.version = BaseOfVersion(job, message.version);
+  if (above == nullptr || !above->active() || message.version == kNoVersion) return;
+  const Version wanted = above->progress.validate_version;
+  if (above->progress.state == JobState::kRunning && wanted > message.version) {
+    above->EditProgress().validate_version = message.version;
+  }
+  TakeResult(s, *above, site.island, axis, message);
+  s.Touch(*above);
+}
+
+}  // namespace
+
+void OnValidation(State& s, Member& worker, const ValidationResult& message) {
+  Job* job = s.FindJob(message.job);
+  if (job == nullptr || !job->active() || !std::isfinite(message.loss)) return;
+  const State::Place place = s.PlaceOf(worker.record.name);
+  if (place.job != job || !place.leads) return;
+  const int64_t axis = job->spec().data.sites.empty() ? 0 : AxisOf(job->spec(), worker);
+  if (job->record.site) TakeResultAbove(s, *job, axis, message);
+  TakeResult(s, *job, place.island, axis, message);
+}
+
+}  // namespace atl::coord

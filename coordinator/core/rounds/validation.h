@@ -1,0 +1,28 @@
+// Who evaluates a version, and what came of it.
+
+#ifndef ATOLL_COORDINATOR_CORE_ROUNDS_VALIDATION_H_
+#define ATOLL_COORDINATOR_CORE_ROUNDS_VALIDATION_H_
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// progress.validate_version is evaluated by the fastest island (the first among equals), or by that
+// of each site where sites hold different data, as long as its result is not there. Nothing is left
+// to do where there is no such island.
+void ChooseValidators(State& s, Job& job);
+
+// Whether all islands that have yet to answer have adopted progress.validate_version. They evaluate
+// it even if others follow meanwhile; if each of these were evaluated in its place, rounds that are
+// quicker than an evaluation would keep one island after the other from training.
+bool IsBeingValidated(const State& s, const Job& job);
+
+// A site's loss is kept by the site's name, and the job's is then the mean over sites, by tokens.
+void OnValidation(State& s, Member& worker, const ValidationResult& message);
+
+// Tokens a second, as its leader says; 0: not known.
+double SpeedOf(const State& s, const IslandRecord& island);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_ROUNDS_VALIDATION_H_

@@ -1,0 +1,46 @@
+// Which shards of a job are to move, and where. Pure.
+
+#ifndef ATOLL_COORDINATOR_CORE_SHARDS_MOVE_PLAN_H_
+#define ATOLL_COORDINATOR_CORE_SHARDS_MOVE_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/protocol/control.h"
+#include "coordinator/core/records.h"
+
+namespace atl {
+
+struct MoveServer {
+  NodeId name;
+  double cost = 1;         // of an element there, over one beside the islands (ReachOf)
+  int64_t free_bytes = 0;  // beside what it holds
+  bool takes = false;      // may get shards
+  bool leaves = false;     // is to hold none
+  std::string site = {};
+};
+
+struct MovePlan {
+  std::vector<ShardMove> moves;
+  std::string reason;   // why these
+  std::string trouble;  // not empty: what should move and cannot, and why
+};
+
+// A server's load is its elements times their cost. All shards of servers that leave go to where
+// the load is lowest then. After that, if the fullest server has more than kImbalance times the
+// load that all would have alike, shards go from it to the emptiest as long as that lowers the
+// maximum.
+// Copies (of all shards, or none are wanted) that no server has are made, on another server than
+// the shard's and at another site where there is one; moves leave it so. Moves name slots: a copy's
+// number follows those of all shards.
+MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
+                        const std::vector<ShardPlacement>& copies,
+                        const std::vector<MoveServer>& servers, int64_t bytes_per_element);
+
+inline constexpr double kImbalance = 1.25;
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_CORE_SHARDS_MOVE_PLAN_H_

@@ -1,0 +1,222 @@
+#include "coordinator/core/shards/placement.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/model/same_model.h"
+
+namespace atl {
+namespace {
+constexpr int64_t kMaxModelNumber = int64_t{1} << 32;
+}  // namespace
+
+absl::Status Validate(const JobFacts& facts) {
+  if (facts.layers.empty() || static_cast<int64_t>(facts.layers.size()) > kMaxLayers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model has ", facts.layers.size(), " layers; 1 to ", kMaxLayers, " fit"));
+  }
+  int64_t elements = 0;
+  for (const LayerSize& layer : facts.layers) {
+    if (layer.elements <= 0 || layer.elements > kMaxElements - elements) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", layer.name, " has ", layer.elements,
+                                                     " elements; the model may have 1 to ",
+                                                     kMaxElements, " in all"));
+    }
+    if (layer.statistics < 0 || layer.statistics >= layer.elements) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", layer.name, " has ",
+                                                     layer.statistics, " running statistics in ",
+                                                     layer.elements, " elements"));
+    }
+    elements += layer.elements;
+  }
+  const ModelSpec& model = facts.model;
+  for (const auto& [name, value] :
+       {std::pair("vocabulary", model.vocabulary), std::pair("hidden", model.hidden),
+        std::pair("layers", model.layers), std::pair("heads", model.heads),
+        std::pair("key_value_heads", model.key_value_heads),
+        std::pair("feed_forward", model.feed_forward)}) {
+    if (value < 0 || value > kMaxModelNumber) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the model's ", name, " = ", value, " is not in 0 .. ", kMaxModelNumber));
+    }
+  }
+  if (facts.train_sequences <= 0 || facts.validation_sequences <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("the data set has ", facts.train_sequences,
+                                                   " training and ", facts.validation_sequences,
+                                                   " validation sequences; it needs some of both"));
+  }
+  return absl::OkStatus();
+}
+
+std::string Difference(const JobFacts& ours, const JobFacts& theirs) {
+  const auto differ = [](absl::string_view what, const absl::AlphaNum& a, const absl::AlphaNum& b) {
+    return absl::StrCat(what, ": ", b, " here, ", a, " on the others");
+  };
+  if (ours.layers.size() != theirs.layers.size()) {
+    return differ("number of layers", ours.layers.size(), theirs.layers.size());
+  }
+  for (size_t i = 0; i < ours.layers.size(); ++i) {
+    const LayerSize& a = ours.layers[i];
+    const LayerSize& b = theirs.layers[i];
+    if (a.name != b.name) return differ(absl::StrCat("name of layer ", i), a.name, b.name);
+    if (a.elements != b.elements) {
+      return differ(absl::StrCat("elements of layer ", a.name), a.elements, b.elements);
+    }
+  }
+  if (!IsSameModel(ours.model, theirs.model)) return "the model's numbers (config.json)";
+  if (ours.train_sequences != theirs.train_sequences) {
+    return differ("training sequences", ours.train_sequences, theirs.train_sequences);
+  }
+  if (ours.validation_sequences != theirs.validation_sequences) {
+    return differ("validation sequences", ours.validation_sequences, theirs.validation_sequences);
+  }
+  if (ours.data_digest != theirs.data_digest) {
+    return differ("digest of the data", absl::Hex(ours.data_digest), absl::Hex(theirs.data_digest));
+  }
+  return "";
+}
+
+absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSize>& layers,
+                                                      int64_t max_shard_bytes) {
+  const int64_t most = std::max<int64_t>(1, max_shard_bytes / 4);
+  int64_t count = 0;
+  for (const LayerSize& layer : layers) {
+    const int64_t trained = layer.elements - layer.statistics;
+    count += (trained + most - 1) / most + (layer.statistics + most - 1) / most;
+  }
+  if (count > kMaxShards) {
+    return absl::InvalidArgumentError(absl::StrCat("the model makes ", count, " shards of at most ",
+                                                   max_shard_bytes, " bytes; ", kMaxShards,
+                                                   " are allowed: allow larger shards"));
+  }
+  std::vector<ShardPlacement> shards;
+  shards.reserve(count);
+  const auto cut = [&](size_t layer, int64_t begin, int64_t elements) {
+    const int64_t pieces = (elements + most - 1) / most;
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      const int64_t size = elements / pieces + (piece < elements % pieces ? 1 : 0);
+      ShardPlacement shard;
+      shard.shard = static_cast<ShardId>(shards.size());
+      shard.layer = static_cast<int32_t>(layer);
+      shard.begin = begin;
+      shard.elements = size;
+      shards.push_back(shard);
+      begin += size;
+    }
+  };
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    // Statistics have shards of their own: they are stepped by another rule.
+    const int64_t trained = layers[layer].elements - layers[layer].statistics;
+    cut(layer, 0, trained);
+    cut(layer, trained, layers[layer].statistics);
+  }
+  return shards;
+}
+
+namespace {
+
+class Placer {
+ public:
+  Placer(const std::vector<PlacementServer>& servers, int64_t bytes_per_element)
+      : servers_(servers), bytes_per_element_(bytes_per_element), held_(servers.size(), 0) {}
+
+  // False: none has room. `apart`: what it is a copy of.
+  bool Place(ShardPlacement& shard, const ShardPlacement* apart) {
+    size_t best = servers_.size();
+    if (apart != nullptr) best = Best(shard.elements, apart, /*other_site=*/true);
+    if (best == servers_.size()) best = Best(shard.elements, apart, /*other_site=*/false);
+    if (best == servers_.size()) return false;
+    shard.server = servers_[best].name;
+    shard.endpoint = servers_[best].endpoint;
+    shard.public_key = servers_[best].public_key;
+    held_[best] += shard.elements;
+    return true;
+  }
+  const std::vector<int64_t>& held() const { return held_; }
+
+ private:
+  size_t Best(int64_t elements, const ShardPlacement* apart, bool other_site) const {
+    std::string site;
+    for (const PlacementServer& server : servers_) {
+      if (apart != nullptr && server.name == apart->server) site = server.site;
+    }
+    size_t best = servers_.size();
+    const auto load = [&](size_t i) {
+      return static_cast<double>(held_[i] + elements) * servers_[i].cost;
+    };
+    for (size_t i = 0; i < servers_.size(); ++i) {
+      if (apart != nullptr && servers_[i].name == apart->server) continue;
+      if (other_site && servers_[i].site == site) continue;
+      const int64_t room = servers_[i].free_bytes / bytes_per_element_ - held_[i];
+      if (elements <= room && (best == servers_.size() || load(i) < load(best))) best = i;
+    }
+    return best;
+  }
+
+  const std::vector<PlacementServer>& servers_;
+  const int64_t bytes_per_element_;
+  std::vector<int64_t> held_;
+};
+
+absl::Status TooLittle(const std::vector<ShardPlacement>& shards,
+                       const std::vector<PlacementServer>& servers, int64_t bytes_per_element,
+                       bool copies) {
+  int64_t needed = 0;
+  int64_t free = 0;
+  for (const ShardPlacement& s : shards)
+    needed += (copies ? 2 : 1) * s.elements * bytes_per_element;
+  for (const PlacementServer& s : servers) free += s.free_bytes;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "parameter servers have too little memory: ", needed,
+      " bytes for parameters, outer optimizer state and one staged pseudo-gradient",
+      copies ? ", each on two servers" : "", ", ", free, " free on ", servers.size(), " of them"));
+}
+
+}  // namespace
+
+absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
+                                      const std::vector<PlacementServer>& servers,
+                                      int64_t bytes_per_element, bool copies) {
+  std::vector<size_t> largest_first(shards.size());
+  std::iota(largest_first.begin(), largest_first.end(), 0);
+  std::stable_sort(largest_first.begin(), largest_first.end(),
+                   [&](size_t a, size_t b) { return shards[a].elements > shards[b].elements; });
+  Placer placer(servers, bytes_per_element);
+  Placement placement;
+  if (copies) placement.copies = shards;
+  for (size_t index : largest_first) {
+    if (!placer.Place(shards[index], nullptr)) {
+      return TooLittle(shards, servers, bytes_per_element, copies);
+    }
+  }
+  for (size_t index : largest_first) {
+    if (copies && !placer.Place(placement.copies[index], &shards[index])) {
+      return TooLittle(shards, servers, bytes_per_element, copies);
+    }
+  }
+  const std::vector<int64_t>& held = placer.held();
+  const int64_t total = std::accumulate(held.begin(), held.end(), int64_t{0});
+  if (total > 0) {
+    placement.max_over_mean = static_cast<double>(*std::max_element(held.begin(), held.end())) *
+                              static_cast<double>(held.size()) / static_cast<double>(total);
+  }
+  placement.shards = std::move(shards);
+  return placement;
+}
+
+double MaxOverMean(const std::vector<ShardPlacement>& shards) {
+  std::map<NodeId, int64_t> held;
+  int64_t total = 0;
+  int64_t most = 0;
+  for (const ShardPlacement& shard : shards) {
+    total += shard.elements;
+    most = std::max(most, held[shard.server] += shard.elements);
+  }
+  if (total == 0) return 1;
+  return static_cast<double>(most) * static_cast<double>(held.size()) / static_cast<double>(total);
+}
+
+}  // namespace atl

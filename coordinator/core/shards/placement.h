@@ -1,0 +1,61 @@
+// Cutting a model's layers into shards and placing them on parameter servers. Pure.
+
+#ifndef ATOLL_COORDINATOR_CORE_SHARDS_PLACEMENT_H_
+#define ATOLL_COORDINATOR_CORE_SHARDS_PLACEMENT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "common/protocol/control.h"
+
+namespace atl {
+
+inline constexpr int64_t kMaxLayers = 1 << 17;
+inline constexpr int64_t kMaxShards = 1 << 17;
+inline constexpr int64_t kMaxElements = int64_t{1} << 42;  // of a model
+
+// Refuses facts that no worker could mean: no or too many layers, empty or huge ones, no data.
+absl::Status Validate(const JobFacts& facts);
+
+// "" if equal; else the first fact that differs and both its values, human-readable.
+std::string Difference(const JobFacts& ours, const JobFacts& theirs);
+
+// Shards of at most `max_shard_bytes` of fp32, those of one layer equal to within one element, in
+// order of layers; without servers. REQUIRES: valid facts. Error: too many shards.
+absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSize>& layers,
+                                                      int64_t max_shard_bytes);
+
+struct PlacementServer {
+  NodeId name;
+  std::string endpoint;
+  int64_t free_bytes = 0;
+  std::string public_key;
+  double cost = 1;  // of an element there, over one beside the islands (ReachOf)
+  std::string site = {};
+};
+
+struct Placement {
+  std::vector<ShardPlacement> shards;
+  std::vector<ShardPlacement> copies;  // empty: none are wanted
+  double max_over_mean = 1;            // elements of the fullest server over the mean of all
+};
+
+// Longest processing time first: the largest shard not yet placed goes to the server whose elements
+// times their cost are the fewest with it (the first by name among equals) that has room for it:
+// parameters, slots and one staged pseudo-gradient. A copy goes to another server than its shard,
+// at another site if one has room. Error: the servers have too little memory; says how much is
+// needed.
+absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
+                                      const std::vector<PlacementServer>& servers,
+                                      int64_t bytes_per_element, bool copies = false);
+
+// Elements of the fullest server over the mean; 1 if nothing is placed.
+double MaxOverMean(const std::vector<ShardPlacement>& shards);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_CORE_SHARDS_PLACEMENT_H_

@@ -1,0 +1,101 @@
+#include "coordinator/core/shards/placement.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+namespace atl {
+namespace {
+
+std::vector<ShardPlacement> Cut(const std::vector<LayerSize>& layers, int64_t bytes) {
+  auto shards = CutShards(layers, bytes);
+  REQUIRE(shards.ok());
+  return *shards;
+}
+
+TEST_CASE("a layer within the limit is one shard; a larger one is cut into equal shards") {
+  const auto shards = Cut({{"small", 10}, {"large", 25}}, 40);
+  REQUIRE(shards.size() == 4);
+  CHECK(shards[0].elements == 10);
+  CHECK(shards[1].elements == 9);
+  CHECK(shards[2].elements == 8);
+  CHECK(shards[3].elements == 8);
+  CHECK(shards[3].layer == 1);
+  CHECK(shards[3].begin == 17);
+  CHECK(shards[3].shard == 3);
+}
+
+TEST_CASE("running_statistics_have_shards_of_their_own") {
+  const auto shards = Cut({{"a", 10, 4}, {"b", 5}}, 40);
+  REQUIRE(shards.size() == 3);
+  CHECK(shards[0].elements == 6);
+  CHECK(shards[1].begin == 6);
+  CHECK(shards[1].elements == 4);
+  CHECK(shards[2].layer == 1);
+}
+
+TEST_CASE("too many shards are an error that says so") {
+  const auto shards = CutShards({{"huge", kMaxElements}}, 4);
+  CHECK(shards.status().message().find("allow larger shards") != std::string::npos);
+}
+
+TEST_CASE("the largest shard goes first, always to the server with the least") {
+  const auto placement = PlaceShards(Cut({{"a", 5}, {"b", 9}, {"c", 4}, {"d", 6}}, 1 << 20),
+                                     {{"ps-0", "tcp://0", 10000}, {"ps-1", "tcp://1", 10000}}, 12);
+  REQUIRE(placement.ok());
+  CHECK(placement->shards[1].server == "ps-0");  // 9
+  CHECK(placement->shards[3].server == "ps-1");  // 6
+  CHECK(placement->shards[0].server == "ps-1");  // 5
+  CHECK(placement->shards[2].server == "ps-0");  // 4
+  CHECK(placement->shards[2].endpoint == "tcp://0");
+  CHECK(placement->max_over_mean == Approx(13.0 / 12));
+  CHECK(MaxOverMean(placement->shards) == Approx(13.0 / 12));
+}
+
+TEST_CASE("a_far_server_gets_so_much_less_at_first") {
+  const auto shards = Cut({{"a", 10}, {"b", 10}, {"c", 10}, {"d", 10}}, 1 << 20);
+  const auto placement = PlaceShards(
+      shards, {{"far", "", 10000, "", /*cost=*/3}, {"near", "", 10000, "", /*cost=*/1}}, 4);
+  REQUIRE(placement.ok());
+  std::map<NodeId, int> count;
+  for (const ShardPlacement& shard : placement->shards) ++count[shard.server];
+  CHECK(count == std::map<NodeId, int>{{"far", 1}, {"near", 3}});
+}
+
+TEST_CASE("a small server gets what fits; none that fits is an error with the numbers") {
+  const auto shards = Cut({{"a", 10}, {"b", 10}, {"c", 10}}, 1 << 20);
+  const auto placement = PlaceShards(shards, {{"ps-0", "", 120}, {"ps-1", "", 240}}, 12);
+  REQUIRE(placement.ok());
+  std::map<NodeId, int> count;
+  for (const ShardPlacement& shard : placement->shards) ++count[shard.server];
+  CHECK(count["ps-0"] == 1);
+  CHECK(count["ps-1"] == 2);
+  const auto none = PlaceShards(shards, {{"ps-0", "", 120}, {"ps-1", "", 200}}, 12);
+  CHECK(none.status().message() ==
+        "parameter servers have too little memory: 360 bytes for parameters, outer optimizer "
+        "state and one staged pseudo-gradient, 320 free on 2 of them");
+}
+
+TEST_CASE("facts that no worker could mean are refused") {
+  JobFacts facts{{{"a", 10}}, 5, 5, 1};
+  CHECK(Validate(facts).ok());
+  facts.layers[0].elements = 0;
+  CHECK_FALSE(Validate(facts).ok());
+  facts.layers[0].elements = kMaxElements + 1;
+  CHECK_FALSE(Validate(facts).ok());
+  CHECK_FALSE(Validate(JobFacts{{}, 5, 5, 1}).ok());
+  CHECK_FALSE(Validate(JobFacts{{{"a", 10}}, 0, 5, 1}).ok());
+}
+
+TEST_CASE("the first fact that differs is named with both values") {
+  const JobFacts ours{{{"a", 10}, {"b", 20}}, 5, 5, 1};
+  CHECK(Difference(ours, ours).empty());
+  JobFacts theirs = ours;
+  theirs.layers[1].elements = 21;
+  CHECK(Difference(ours, theirs) == "elements of layer b: 21 here, 20 on the others");
+  theirs = ours;
+  theirs.model.config_json = "{}";
+  CHECK(Difference(ours, theirs) == "the model's numbers (config.json)");
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,357 @@
+#include "coordinator/core/shards/servers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/protocol/fragments.h"
+#include "common/protocol/outer_optimizer.h"
+#include "common/protocol/round_limit.h"
+#include "coordinator/core/adoption.h"
+#include "coordinator/core/islands/islands.h"
+#include "coordinator/core/jobs.h"
+#include "coordinator/core/rounds/rounds.h"
+#include "coordinator/core/shards/copies.h"
+#include "coordinator/core/shards/moves.h"
+#include "coordinator/core/shards/placement.h"
+#include "coordinator/core/shards/server_holdings.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr int kCommitsAtOnce = 64;
+constexpr Duration kFaultRetry = std::chrono::seconds(10);
+
+ServerLink* LinkOf(State& s, const Member& server, const JobId& job_id, Job*& job) {
+  job = s.FindJob(job_id);
+  if (job == nullptr) return nullptr;
+  s.Touch(*job);
+  auto it = job->rounds.links.find(server.record.name);
+  return it == job->rounds.links.end() ? nullptr : &it->second;
+}
+
+}  // namespace
+
+void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message) {
+  server.load = message;
+  server.load.jobs.clear();
+  for (const HeldJob& held : message.jobs) {
+    Job* job = nullptr;
+    ServerLink* link = LinkOf(s, server, held.job, job);
+    // An orphaned job whose removal was lost on its way.
+    if (job == nullptr && s.removed.contains(held.job)) {
+      s.SendToServer(server.record.name, RemoveJob{held.job});
+    }
+    AskWhatIsHeld(s, server.record.name, held.job);
+    if (link == nullptr || !link->known) continue;
+    link->snapshot_version = std::max(link->snapshot_version, held.snapshot_version);
+    if (held.version > link->version) {
+      OnRoundApplied(s, server, RoundApplied{held.job, held.version});
+    }
+    if (job->ended() && held.snapshot_version < held.version) link->end_sent = false;
+    if (job->active() && link->assigned) SendFencesTo(s, *job, server.record.name);
+  }
+}
+
+void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
+  Job* job = nullptr;
+  ServerLink* link = LinkOf(s, server, message.job, job);
+  if (link == nullptr || !link->known || link->assigned) return;
+  if (message.placement < job->record.placement) return;  // of an earlier assignment
+  link->assigned = true;
+  link->trouble.clear();
+  link->again_at = s.now;
+  job->moving.givers.erase(server.record.name);
+  if (!TakenOver(*job)) return;
+  for (const NodeId& giver : job->moving.givers) {
+    if (const auto gives = job->rounds.links.find(giver); gives != job->rounds.links.end()) {
+      gives->second.again_at = s.now;
+    }
+  }
+  for (auto& [released, again_at] : job->moving.release_again_at) again_at = s.now;
+}
+
+namespace {
+
+// The shards whose statistics a server sends: each shard's by one server. Empty: of all that it
+// holds.
+std::vector<ShardId> AskedShards(const Job& job, const NodeId& server) {
+  std::vector<ShardId> asked;
+  if (job.record.copies.empty()) return asked;
+  for (const ShardPlacement& shard : job.record.shards) {
+    if (shard.server == server) asked.push_back(shard.shard);
+  }
+  return asked;
+}
+
+}  // namespace
+
+void OnStatistics(State& s, Member& server, const Statistics& message) {
+  Job* job = nullptr;
+  ServerLink* link = LinkOf(s, server, message.job, job);
+  if (link == nullptr || !job->rounds.collecting ||
+      job->rounds.collecting->version != message.version ||
+      job->rounds.collecting->contributions != message.contributions ||
+      message.shards != AskedShards(*job, server.record.name)) {
+    return;
+  }
+  std::set<int32_t> expected;
+  for (const ShardPlacement& shard : job->record.shards) {
+    const bool in_turn = IsInTurn(message.version, shard.layer, job->spec().outer.fragments);
+    if (in_turn && shard.server == server.record.name) expected.insert(shard.layer);
+  }
+  const size_t k = message.contributions.size();
+  if (!HasStatisticsByLayer(k) && !expected.empty()) expected = {0};
+  for (const LayerGram& layer : message.layers) {
+    const bool fits = layer.values.size() == k * k || layer.values.size() == (k + 1) * (k + 1);
+    if (expected.erase(layer.layer) == 0 || !fits) {
+      return FailJob(
+          s, *job,
+          absl::StrCat("parameter server ", server.record.name, " sent statistics of layer ",
+                       layer.layer, " that it does not hold, or of the wrong size"));
+    }
+  }
+  if (!expected.empty()) {
+    return FailJob(s, *job,
+                   absl::StrCat("parameter server ", server.record.name,
+                                " sent no statistics of layer ", *expected.begin()));
+  }
+  job->rounds.collecting->grams[server.record.name] = message.layers;
+}
+
+void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
+  Job* job = nullptr;
+  ServerLink* link = LinkOf(s, server, message.job, job);
+  if (link == nullptr || !link->known || message.version <= link->version) return;
+  if (job->record.removed) return;
+  if (message.version > job->rounds.decided_version()) {
+    return NoteAhead(s, *job, server.record.name);
+  }
+  link->version = message.version;
+  link->trouble.clear();
+  link->again_at = s.now;
+}
+
+void OnServerFault(State& s, Member& server, const ServerFault& message) {
+  Job* job = nullptr;
+  ServerLink* link = LinkOf(s, server, message.job, job);
+  if (link == nullptr || job->ended()) return;
+  const std::string trouble =
+      absl::StrCat("parameter server ", server.record.name, ": ", CleanText(message.reason));
+  if (!link->known) {
+    // What it holds is damaged: this says how.
+    if (!message.passing) SetProblem(s, *job, server.record.name, CleanText(message.reason));
+    return;
+  }
+  if (!message.passing) {
+    link->assigned = false;
+    link->again_at = s.now + kFaultRetry;
+  }
+  link->trouble = trouble;
+  if (std::exchange(link->logged_trouble, trouble) == trouble) return;
+  s.Log(job->id(), Severity::kWarning, absl::StrCat(trouble, "; it tries again"));
+}
+
+// ------------------------------------------------------------------------------- what is owed ----
+
+namespace {
+
+bool IsBehind(const Job& job, const ServerLink& link) {
+  return link.version < job.rounds.decided_version();
+}
+
+// Only a job that is done is ended on its servers: one that has failed or was cancelled keeps its
+// momentum.
+bool WantsEnd(const Job& job, const ServerLink& link) {
+  const bool finished = job.progress.state == JobState::kFinishing && job.progress.validated_final;
+  return (job.progress.state == JobState::kDone || finished) && !IsBehind(job, link);
+}
+
+bool Owes(const Job& job, const NodeId& server, const ServerLink& link) {
+  if (!link.known) return false;
+  if (job.record.removed) return true;
+  // A round that was decided before the end is made on all servers, or they would stay at different
+  // versions.
+  if (IsBehind(job, link)) return true;
+  if (job.ended()) return WantsEnd(job, link) && !link.end_sent;
+  if (!link.assigned) return true;
+  if (job.rounds.collecting && IsActive(job.record, server) &&
+      !job.rounds.collecting->grams.contains(server)) {
+    return true;
+  }
+  return WantsEnd(job, link) && link.snapshot_version < job.rounds.progress.version;
+}
+
+void SendAssignment(State& s, Job& job, const NodeId& server) {
+  AssignShards assign{job.id(),
+                      {},
+                      job.spec().outer.learning_rate,
+                      job.spec().outer.momentum,
+                      job.spec().schedule.snapshot_every_rounds,
+                      CharterOf(job)};
+  ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement& shard) {
+    assign.shards.push_back({shard.shard, shard.layer, shard.elements, shard.begin});
+    if (IsCopy(job.record, slot) || job.record.copies.empty()) return;
+    const ShardPlacement& copy = job.record.copies[static_cast<size_t>(slot)];
+    const Member* to = s.FindMember(MemberKind::kServer, copy.server);
+    if (to == nullptr) return;
+    assign.forwards.push_back({slot, copy.endpoint, copy.public_key, to->record.incarnation});
+  });
+  s.SendToServer(server, std::move(assign));
+  SendFencesTo(s, job, server);
+}
+
+void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
+  const Version to = std::min<Version>(job.rounds.decided_version(), from + kCommitsAtOnce);
+  for (Version v = from + 1; v <= to; ++v) {
+    const DecisionRecord* decision = job.rounds.FindDecision(v);
+    if (decision == nullptr) return;
+    CommitRound commit{job.id(), v, {}, decision->dropped, {}, decision->step};
+    for (const DecisionParticipant& p : decision->participants) {
+      if (p.accepted) commit.terms.push_back({p.contribution, p.weight});
+    }
+    if (v == job.rounds.decided_version()) commit.image = ImageOf(job, *decision);
+    s.SendToServer(server, std::move(commit));
+  }
+}
+
+// While a job is stale its servers only get requests for what they hold.
+bool OwesDescription(const State& s, const NodeId& server, const ServerLink& link) {
+  const Member* member = s.FindMember(MemberKind::kServer, server);
+  return member != nullptr && member->attached && !link.described;
+}
+
+void AskForDescriptions(State& s, Job& job) {
+  for (auto& [server, link] : job.rounds.links) {
+    if (!OwesDescription(s, server, link) || s.now < link.again_at) continue;
+    link.again_at = s.now + kRetryInterval;
+    s.SendToServer(server, DescribeJob{job.id()});
+  }
+}
+
+}  // namespace
+
+void PumpServers(State& s, Job& job) {
+  if (job.stale()) return AskForDescriptions(s, job);
+  PumpMoves(s, job);
+  if (!job.ended()) DropUnknown(s, job);
+  const bool fences_changed = std::exchange(job.rounds.fences_changed, false) && job.active();
+  for (auto& [server, link] : job.rounds.links) {
+    // Together with the assignment otherwise.
+    if (fences_changed && link.assigned) SendFencesTo(s, job, server);
+    if (!Owes(job, server, link) || s.now < link.again_at) continue;
+    link.again_at = s.now + kRetryInterval;
+    const bool gives = job.active() && !link.assigned && job.moving.givers.contains(server);
+    if (gives && !TakenOver(job)) continue;
+    if (job.record.removed) {
+      s.SendToServer(server, RemoveJob{job.id()});
+    } else if (!link.assigned && !job.ended()) {
+      SendAssignment(s, job, server);  // before its end, too: it may have a shard that moved here
+    } else if (WantsEnd(job, link)) {
+      link.end_sent = true;
+      s.SendToServer(server, EndJob{job.id()});
+    } else if (IsBehind(job, link)) {
+      SendCommits(s, job, server, link.version);
+    } else if (job.rounds.collecting) {
+      s.SendToServer(server, CollectStatistics{job.id(), job.rounds.collecting->version,
+                                               job.rounds.collecting->contributions,
+                                               AskedShards(job, server)});
+    }
+  }
+}
+
+void AskServersNow(State& s, Job& job) {
+  for (auto& [server, link] : job.rounds.links) link.again_at = s.now;
+}
+
+Instant NextServerRetry(const State& s, const Job& job) {
+  Instant next = kNever;
+  const bool stale = job.stale();
+  for (const auto& [server, link] : job.rounds.links) {
+    const bool owes = stale ? OwesDescription(s, server, link) : Owes(job, server, link);
+    if (owes) next = std::min(next, link.again_at);
+  }
+  return next;
+}
+
+bool AllServersKnown(const Job& job) {
+  return std::all_of(job.rounds.links.begin(), job.rounds.links.end(),
+                     [](const auto& entry) { return entry.second.known; });
+}
+
+std::string MissingServers(const State& s, const Job& job) {
+  std::string missing;
+  bool wrong = false;
+  for (const auto& [server, link] : job.rounds.links) {
+    if (link.known) continue;
+    const Member* member = s.FindMember(MemberKind::kServer, server);
+    const bool attached = member != nullptr && member->attached;
+    absl::StrAppend(&missing, missing.empty() ? "parameter server " : ", ", server, " (",
+                    member == nullptr ? "never seen"
+                    : attached        ? link.problem
+                                      : member->reason,
+                    ")");
+    if (attached && !link.ahead) wrong = true;
+  }
+  if (wrong) {
+    absl::StrAppend(
+        &missing,
+        ": start it with the folder that it had, or with a copy of that; if it is lost, "
+        "atoll refill fills its shards from an island; atoll recover writes the newest whole "
+        "version of what is left");
+  }
+  return missing;
+}
+
+std::string ServerTroubles(const Job& job) {
+  std::string text;
+  for (const auto& [server, link] : job.rounds.links) {
+    if (!link.trouble.empty()) absl::StrAppend(&text, "; ", link.trouble);
+  }
+  return text;
+}
+
+// -------------------------------------------------------------------------------------- room ----
+
+int64_t FreeBytes(const State& s, const Member& server) {
+  int64_t free = server.memory_bytes;
+  for (const auto& [number, job] : s.jobs) {
+    const int64_t bytes = ServerBytesPerElement(job.spec().outer);
+    ForEachSlotOn(job.record, server.record.name,
+                  [&](SlotId, const ShardPlacement& shard) { free -= shard.elements * bytes; });
+    for (const ShardMove& move : job.record.moves) {
+      const ShardPlacement& shard = PlacementOf(job.record, move.shard);
+      if (move.to == server.record.name && shard.server != move.to) {
+        free -= shard.elements * bytes;
+      }
+    }
+  }
+  for (const auto& [job, holders] : s.held) {
+    const auto held = holders.find(server.record.name);
+    if (held == holders.end() || !held->second.described) continue;
+    const AssignShards& assignment = held->second.described->assignment;
+    const OuterSpec& outer = assignment.charter.spec.outer;
+    if (!ValidateOuterChoice(outer).ok()) continue;
+    for (const OwnedShard& shard : assignment.shards) {
+      free -= shard.elements * ServerBytesPerElement(outer);
+    }
+  }
+  return free;
+}
+
+bool HasRoom(const State& s, const Job& job) {
+  for (const auto& [name, link] : job.rounds.links) {
+    const Member* server = s.FindMember(MemberKind::kServer, name);
+    if (server == nullptr) return false;
+    int64_t free = FreeBytes(s, *server);
+    for (const auto& [number, other] : s.jobs) {
+      const int64_t bytes = other.StagedBytes(name);
+      if (!other.ended()) free -= bytes * StagedContributions(other.rounds);
+      if (&other == &job) free -= bytes;
+    }
+    if (free < 0) return false;
+  }
+  return true;
+}
+
+}  // namespace atl::coord

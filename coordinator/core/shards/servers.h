@@ -1,0 +1,36 @@
+// Parameter servers: what they still owe, their answers, their room. What they hold:
+// server_holdings.h.
+
+#ifndef ATOLL_COORDINATOR_CORE_SHARDS_SERVERS_H_
+#define ATOLL_COORDINATOR_CORE_SHARDS_SERVERS_H_
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message);
+void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message);
+void OnStatistics(State& s, Member& server, const Statistics& message);
+void OnRoundApplied(State& s, Member& server, const RoundApplied& message);
+void OnServerFault(State& s, Member& server, const ServerFault& message);
+
+// Sends what servers owe an answer for and that was not requested within kRetryInterval.
+void PumpServers(State& s, Job& job);
+// The next PumpServers sends at once.
+void AskServersNow(State& s, Job& job);
+Instant NextServerRetry(const State& s, const Job& job);
+
+bool AllServersKnown(const Job& job);
+// "" or the servers that are not there, or lack what they should hold, why, and what to do.
+std::string MissingServers(const State& s, const Job& job);
+// The servers' passing faults, each after "; ". Empty: none is known.
+std::string ServerTroubles(const Job& job);
+
+// Bytes free for the shards of a new job.
+int64_t FreeBytes(const State& s, const Member& server);
+// Whether every server of the job has room for one more contribution.
+bool HasRoom(const State& s, const Job& job);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_SHARDS_SERVERS_H_

@@ -1,0 +1,385 @@
+#include "coordinator/planner/cluster/cluster.h"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+#include <set>
+#include <tuple>
+
+#include "common/status.h"
+#include "coordinator/simulator/network.h"
+
+namespace atl::plan {
+namespace {
+
+absl::Status ValidateChanges(const std::vector<BandwidthChange>& changes, absl::string_view what) {
+  double before_s = 0;
+  for (const BandwidthChange& change : changes) {
+    if (!(change.time_s > before_s) || !(change.factor >= 0) || !std::isfinite(change.time_s) ||
+        !std::isfinite(change.factor)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          what, ": bandwidth changes need rising times above 0 and factors of at least 0"));
+    }
+    before_s = change.time_s;
+  }
+  if (!changes.empty() && changes.back().factor == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": the last bandwidth change leaves it without any for ever"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidatePrice(double price, absl::string_view what) {
+  if (price >= 0 && std::isfinite(price)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": a price must be a number of at least 0, not ", price));
+}
+
+absl::Status ValidateWire(const Wire& wire, size_t trunks, absl::string_view what) {
+  ATOLL_RETURN_IF_ERROR(ValidatePrice(wire.price_per_byte, what));
+  for (const WireEdge& edge : wire.edges) {
+    if (edge.trunk >= static_cast<int>(trunks)) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ": there is no trunk ", edge.trunk));
+    }
+    ATOLL_RETURN_IF_ERROR(ValidateChanges(edge.changes, what));
+    ATOLL_RETURN_IF_ERROR(ValidatePrice(edge.price_per_byte, what));
+    ATOLL_RETURN_IF_ERROR(ValidateWire({edge.latency_s, edge.bytes_per_s, {}}, trunks, what));
+  }
+  if (!(wire.bytes_per_s > 0) || !std::isfinite(wire.bytes_per_s) || !(wire.latency_s >= 0) ||
+      !std::isfinite(wire.latency_s)) {
+    return absl::InvalidArgumentError(absl::StrCat(what,
+                                                   ": a link needs a positive bandwidth and a "
+                                                   "latency of at least 0, not ",
+                                                   wire.bytes_per_s, " bytes/s and ",
+                                                   wire.latency_s, " s"));
+  }
+  return absl::OkStatus();
+}
+
+// Average linkage over a distance matrix with a heap of pairs; `may_merge` is called with the
+// distance of two groups. Groups are returned with ascending members, in order of the first.
+template <class MayMerge>
+std::vector<std::vector<int>> Agglomerate(std::vector<std::vector<double>> distance,
+                                          const MayMerge& may_merge) {
+  const int n = static_cast<int>(distance.size());
+  std::vector<std::vector<int>> members(n);
+  std::vector<int> version(n, 0);
+  using Pair = std::tuple<double, int, int, int, int>;  // distance, a, b, their versions
+  std::priority_queue<Pair, std::vector<Pair>, std::greater<>> heap;
+  for (int a = 0; a < n; ++a) {
+    members[a] = {a};
+    for (int b = a + 1; b < n; ++b) heap.push({distance[a][b], a, b, 0, 0});
+  }
+  while (!heap.empty()) {
+    const auto [d, a, b, version_a, version_b] = heap.top();
+    heap.pop();
+    if (version[a] != version_a || version[b] != version_b) continue;
+    if (!may_merge(d, members[a], members[b])) continue;
+    const double size_a = static_cast<double>(members[a].size());
+    const double size_b = static_cast<double>(members[b].size());
+    members[a].insert(members[a].end(), members[b].begin(), members[b].end());
+    members[b].clear();
+    ++version[a];
+    version[b] = -1;
+    for (int c = 0; c < n; ++c) {
+      if (c == a || version[c] < 0) continue;
+      const double joined = (size_a * distance[a][c] + size_b * distance[b][c]) / (size_a + size_b);
+      distance[a][c] = distance[c][a] = joined;
+      heap.push({joined, std::min(a, c), std::max(a, c), version[std::min(a, c)],
+                 version[std::max(a, c)]});
+    }
+  }
+  std::vector<std::vector<int>> groups;
+  for (std::vector<int>& group : members) {
+    if (group.empty()) continue;
+    std::sort(group.begin(), group.end());
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+constexpr int64_t kPayloadBytes = 8'000'000;
+constexpr int kMostRing = 64;
+
+}  // namespace
+
+double Wire::Seconds(double bytes) const {
+  if (edges.empty()) return latency_s + sim::EffectiveBytes(sizes, bytes) / bytes_per_s;
+  std::vector<sim::EdgeOffer> offers;
+  for (const WireEdge& edge : edges) {
+    offers.push_back(
+        {edge.latency_s * 1e9, edge.bytes_per_s * 1e-9, edge.conflict_set, edge.sizes.get()});
+  }
+  return sim::SplitTransfer(bytes, offers).arrival_ns * 1e-9;
+}
+
+double Wire::SerialSeconds(double bytes) const {
+  if (edges.empty()) return sim::EffectiveBytes(sizes, bytes) / bytes_per_s;
+  const bool curves = std::any_of(edges.begin(), edges.end(),
+                                  [](const WireEdge& edge) { return edge.sizes != nullptr; });
+  return curves ? std::max(0.0, Seconds(bytes) - latency_s) : bytes / bytes_per_s;
+}
+
+double Wire::FastestBytesPerSecond() const {
+  double fastest = sim::FastestRate(sizes, bytes_per_s);
+  double together = 0;
+  for (const WireEdge& edge : edges) together += sim::FastestRate(edge.sizes, edge.bytes_per_s);
+  const bool curves = std::any_of(edges.begin(), edges.end(),
+                                  [](const WireEdge& edge) { return edge.sizes != nullptr; });
+  return curves ? std::max(fastest, together) : fastest;
+}
+
+Wire WireFromProfile(const LinkProfile& link) {
+  Wire wire;
+  wire.latency_s = static_cast<double>(std::max<int64_t>(0, link.latency_ns)) * 1e-9;
+  wire.bytes_per_s = link.bandwidth_bytes_per_s;
+  if (link.times.empty()) return wire;
+  auto curve = sim::SizeCurve::Make(link.times, wire.latency_s, wire.bytes_per_s);
+  if (curve.ok()) wire.sizes = *std::move(curve);
+  return wire;
+}
+
+absl::StatusOr<Wire> MakeWire(std::vector<WireEdge> edges, const std::vector<Trunk>& trunks) {
+  sim::Network network;
+  network.links.emplace_back();
+  for (WireEdge& edge : edges) {
+    if (edge.trunk >= static_cast<int>(trunks.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("there is no trunk ", edge.trunk));
+    }
+    if (edge.trunk >= 0)
+      edge.bytes_per_s = std::min(edge.bytes_per_s, trunks[edge.trunk].bytes_per_s);
+    network.links[0].edges.push_back(
+        {static_cast<sim::Nanos>(std::llround(std::clamp(edge.latency_s, -1.0, 1e6) * 1e9)),
+         edge.bytes_per_s,
+         {},
+         edge.conflict_set,
+         edge.sizes});
+  }
+  ATOLL_RETURN_IF_ERROR(sim::Validate(network));
+  Wire wire;
+  wire.latency_s = static_cast<double>(sim::AloneTransferNs(network, network.links[0], 0)) * 1e-9;
+  const double payload_s =
+      static_cast<double>(sim::AloneTransferNs(network, network.links[0], kPayloadBytes)) * 1e-9;
+  wire.bytes_per_s = kPayloadBytes / std::max(1e-9, payload_s - wire.latency_s);
+  double all_bytes_per_s = 0;
+  for (const WireEdge& edge : edges) all_bytes_per_s += edge.bytes_per_s;
+  for (const WireEdge& edge : edges) {
+    wire.price_per_byte += edge.price_per_byte * edge.bytes_per_s / all_bytes_per_s;
+  }
+  const bool plain = edges.size() == 1 && edges[0].trunk < 0 && edges[0].changes.empty();
+  if (!plain) {
+    wire.edges = std::move(edges);
+  } else if (edges[0].sizes != nullptr) {
+    wire.bytes_per_s = edges[0].bytes_per_s;
+    wire.sizes = edges[0].sizes;
+  }
+  return wire;
+}
+
+Wire Cluster::WireBetween(int from, int to) const {
+  if (!measured.empty()) {
+    const auto exact = measured.find({from, to});
+    if (exact != measured.end()) return exact->second;
+  }
+  const Device& a = devices[from];
+  const Device& b = devices[to];
+  if (a.site == b.site && a.node == b.node) {
+    return {node_latency_s,
+            std::min(types[a.type].link_bytes_per_s, types[b.type].link_bytes_per_s)};
+  }
+  if (!node_to_node.empty()) {
+    const auto known = node_to_node.find({a.node, b.node});
+    if (known != node_to_node.end()) return known->second;
+  }
+  return WireBetweenSites(a.site, b.site);
+}
+
+double Cluster::PricePerByte(int from, int to) const {
+  const bool leaves = devices[from].site != devices[to].site;
+  return WireBetween(from, to).price_per_byte + (leaves ? devices[from].egress_price_per_byte : 0);
+}
+
+bool Cluster::HasPrices() const {
+  const auto any = [](const auto& wires) {
+    return std::any_of(wires.begin(), wires.end(),
+                       [](const auto& entry) { return entry.second.price_per_byte > 0; });
+  };
+  return std::any_of(types.begin(), types.end(),
+                     [](const DeviceType& type) { return type.price_per_hour > 0; }) ||
+         std::any_of(devices.begin(), devices.end(),
+                     [](const Device& device) { return device.egress_price_per_byte > 0; }) ||
+         any(site_to_site) || any(node_to_node) || any(measured);
+}
+
+const Wire& Cluster::WireBetweenSites(const std::string& from, const std::string& to) const {
+  const auto known = site_to_site.find({from, to});
+  if (known != site_to_site.end()) return known->second;
+  return from == to ? site_wire : wan_wire;
+}
+
+std::vector<std::vector<int>> Cluster::DevicesByNode() const {
+  std::map<std::tuple<std::string, std::string, int>, std::vector<int>> groups;
+  for (size_t d = 0; d < devices.size(); ++d) {
+    groups[{devices[d].site, devices[d].node, devices[d].type}].push_back(static_cast<int>(d));
+  }
+  std::vector<std::vector<int>> result;
+  for (auto& [key, group] : groups) result.push_back(group);
+  return result;
+}
+
+absl::Status Validate(const Cluster& cluster) {
+  if (cluster.devices.empty()) return absl::InvalidArgumentError("the cluster has no devices");
+  if (cluster.devices.size() > 65'536) {
+    return absl::InvalidArgumentError("the cluster has more than 65,536 devices");
+  }
+  for (const DeviceType& type : cluster.types) {
+    if (!(type.flops_per_s > 0) || !(type.memory_bytes_per_s > 0) || type.memory_bytes <= 0 ||
+        !(type.link_bytes_per_s > 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "device type \"", type.name, "\": speed, memory and link bandwidth must be positive"));
+    }
+    ATOLL_RETURN_IF_ERROR(
+        ValidatePrice(type.price_per_hour, absl::StrCat("device type \"", type.name, "\"")));
+  }
+  std::set<std::string> ids;
+  for (const Device& device : cluster.devices) {
+    if (device.type < 0 || device.type >= static_cast<int>(cluster.types.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("device \"", device.id, "\" has no type"));
+    }
+    if (!ids.insert(device.id).second) {
+      return absl::InvalidArgumentError(absl::StrCat("device \"", device.id, "\" appears twice"));
+    }
+    ATOLL_RETURN_IF_ERROR(
+        ValidatePrice(device.egress_price_per_byte, absl::StrCat("device \"", device.id, "\"")));
+  }
+  const size_t trunks = cluster.trunks.size();
+  for (const Trunk& trunk : cluster.trunks) {
+    const std::string what = absl::StrCat("trunk \"", trunk.name, "\"");
+    ATOLL_RETURN_IF_ERROR(ValidateWire({0, trunk.bytes_per_s, {}}, trunks, what));
+    ATOLL_RETURN_IF_ERROR(ValidateChanges(trunk.changes, what));
+  }
+  ATOLL_RETURN_IF_ERROR(ValidateWire(cluster.site_wire, trunks, "within a site"));
+  ATOLL_RETURN_IF_ERROR(ValidateWire(cluster.wan_wire, trunks, "between sites"));
+  for (const auto& [sites, wire] : cluster.site_to_site) {
+    ATOLL_RETURN_IF_ERROR(
+        ValidateWire(wire, trunks, absl::StrCat(sites.first, " -> ", sites.second)));
+  }
+  for (const auto& [nodes, wire] : cluster.node_to_node) {
+    ATOLL_RETURN_IF_ERROR(
+        ValidateWire(wire, trunks, absl::StrCat(nodes.first, " -> ", nodes.second)));
+  }
+  const int count = static_cast<int>(cluster.devices.size());
+  for (const auto& [pair, wire] : cluster.measured) {
+    if (pair.first < 0 || pair.first >= count || pair.second < 0 || pair.second >= count) {
+      return absl::InvalidArgumentError("a measured link names a device that is not there");
+    }
+    ATOLL_RETURN_IF_ERROR(ValidateWire(
+        wire, trunks,
+        absl::StrCat(cluster.devices[pair.first].id, " -> ", cluster.devices[pair.second].id)));
+  }
+  return absl::OkStatus();
+}
+
+std::optional<RingLink> RingLinkOf(const Cluster& cluster, const std::vector<int>& devices) {
+  if (cluster.measured.empty() || devices.size() < 2) return std::nullopt;
+  bool described = false;
+  RingLink slowest{0, INFINITY};
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    const int from = devices[rank], to = devices[(rank + 1) % devices.size()];
+    const auto link = cluster.measured.find({from, to});
+    if (link == cluster.measured.end()) {
+      slowest.bytes_per_s =
+          std::min(slowest.bytes_per_s, cluster.types[cluster.devices[from].type].link_bytes_per_s);
+      continue;
+    }
+    described = true;
+    slowest.latency_s = std::max(slowest.latency_s, link->second.latency_s);
+    slowest.bytes_per_s = std::min(slowest.bytes_per_s, link->second.bytes_per_s);
+  }
+  return described ? std::optional(slowest) : std::nullopt;
+}
+
+void SetRingLinks(Cluster& cluster) {
+  if (cluster.measured.empty()) return;
+  using Links = std::map<int, RingLink>;  // by size of the group
+  std::vector<Links> links(cluster.devices.size());
+  for (const std::vector<int>& node : cluster.DevicesByNode()) {
+    const int count = static_cast<int>(node.size());
+    for (int size = 2; size <= std::min(count, kMostRing); size *= 2) {
+      std::optional<RingLink> ring;
+      for (int i = 0; i < count; ++i) {  // those that are left over are as the last group
+        if (i % size == 0 && i + size <= count) {
+          ring = RingLinkOf(cluster, {node.begin() + i, node.begin() + i + size});
+        }
+        if (ring) links[node[i]][size] = *ring;
+      }
+    }
+  }
+  std::map<std::pair<int, Links>, int> types;
+  std::vector<DeviceType> made;
+  for (size_t d = 0; d < cluster.devices.size(); ++d) {
+    int& type = cluster.devices[d].type;
+    const auto [known, added] = types.try_emplace({type, links[d]}, static_cast<int>(types.size()));
+    if (added) {
+      made.push_back(cluster.types[type]);
+      made.back().ring_links = links[d];
+    }
+    type = known->second;
+  }
+  cluster.types = std::move(made);
+}
+
+Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options) {
+  const int n = static_cast<int>(cluster.devices.size());
+  std::vector<std::vector<double>> distance(n, std::vector<double>(n, 0));
+  std::vector<double> nearest(n, 1e300);
+  for (int a = 0; a < n; ++a) {
+    for (int b = 0; b < n; ++b) {
+      if (a == b) continue;
+      distance[a][b] = std::max(cluster.WireBetween(a, b).Seconds(options.payload_bytes),
+                                cluster.WireBetween(b, a).Seconds(options.payload_bytes));
+      nearest[a] = std::min(nearest[a], distance[a][b]);
+    }
+  }
+  const auto inner = [&](const std::vector<int>& group) {
+    if (group.size() == 1) return std::max(options.floor_s, nearest[group[0]]);
+    double sum = 0;
+    for (const int a : group) {
+      for (const int b : group) sum += a == b ? 0 : distance[a][b];
+    }
+    const double pairs = static_cast<double>(group.size() * (group.size() - 1));
+    return std::max(options.floor_s, sum / pairs);
+  };
+  Grouping grouping;
+  grouping.sites = Agglomerate(distance, [&](double d, const auto& a, const auto& b) {
+    const double theta = options.theta * (options.leniency == nullptr ? 1 : options.leniency(a, b));
+    // A lone device has no distance of its own beside a group that has one: its nearest neighbour
+    // may be distant.
+    if (a.size() == 1 && b.size() > 1) return d <= theta * inner(b);
+    if (b.size() == 1 && a.size() > 1) return d <= theta * inner(a);
+    return d <= theta * std::max(inner(a), inner(b));
+  });
+  for (const std::vector<int>& site : grouping.sites) {
+    const int size = static_cast<int>(site.size());
+    std::vector<std::vector<double>> apart(size, std::vector<double>(size, 0));
+    for (int a = 0; a < size; ++a) {
+      for (int b = 0; b < size; ++b) {
+        const DeviceType& x = cluster.types[cluster.devices[site[a]].type];
+        const DeviceType& y = cluster.types[cluster.devices[site[b]].type];
+        apart[a][b] = x.memory_bytes == y.memory_bytes
+                          ? std::abs(std::log(x.flops_per_s / y.flops_per_s))
+                          : 1e9;
+      }
+    }
+    const double most = std::log(options.power_ratio) + 1e-12;
+    std::vector<std::vector<int>> classes =
+        Agglomerate(apart, [&](double d, const auto&, const auto&) { return d <= most; });
+    for (std::vector<int>& group : classes) {
+      for (int& member : group) member = site[member];
+    }
+    grouping.classes.push_back(std::move(classes));
+  }
+  return grouping;
+}
+
+}  // namespace atl::plan

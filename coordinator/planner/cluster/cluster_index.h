@@ -1,0 +1,40 @@
+// A cluster's sites and nodes by number, for loops that would compare their names.
+
+#ifndef ATOLL_COORDINATOR_PLANNER_CLUSTER_CLUSTER_INDEX_H_
+#define ATOLL_COORDINATOR_PLANNER_CLUSTER_CLUSTER_INDEX_H_
+
+#include <vector>
+
+#include "coordinator/planner/cluster/cluster.h"
+
+namespace atl::plan {
+
+// REQUIRES: the cluster outlives it and does not change.
+class ClusterIndex {
+ public:
+  explicit ClusterIndex(const Cluster& cluster);
+
+  // From 0, in the order of the devices. Nodes of one name at two sites are two.
+  int SiteOf(int device) const { return places_[device].site; }
+  int NodeOf(int device) const { return places_[device].node; }
+  int sites() const { return sites_; }
+  int nodes() const { return nodes_; }
+
+  // As Cluster has them.
+  Wire WireBetween(int from, int to) const;
+  const Wire& WireBetweenSites(int from, int to) const { return *wires_[from * sites_ + to]; }
+
+ private:
+  struct Place {
+    int site = 0, node = 0;
+  };
+
+  const Cluster& cluster_;
+  std::vector<Place> places_;  // of devices
+  int sites_ = 0, nodes_ = 0;
+  std::vector<const Wire*> wires_;  // from site to site
+};
+
+}  // namespace atl::plan
+
+#endif  // ATOLL_COORDINATOR_PLANNER_CLUSTER_CLUSTER_INDEX_H_

@@ -1,0 +1,204 @@
+// How long a layer takes on a device type: measured where there is a measurement, interpolated
+// between measurements, by roofline otherwise. The source is kept, so that a plan can say so.
+
+#ifndef ATOLL_COORDINATOR_PLANNER_CLUSTER_COSTS_H_
+#define ATOLL_COORDINATOR_PLANNER_CLUSTER_COSTS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "coordinator/planner/cluster/catalogue.h"
+
+namespace atl::plan {
+
+struct LayerTimes {
+  double forward_s = 0;
+  double backward_s = 0;  // gradient for the input
+  double weight_s = 0;    // gradient for the weights; 0: the backward is not split
+  double optimizer_s = 0;
+};
+
+enum class Source { kMeasured = 0, kInterpolated = 1, kRoofline = 2 };
+
+// What a stage does to need less memory. The first costs only what a schedule could have gained by
+// W of its own; the second costs F of these layers once more.
+struct Saving {
+  bool whole_backward = false;  // W directly after its B: what B leaves for W is there once
+  // So many layers, the first ones of the stage that can, keep only their input from F to B, and
+  // run F again before B. Only with whole_backward: what they make again is there once, too.
+  int recomputed = 0;
+
+  bool any() const { return whole_backward; }
+  bool operator==(const Saving&) const = default;
+};
+
+// From nothing (0) by whole_backward (1) to ever more layers, each saving more than the one before.
+inline Saving SavingOfLevel(int level) { return {level > 0, level > 1 ? level - 1 : 0}; }
+
+// The least level, of layers of which so many can be recomputed, that fits; nothing: none does.
+template <class Fits>
+std::optional<int> LeastLevel(int recomputable, const Fits& fits) {
+  for (const int level : {0, 1}) {
+    if (fits(level)) return level;
+  }
+  int low = 2, high = recomputable + 1;
+  if (high < low || !fits(high)) return std::nullopt;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    fits(middle) ? high = middle : low = middle + 1;
+  }
+  return low;
+}
+
+enum class Recomputation {
+  kNever,
+  kWhereNeeded,  // stages take the least saving with which they fit
+  kAlways,       // of all layers that can
+};
+
+struct CostOptions {
+  // Share of the datasheet's speed that training reaches. 0.45 is what well-tuned dense
+  // transformers report on A100 and H100; a measurement replaces it.
+  double efficiency = 0.45;
+  // Half-precision weight 2, fp32 gradient 4, master weight 4, two moments 8.
+  double state_bytes_per_parameter = 18;
+  double reserve = 0.06;  // of the memory: workspace, fragmentation, buffers for messages
+  bool split_backward = true;
+  double weight_share = 0.43;  // of the stash, held from B to W (32 of 34 + 5as/h bytes)
+  // Memory as our runtime takes it (sim::Problem::fixed_slots), with a weight_share of 1.
+  bool fixed_slots = false;
+  Recomputation recompute = Recomputation::kNever;
+};
+
+// Measured times: (type, tensor parallel size, micro-batch) -> one entry per layer.
+using ProfileTable = std::map<std::tuple<std::string, int, int>, std::vector<LayerTimes>>;
+
+// Measured memory of one layer on each device of a tensor-parallel group, relative to that of one
+// device that has all of it: more than an even part, since some of a layer is on all of them.
+struct LayerShares {
+  double state = 1;
+  double stash = 1;
+};
+// What was measured of one tensor-parallel degree.
+struct DegreeMemory {
+  std::vector<LayerShares> layers;
+  double workspace_bytes = 0;  // of the operation that needs most, for one sample
+};
+using MemoryTable = std::map<int, DegreeMemory>;  // by degree
+
+// All layers of a model for one type, TP size and micro-batch, with running sums. With kAlways the
+// saving is what it is, whatever callers say.
+class StageCosts {
+ public:
+  // Times of layers [first, last) as one stage.
+  LayerTimes Of(int first, int last, const Saving& saving = {}) const;
+  // F + B + W of one micro-batch.
+  double TotalSeconds(int first, int last, const Saving& saving = {}) const;
+  // Weights, gradients and optimizer state on each device of the group, and what one micro-batch at
+  // a time needs on top of its stash: the workspace of operations, where it was measured, included.
+  int64_t StateBytes(int first, int last, const Saving& saving = {}) const;
+  // One micro-batch's stash on each device of the group.
+  int64_t StashBytes(int first, int last, const Saving& saving = {}) const;
+
+  // How many layers of these can be recomputed.
+  int Recomputable(int first, int last) const {
+    return At(last).recomputable - At(first).recomputable;
+  }
+  // The least saving with which state and so many stashes fit; nothing: none is enough.
+  std::optional<Saving> LeastSaving(int first, int last, int64_t memory_bytes, int in_flight) const;
+  // The most that layers of this model take, F of all that can be recomputed once more.
+  double MostSeconds() const;
+
+  Source source() const { return source_; }
+  int layers() const { return static_cast<int>(sums_->size()) - 1; }
+
+ private:
+  friend class Costs;
+  struct Sum {
+    LayerTimes times;
+    double state_bytes = 0;
+    double stash_bytes = 0;
+    double backward_bytes = 0;  // of the stash, what a whole backward has once
+    // Of layers that can be recomputed.
+    int recomputable = 0;
+    double again_bytes = 0;  // of the stash, what is not kept
+    double again_s = 0;
+  };
+  Saving Effective(const Saving& saving, int first, int last) const;
+  // Where the first so many layers that can be recomputed end.
+  int EndOfRecomputed(int first, int last, int recomputed) const;
+  void Add(const Layer& layer, const LayerTimes& times, const CostOptions& options,
+           const LayerShares& shares, int micro_batch);
+
+  const Sum& At(int layer) const { return (*sums_)[layer]; }
+
+  std::shared_ptr<std::vector<Sum>> sums_;  // of the layers before; complete, they do not change
+  double once_bytes_ = 0, again_once_bytes_ = 0, workspace_bytes_ = 0;
+  Recomputation recompute_ = Recomputation::kNever;
+  Source source_ = Source::kRoofline;
+};
+
+// Caches its results: not for several threads at once.
+class Costs {
+ public:
+  // Of degrees that `memory` does not have, a device has an even part of what it has with the next
+  // smaller one there, or alone.
+  Costs(const Model& model, ProfileTable profile, const CostOptions& options,
+        MemoryTable memory = {})
+      : model_(model),
+        profile_(std::move(profile)),
+        options_(options),
+        memory_(std::move(memory)) {}
+  // The same measurements with other options.
+  Costs With(const CostOptions& options) const { return {model_, profile_, options, memory_}; }
+
+  // Tensor parallelism adds two all-reduces of the activation to F and to B, over the slowest link
+  // of the group where such links are described (DeviceType::ring_links), else over the type's.
+  // Interpolation: linear in the micro-batch between the two nearest measured ones (beyond the
+  // largest, in proportion); over TP sizes, work scaled by the ratio of sizes.
+  StageCosts For(const DeviceType& type, int tensor_parallel, int micro_batch) const;
+
+  // For devices of these types, by rank, that share layers by `shares`: of every operation what the
+  // slowest takes with its share. What a layer takes on one device alone divides by share; what
+  // sharing it evenly was measured to cost beside that stays, and is the slowest device's for all,
+  // since they were measured together and waited for each other. Bytes are those of an even share.
+  StageCosts ForShares(const std::vector<DeviceType>& types, const std::vector<int>& shares,
+                       int micro_batch) const;
+  // F + B + W of all layers on rank `rank` of such a group, without waiting for others.
+  double RankSeconds(const std::vector<DeviceType>& types, size_t rank, double share,
+                     int micro_batch) const;
+
+  const Model& model() const { return model_; }
+  const CostOptions& options() const { return options_; }
+  int64_t UsableBytes(const DeviceType& type) const {
+    return static_cast<int64_t>(static_cast<double>(type.memory_bytes) * (1 - options_.reserve));
+  }
+
+ private:
+  std::vector<LayerTimes> Times(const DeviceType& type, int tp, int micro_batch,
+                                Source* source) const;
+  std::vector<LayerTimes> RankTimes(const std::vector<DeviceType>& types, size_t rank, double share,
+                                    int micro_batch, Source* source) const;
+  StageCosts Sums(std::vector<LayerTimes> times, int tensor_parallel, int micro_batch) const;
+  DegreeMemory MemoryOf(int tensor_parallel) const;
+  std::vector<LayerTimes> Roofline(const DeviceType& type, int tp, int micro_batch) const;
+
+  Model model_;
+  ProfileTable profile_;
+  CostOptions options_;
+  MemoryTable memory_;
+  // By degree, micro-batch, and what counts of a type; its name last, which takes longest to
+  // compare.
+  using Asked = std::tuple<int, int, double, double, double, RingLink, std::string>;
+  mutable std::map<Asked, StageCosts> known_;
+};
+
+}  // namespace atl::plan
+
+#endif  // ATOLL_COORDINATOR_PLANNER_CLUSTER_COSTS_H_

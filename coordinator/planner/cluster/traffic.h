@@ -1,0 +1,43 @@
+// What a plan sends from site to site, and the limits that a link has for a day of it
+// (Cluster::bytes_per_day).
+//
+// Counted are the messages between stages, the all-reduces of gradients, and the pushes and pulls
+// of outer rounds. Not counted: checkpoints, the transfer of state after a new plan, control.
+
+#ifndef ATOLL_COORDINATOR_PLANNER_CLUSTER_TRAFFIC_H_
+#define ATOLL_COORDINATOR_PLANNER_CLUSTER_TRAFFIC_H_
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "coordinator/planner/layout.h"
+
+namespace atl::plan {
+
+// From one site's network to another's (NetworkSite).
+using SiteBytes = std::map<std::pair<std::string, std::string>, double>;
+
+inline constexpr double kSecondsPerDay = 86'400;
+
+// Of one step. Activations go one way and their gradients the other; gradients are summed as
+// gradient_sync.h has it.
+SiteBytes BytesOfStep(const Cluster& cluster, const Costs& costs, const Job& job,
+                      const Layout& layout);
+
+// The share of the model's parameters that owners at each site have, push and pull: of replicas
+// that hold a layer each owns an even part.
+std::map<std::string, double> OwnedShares(const Cluster& cluster, const Costs& costs,
+                                          const Layout& layout);
+
+// FAILED_PRECONDITION names the link that so much a day would go over by the largest factor.
+absl::Status CheckLimits(const Cluster& cluster, const SiteBytes& per_day);
+
+// Whether the layout's steps keep to the limits, one after the other without a pause.
+absl::Status CheckTraffic(const Cluster& cluster, const Costs& costs, const Job& job,
+                          const Layout& layout, double step_s);
+
+}  // namespace atl::plan
+
+#endif  // ATOLL_COORDINATOR_PLANNER_CLUSTER_TRAFFIC_H_

@@ -1,0 +1,482 @@
+#include "coordinator/planner/groups/group_order.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "common/check.h"
+
+namespace atl::plan {
+namespace {
+
+// Cuts of equal parts under a bound on each part's time: as many layers as fit, from the front. Any
+// bound from `least_s` on, and below `next_s`, gives the same.
+struct Parts {
+  std::vector<int> cuts;
+  double least_s = 0, next_s = INFINITY;
+};
+
+void FillParts(const StageCosts& costs, int first, int last, int parts, double bound_s,
+               Parts& filled) {
+  filled.cuts.assign(1, first);
+  filled.least_s = 0;
+  filled.next_s = INFINITY;
+  for (int p = 0; p < parts; ++p) {
+    const int begin = filled.cuts.back();
+    int low = begin;
+    int high = last;
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      costs.TotalSeconds(begin, middle) <= bound_s ? low = middle : high = middle - 1;
+    }
+    filled.least_s = std::max(filled.least_s, costs.TotalSeconds(begin, low));
+    if (low < last) filled.next_s = std::min(filled.next_s, costs.TotalSeconds(begin, low + 1));
+    filled.cuts.push_back(low);
+  }
+}
+
+// One group's part of T for layers [first, last): what it does itself, and what passing through it
+// adds to all that follow.
+struct GroupTimes {
+  double own_s = INFINITY;  // until its last member has done m micro-batches
+  double pass_s = 0;
+  double state_bytes = 0;
+  double stash_bytes = 0;
+};
+
+GroupTimes TimesOf(const OrderProblem& problem, int g, int first, int last) {
+  const OrderGroup& group = problem.groups[g];
+  const LayerTimes times = group.costs->Of(first, last);
+  const std::vector<int> cuts = SplitEvenly(*group.costs, first, last, group.members);
+  const Wire& wire = problem.wires[g][g];
+  GroupTimes result;
+  result.pass_s = times.forward_s + times.backward_s;
+  double beat_s = 0;
+  int parts = 0;
+  for (int p = 0; p < group.members; ++p) {
+    beat_s = std::max(beat_s, group.costs->TotalSeconds(cuts[p], cuts[p + 1]));
+    if (cuts[p] < cuts[p + 1]) ++parts;
+    if (cuts[p + 1] == last || cuts[p] == cuts[p + 1]) continue;
+    const double bytes = problem.out_bytes[cuts[p + 1] - 1];
+    result.pass_s += 2 * wire.Seconds(bytes);
+    beat_s = std::max(beat_s, wire.SerialSeconds(bytes));
+  }
+  result.own_s = problem.micro_batches * beat_s + result.pass_s * (parts - 1) / std::max(1, parts);
+  result.state_bytes = static_cast<double>(group.costs->StateBytes(first, last));
+  result.stash_bytes = static_cast<double>(group.costs->StashBytes(first, last));
+  return result;
+}
+
+int LayersOf(const OrderProblem& problem) { return problem.groups[0].costs->layers(); }
+
+// TimesOf and transfers, each computed once.
+class Times {
+ public:
+  explicit Times(const OrderProblem& problem)
+      : problem_(problem),
+        groups_(problem.groups.size()),
+        layers_(LayersOf(problem)),
+        known_(groups_ * layers_ * (layers_ + 1)) {}
+
+  const GroupTimes& Of(int g, int first, int last) const {
+    std::optional<GroupTimes>& times =
+        known_[(static_cast<size_t>(g) * layers_ + first) * (layers_ + 1) + last];
+    if (!times.has_value()) times = TimesOf(problem_, g, first, last);
+    return *times;
+  }
+
+  // T of a pipeline that begins with a group on layers that end at `cut`, which take `times`,
+  // before one that begins with `next` and takes `rest_s`.
+  double Prepend(const GroupTimes& times, int group, int next, int cut, double rest_s) const {
+    const Wire& wire = problem_.wires[group][next];
+    const double bytes = problem_.out_bytes[cut - 1];
+    const double transfer_s =
+        wire.edges.empty() ? wire.Seconds(bytes) : SplitSeconds(wire, group, next, cut);
+    return std::max(times.own_s,
+                    times.pass_s + 2 * transfer_s +
+                        std::max(rest_s, problem_.micro_batches * wire.SerialSeconds(bytes)));
+  }
+
+ private:
+  double SplitSeconds(const Wire& wire, int group, int next, int cut) const {
+    if (split_s_.empty()) split_s_.assign(groups_ * groups_ * layers_, -1);
+    double& seconds = split_s_[(static_cast<size_t>(group) * groups_ + next) * layers_ + (cut - 1)];
+    if (seconds < 0) seconds = wire.Seconds(problem_.out_bytes[cut - 1]);
+    return seconds;
+  }
+
+  const OrderProblem& problem_;
+  const size_t groups_, layers_;
+  mutable std::vector<std::optional<GroupTimes>> known_;
+  mutable std::vector<double> split_s_;  // of transfers over several edges; below 0: not known
+};
+
+// How far the group's members together are from holding this, as a share of their memory; at most 0
+// if they hold it. `stages`: from this group's first member to the end of the pipeline.
+double Lacks(const OrderProblem& problem, int g, const GroupTimes& times, int stages) {
+  const OrderGroup& group = problem.groups[g];
+  const double in_flight = std::min(problem.micro_batches, stages);
+  const double has = static_cast<double>(group.memory_bytes) * static_cast<double>(group.members);
+  return (times.state_bytes + in_flight * times.stash_bytes - has) / std::max(1.0, has);
+}
+
+// How far the worst group is from holding its layers, and T. Once these are above `limit` it is
+// enough that what is returned is, too.
+using Merit = std::pair<double, double>;
+Merit Evaluate(const OrderProblem& problem, const Times& table, const GroupOrder& order,
+               const Merit& limit) {
+  double seconds = 0;
+  double lacks = 0;
+  int stages = 0;
+  int next = -1;
+  for (size_t i = order.groups.size(); i-- > 0;) {
+    if (order.cuts[i] == order.cuts[i + 1]) continue;
+    const int g = order.groups[i];
+    const GroupTimes& times = table.Of(g, order.cuts[i], order.cuts[i + 1]);
+    stages += problem.groups[g].members;
+    lacks = std::max(lacks, Lacks(problem, g, times, stages));
+    seconds = next < 0 ? times.own_s : table.Prepend(times, g, next, order.cuts[i + 1], seconds);
+    next = g;
+    if (Merit(lacks, seconds) > limit) break;  // neither falls
+  }
+  return {lacks, seconds};
+}
+
+// Without the groups that take no layers.
+GroupOrder Tidy(const GroupOrder& order) {
+  GroupOrder tidy;
+  tidy.seconds = order.seconds;
+  for (size_t i = 0; i < order.groups.size(); ++i) {
+    if (order.cuts[i] == order.cuts[i + 1]) continue;
+    tidy.groups.push_back(order.groups[i]);
+    tidy.cuts.push_back(order.cuts[i]);
+  }
+  tidy.cuts.push_back(order.cuts.back());
+  return tidy;
+}
+
+// Best first: fits, then by how little it lacks, then by time; then by what it is, so that the
+// order never depends on chance.
+struct BeamState {
+  double lacks = 0;
+  GroupOrder order;
+
+  Merit merit() const { return {lacks, order.seconds}; }
+  bool operator<(const BeamState& o) const {
+    if (merit() != o.merit()) return merit() < o.merit();
+    return std::tie(order.groups, order.cuts) < std::tie(o.order.groups, o.order.cuts);
+  }
+};
+
+// The best cuts for these groups in this order, every group with at least one layer; infinite if
+// there are none that fit and take less than `limit_s`. By dynamic programming from the pipeline's
+// end.
+GroupOrder BestCuts(const OrderProblem& problem, const Times& times, const std::vector<int>& groups,
+                    double limit_s) {
+  const int n = static_cast<int>(groups.size());
+  const int layers = LayersOf(problem);
+  // Of the groups from one on, by that one's first layer.
+  std::vector<std::vector<double>> best(n, std::vector<double>(layers, limit_s));
+  std::vector<std::vector<int>> cut(n, std::vector<int>(layers, layers));
+  int stages = 0;
+  for (int i = n - 1; i >= 0; --i) {
+    stages += problem.groups[groups[i]].members;
+    const bool last = i == n - 1;
+    for (int a = i == 0 ? 0 : i; a < (i == 0 ? std::min(1, layers) : layers); ++a) {
+      for (int b = last ? layers : a + 1; b <= (last ? layers : layers - 1); ++b) {
+        const GroupTimes& own = times.Of(groups[i], a, b);
+        if (Lacks(problem, groups[i], own, stages) > 0) break;  // more layers lack more
+        if (own.own_s >= best[i][a] || (!last && best[i + 1][b] >= limit_s)) continue;
+        const double seconds =
+            last ? own.own_s : times.Prepend(own, groups[i], groups[i + 1], b, best[i + 1][b]);
+        if (seconds < best[i][a]) {
+          best[i][a] = seconds;
+          cut[i][a] = b;
+        }
+      }
+    }
+  }
+  GroupOrder order{groups, {0}, best[0][0] < limit_s ? best[0][0] : INFINITY};
+  for (int i = 0; i < n; ++i) order.cuts.push_back(cut[i][std::min(order.cuts[i], layers - 1)]);
+  return order;
+}
+
+class Beam {
+ public:
+  Beam(const OrderProblem& problem, const BeamOptions& options)
+      : problem_(problem), width_(options.width), patience_(options.patience), times_(problem) {
+    for (const OrderGroup& group : problem.groups) {
+      speed_.push_back(group.members / group.costs->TotalSeconds(0, LayersOf(problem)));
+    }
+  }
+
+  std::optional<GroupOrder> Run() {
+    Start();
+    for (int unchanged = 0; unchanged < patience_ && !beam_.empty();) {
+      const std::vector<BeamState> parents = beam_;
+      for (const BeamState& parent : parents) Expand(parent.order);
+      unchanged = beam_[0] < parents[0] ? 0 : unchanged + 1;
+    }
+    if (beam_.empty()) return std::nullopt;
+    GroupOrder best{{}, {}, INFINITY};
+    for (const BeamState& state : beam_) {
+      GroupOrder cut = BestCuts(problem_, times_, Tidy(state.order).groups, best.seconds);
+      if (cut.seconds < best.seconds) best = std::move(cut);
+    }
+    if (!std::isfinite(best.seconds)) return std::nullopt;
+    Climb(best);
+    return best;
+  }
+
+ private:
+  // Swaps, drops and inserts groups, with the best cuts for each order, while that helps.
+  void Climb(GroupOrder& best) {
+    const double n = static_cast<double>(problem_.groups.size());
+    const double layers = LayersOf(problem_);
+    constexpr double kMostWork = 4e6;
+    double work = 0;
+    for (bool better = true; better && work < kMostWork;) {
+      better = false;
+      for (std::vector<int>& groups : Neighbours(best.groups)) {
+        GroupOrder cut = BestCuts(problem_, times_, groups, best.seconds);
+        work += n * layers * layers / 2;
+        if (cut.seconds >= best.seconds) continue;
+        best = std::move(cut);
+        better = true;
+      }
+    }
+  }
+
+  std::vector<std::vector<int>> Neighbours(const std::vector<int>& groups) const {
+    std::vector<std::vector<int>> all;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      for (size_t j = i + 1; j < groups.size(); ++j) {
+        all.push_back(groups);
+        std::swap(all.back()[i], all.back()[j]);
+      }
+      if (groups.size() == 1) continue;
+      all.push_back(groups);
+      all.back().erase(all.back().begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    for (int g = 0; g < static_cast<int>(problem_.groups.size()); ++g) {
+      if (std::count(groups.begin(), groups.end(), g) > 0) continue;
+      for (size_t at = 0; at <= groups.size(); ++at) {
+        all.push_back(groups);
+        all.back().insert(all.back().begin() + static_cast<std::ptrdiff_t>(at), g);
+      }
+    }
+    return all;
+  }
+
+  // Sets cuts in proportion to the groups' speed.
+  void CutInProportion(GroupOrder& order) const {
+    const int layers = LayersOf(problem_);
+    double all = 0;
+    for (const int g : order.groups) all += speed_[g];
+    double before = 0;
+    order.cuts.assign(1, 0);
+    for (const int g : order.groups) {
+      before += speed_[g];
+      order.cuts.push_back(static_cast<int>(std::lround(layers * before / all)));
+    }
+  }
+
+  void Start() {
+    GroupOrder order;
+    order.groups.resize(problem_.groups.size());
+    std::iota(order.groups.begin(), order.groups.end(), 0);
+    const int layers = LayersOf(problem_);
+    for (size_t rotation = 0; rotation < order.groups.size(); ++rotation) {
+      CutInProportion(order);
+      Add(order);
+      GroupOrder reversed{{order.groups.rbegin(), order.groups.rend()}, {}, 0};
+      CutInProportion(reversed);
+      Add(reversed);
+      std::rotate(order.groups.begin(), order.groups.begin() + 1, order.groups.end());
+    }
+    // Each alone, the rest idle: few devices can be better than slow links.
+    order.cuts.assign(order.groups.size() + 1, layers);
+    order.cuts[0] = 0;
+    for (size_t g = 0; g < order.groups.size(); ++g) {
+      std::swap(order.groups[0], order.groups[g]);
+      Add(order);
+      std::swap(order.groups[0], order.groups[g]);
+    }
+  }
+
+  void Expand(const GroupOrder& order) {
+    const size_t n = order.groups.size();
+    GroupOrder tried = order;
+    for (size_t i = 0; i < n; ++i) {
+      for (size_t j = i + 1; j < n; ++j) {
+        std::swap(tried.groups[i], tried.groups[j]);
+        Add(tried);
+        // Each with the layers that it had.
+        for (size_t k = 0; k < n; ++k) {
+          const size_t from = k == i ? j : k == j ? i : k;
+          tried.cuts[k + 1] = tried.cuts[k] + order.cuts[from + 1] - order.cuts[from];
+        }
+        Add(tried);
+        CutInProportion(tried);
+        Add(tried);
+        tried.cuts = order.cuts;
+        std::swap(tried.groups[i], tried.groups[j]);
+      }
+    }
+    for (size_t boundary = 1; boundary < n; ++boundary) {
+      int& cut = tried.cuts[boundary];
+      const int was = cut, before = order.cuts[boundary - 1], after = order.cuts[boundary + 1];
+      // A group idles, a neighbour takes its layers; or a group that idles takes half a
+      // neighbour's. Or one or two layers move.
+      for (const int to :
+           {before, after, (before + after) / 2, was - 2, was - 1, was + 1, was + 2}) {
+        cut = to;
+        if (before <= cut && cut <= after) Add(tried);
+      }
+      cut = was;
+    }
+  }
+
+  // Keeps the best ones.
+  void Add(const GroupOrder& order) {
+    const bool full = std::ssize(beam_) >= width_;
+    const Merit merit =
+        Evaluate(problem_, times_, order, full ? beam_.back().merit() : Merit(INFINITY, INFINITY));
+    if (full && merit > beam_.back().merit()) return;
+    BeamState state{merit.first, order};
+    state.order.seconds = merit.second;
+    const auto place = std::lower_bound(beam_.begin(), beam_.end(), state);
+    if (place != beam_.end() && !(state < *place)) return;  // it is there
+    beam_.insert(place, std::move(state));
+    if (std::ssize(beam_) > width_) beam_.pop_back();
+  }
+
+  const OrderProblem& problem_;
+  const int width_, patience_;
+  const Times times_;
+  std::vector<double> speed_;    // of each group
+  std::vector<BeamState> beam_;  // best first
+};
+
+// The dynamic program's table: the least T of a pipeline of the groups in `set` that begins with
+// group `first` at layer `layer` and goes to the end, and how it goes on.
+class SubsetTable {
+ public:
+  struct Entry {
+    double seconds = INFINITY;
+    int16_t cut = 0;    // where the first group's layers end
+    int16_t next = -1;  // the group after it; -1: none
+  };
+
+  SubsetTable(int groups, int layers)
+      : groups_(groups), layers_(layers), entries_((size_t{1} << groups) * groups * layers) {}
+
+  Entry& At(int set, int first, int layer) {
+    return entries_[(static_cast<size_t>(set) * groups_ + first) * layers_ + layer];
+  }
+
+ private:
+  const int groups_;
+  const int layers_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace
+
+std::vector<int> SplitEvenly(const StageCosts& costs, int first, int last, int parts) {
+  if (parts == 1) return {first, last};
+  double high = costs.TotalSeconds(first, last) * (1 + 1e-9);
+  double low = high / parts * (1 - 1e-6);
+  Parts best, tried;
+  FillParts(costs, first, last, parts, high, best);
+  for (int i = 0; i < 30 && high - low > high * 1e-6; ++i) {
+    const double middle = (low + high) / 2;
+    FillParts(costs, first, last, parts, middle, tried);
+    if (tried.cuts.back() == last) {
+      std::swap(best, tried);
+      high = std::min(middle, best.least_s);
+    } else {
+      low = std::max(middle, tried.next_s);
+    }
+  }
+  best.cuts.back() = last;
+  return std::move(best.cuts);
+}
+
+double OrderSeconds(const OrderProblem& problem, const GroupOrder& order) {
+  const auto [lacks, seconds] = Evaluate(problem, Times(problem), order, Merit(INFINITY, INFINITY));
+  return lacks > 0 ? INFINITY : seconds;
+}
+
+double OrderWork(const OrderProblem& problem) {
+  const double n = static_cast<double>(problem.groups.size());
+  const double cells = n * LayersOf(problem);
+  return std::pow(2.0, n) * cells * cells / 4;
+}
+
+std::optional<GroupOrder> OrderByBeam(const OrderProblem& problem, const BeamOptions& options) {
+  ATOLL_CHECK(!problem.groups.empty());
+  return Beam(problem, options).Run();
+}
+
+std::optional<GroupOrder> OrderExactly(const OrderProblem& problem) {
+  const int n = static_cast<int>(problem.groups.size());
+  const int layers = LayersOf(problem);
+  ATOLL_CHECK(n >= 1 && n <= 16 && layers < INT16_MAX);
+  const Times times(problem);
+  SubsetTable table(n, layers);
+  // Every set comes after its subsets, being the larger number.
+  for (int set = 1; set < 1 << n; ++set) {
+    int stages = 0;
+    for (int g = 0; g < n; ++g) stages += (set >> g & 1) != 0 ? problem.groups[g].members : 0;
+    for (int first = 0; first < n; ++first) {
+      if ((set >> first & 1) == 0) continue;
+      const int rest = set & ~(1 << first);
+      for (int a = 0; a < layers; ++a) {
+        SubsetTable::Entry& best = table.At(set, first, a);
+        for (int b = rest == 0 ? layers : a + 1; b <= (rest == 0 ? layers : layers - 1); ++b) {
+          const GroupTimes& own = times.Of(first, a, b);
+          if (Lacks(problem, first, own, stages) > 0) break;  // more layers lack more
+          if (rest == 0) {
+            best = {own.own_s, static_cast<int16_t>(b), -1};
+            continue;
+          }
+          if (own.own_s >= best.seconds) continue;
+          for (int next = 0; next < n; ++next) {
+            if ((rest >> next & 1) == 0) continue;
+            const double rest_s = table.At(rest, next, b).seconds;
+            const double seconds = times.Prepend(own, first, next, b, rest_s);
+            if (seconds < best.seconds) {
+              best = {seconds, static_cast<int16_t>(b), static_cast<int16_t>(next)};
+            }
+          }
+        }
+      }
+    }
+  }
+  GroupOrder order{{}, {0}, INFINITY};
+  int set = 0;
+  int group = -1;
+  for (int s = 1; s < 1 << n; ++s) {
+    for (int first = 0; first < n; ++first) {
+      if ((s >> first & 1) == 0 || table.At(s, first, 0).seconds >= order.seconds) continue;
+      order.seconds = table.At(s, first, 0).seconds;
+      set = s;
+      group = first;
+    }
+  }
+  if (group < 0) return std::nullopt;
+  while (group >= 0) {
+    const SubsetTable::Entry entry = table.At(set, group, order.cuts.back());
+    order.groups.push_back(group);
+    order.cuts.push_back(entry.cut);
+    set &= ~(1 << group);
+    group = entry.next;
+  }
+  return order;
+}
+
+}  // namespace atl::plan

@@ -1,0 +1,68 @@
+// In which order groups of devices form a pipeline, and which layers each takes: SpanTrain's
+// search.
+//
+// A group is equal entities that follow each other. The cost of an order with its cuts is
+//   T = max_s [ sum_{u<s} (F_u + B_u + 2 c_u) + m * tau_s ],  tau_s = max(F_s + B_s + W_s, x_s-1,
+//   x_s)
+// with c a stage link's transfer time and x its serialisation (SpanTrain, equation 1, with the
+// unhidden latency never below 0). Two ways to the best one: exactly, by dynamic programming over
+// subsets of groups from the pipeline's end; or by beam search.
+
+#ifndef ATOLL_COORDINATOR_PLANNER_GROUPS_GROUP_ORDER_H_
+#define ATOLL_COORDINATOR_PLANNER_GROUPS_GROUP_ORDER_H_
+
+#include <optional>
+#include <vector>
+
+#include "coordinator/planner/cluster/cluster.h"
+#include "coordinator/planner/cluster/costs.h"
+
+namespace atl::plan {
+
+struct OrderGroup {
+  int members = 1;
+  const StageCosts* costs = nullptr;  // of one member
+  int64_t memory_bytes = 0;           // of one member's device
+};
+
+struct OrderProblem {
+  std::vector<OrderGroup> groups;
+  std::vector<std::vector<Wire>> wires;  // from group to group; to itself: between its members
+  std::vector<double> out_bytes;         // per layer: what it sends on per micro-batch
+  int micro_batches = 1;
+};
+
+// Groups in the order of the pipeline; cuts[i] to cuts[i + 1] are the layers of groups[i]. Groups
+// that are better left idle are missing.
+struct GroupOrder {
+  std::vector<int> groups;
+  std::vector<int> cuts;
+  double seconds = 0;
+};
+
+// T of an order. Infinite where a group's members together cannot hold their layers with the
+// activations that 1F1B keeps (one micro-batch per stage from there to the end).
+double OrderSeconds(const OrderProblem& problem, const GroupOrder& order);
+
+// The best of all orders and cuts; nothing if none fits. Work and memory grow with
+// 2^groups * (groups * layers)^2: see OrderWork.
+std::optional<GroupOrder> OrderExactly(const OrderProblem& problem);
+double OrderWork(const OrderProblem& problem);
+
+// Beam search: keeps `width` orders, expands each by swapping two groups (with or without their
+// layers), by moving a cut 1 or 2 layers, half the way or all the way to its neighbours, drops
+// repetitions, and stops after `patience` rounds without gain. The orders kept then get their best
+// cuts by dynamic programming, and the best of them is improved in the same way by swapping,
+// dropping and inserting groups.
+struct BeamOptions {
+  int width = 32;
+  int patience = 5;
+};
+std::optional<GroupOrder> OrderByBeam(const OrderProblem& problem, const BeamOptions& options);
+
+// Cuts of layers [first, last) into `parts` stages on equal devices with the least bottleneck.
+std::vector<int> SplitEvenly(const StageCosts& costs, int first, int last, int parts);
+
+}  // namespace atl::plan
+
+#endif  // ATOLL_COORDINATOR_PLANNER_GROUPS_GROUP_ORDER_H_

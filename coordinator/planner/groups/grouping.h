@@ -1,0 +1,45 @@
+// Which devices make up which replica: AutoHet's grouping, solved by type counts.
+//
+// Identical devices are interchangeable, so a group is a vector of counts per class. A group's
+// effective power is G = (1 - rho) * sum of powers with rho = (P - 1) / (K + P - 1), P members, K
+// micro-batches; for a number D of groups the smallest G of all is maximised, every group holding
+// at least the memory that a replica needs. A weak device may lower G: devices may stay idle.
+
+#ifndef ATOLL_COORDINATOR_PLANNER_GROUPS_GROUPING_H_
+#define ATOLL_COORDINATOR_PLANNER_GROUPS_GROUPING_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace atl::plan {
+
+// `count` equal entities: devices, or tensor-parallel sets that act as one.
+struct EntityClass {
+  double power = 0;
+  int64_t memory_bytes = 0;
+  int count = 0;
+};
+
+using Composition = std::vector<int>;  // members of each class
+
+struct GroupChoice {
+  std::vector<Composition> groups;
+  double weakest = 0;  // min of G over the groups
+};
+
+double EffectivePower(const std::vector<EntityClass>& classes, const Composition& group,
+                      double micro_batches);
+
+// The best division into exactly `groups` groups, each with at least `min_bytes`; nothing if none
+// was found. Exact while the product of (count + 1) is at most `states`. Beyond, entities are
+// assigned in equal units small enough for that, and what is left over goes where it helps; where
+// classes are too many for any unit, the nearest in power count as one, by ever larger ratios.
+// Assigning entities one by one to the weakest group competes.
+std::optional<GroupChoice> GroupByCounts(const std::vector<EntityClass>& classes, int groups,
+                                         double micro_batches, int64_t min_bytes,
+                                         int64_t states = 4096);
+
+}  // namespace atl::plan
+
+#endif  // ATOLL_COORDINATOR_PLANNER_GROUPS_GROUPING_H_

@@ -1,0 +1,163 @@
+#include "coordinator/planner/groups/mapped_layout.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace atl::plan {
+namespace {
+
+constexpr size_t kMostMembers = 255;  // of a group
+
+// Entities that no link distinguishes: of one type, size and site, and of one node or device where
+// these have links of their own.
+using Like = std::tuple<int, size_t, std::string, std::string, int>;
+
+Like LikeOf(const Cluster& cluster, const Stage& stage) {
+  const int first = stage.devices[0];
+  const Device& device = cluster.devices[first];
+  return {device.type, stage.devices.size(), device.site,
+          cluster.node_to_node.empty() ? "" : device.node, cluster.measured.empty() ? -1 : first};
+}
+
+// One replica as a problem, and what its groups are.
+class ReplicaMapping {
+ public:
+  ReplicaMapping(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                 const Replica& replica)
+      : cluster_(cluster), layout_(layout), replica_(replica) {
+    problem_.micro_batches = replica.micro_batches;
+    for (const Layer& layer : costs.model().layers) {
+      problem_.out_bytes.push_back(static_cast<double>(layer.out_bytes) * layout.micro_batch);
+    }
+    std::map<Like, int> index;
+    for (size_t s = 0; s < replica.stages.size(); ++s) {
+      const auto [like, added] =
+          index.try_emplace(LikeOf(cluster, replica.stages[s]), static_cast<int>(index.size()));
+      if (added) members_.emplace_back();
+      members_[static_cast<size_t>(like->second)].push_back(static_cast<int>(s));
+      known_.groups.push_back(like->second);
+      known_.cuts.push_back(replica.stages[s].first_layer);
+    }
+    known_.cuts.push_back(replica.stages.back().last_layer);
+    AddGroups(costs);
+  }
+
+  const OrderProblem& problem() const { return problem_; }
+  const StageMapping& known() const { return known_; }  // as the layout has it
+  bool IsTooLarge() const {
+    return std::any_of(members_.begin(), members_.end(),
+                       [](const auto& members) { return members.size() > kMostMembers; });
+  }
+
+  // Equal for replicas that are mapped alike.
+  std::string Key() const {
+    std::string key = absl::StrCat(replica_.micro_batches);
+    for (const std::vector<int>& members : members_) {
+      const auto [type, size, site, node, device] = LikeOf(cluster_, replica_.stages[members[0]]);
+      absl::StrAppend(&key, "|", type, ",", size, ",", site, ",", node, ",", device, ",",
+                      members.size());
+    }
+    return key;
+  }
+
+  std::vector<Stage> StagesOf(const StageMapping& mapping) const {
+    std::vector<size_t> next(members_.size(), 0);
+    std::vector<Stage> stages;
+    for (size_t s = 0; s < mapping.groups.size(); ++s) {
+      const auto g = static_cast<size_t>(mapping.groups[s]);
+      const Stage& from = replica_.stages[members_[g][next[g]++]];
+      stages.push_back({from.devices, mapping.cuts[s], mapping.cuts[s + 1]});
+    }
+    return stages;
+  }
+
+ private:
+  void AddGroups(const Costs& costs) {
+    for (const std::vector<int>& members : members_) {
+      const std::vector<int>& devices = replica_.stages[members[0]].devices;
+      costs_.push_back(GroupCosts(cluster_, costs, layout_.micro_batch, devices, {}));
+    }
+    for (size_t g = 0; g < members_.size(); ++g) {
+      const DeviceType& type = cluster_.types[cluster_.devices[FirstOf(members_[g][0])].type];
+      problem_.groups.push_back(
+          {static_cast<int>(members_[g].size()), &costs_[g], costs.UsableBytes(type)});
+      problem_.wires.emplace_back();
+      for (const std::vector<int>& to : members_) {
+        problem_.wires.back().push_back(WireBetween(members_[g], to));
+      }
+    }
+  }
+
+  int FirstOf(int stage) const { return replica_.stages[stage].devices[0]; }
+
+  // Replicas that cross between the same sites share the link: each is taken to get its part.
+  Wire WireBetween(const std::vector<int>& from, const std::vector<int>& to) const {
+    const int a = FirstOf(from.front()), b = FirstOf(to.back());
+    if (a == b) return {0, 1e18, {}};  // a group of one: nothing goes between its members
+    Wire wire = cluster_.WireBetween(a, b);
+    if (cluster_.devices[a].site != cluster_.devices[b].site) {
+      const double share = 1.0 / static_cast<double>(layout_.replicas.size());
+      wire.bytes_per_s *= share;
+      for (WireEdge& edge : wire.edges) edge.bytes_per_s *= share;
+    }
+    return wire;
+  }
+
+  const Cluster& cluster_;
+  const Layout& layout_;
+  const Replica& replica_;
+  std::vector<std::vector<int>> members_;  // stages of the replica, by group
+  std::vector<StageCosts> costs_;          // by group; the problem points into it
+  OrderProblem problem_;
+  StageMapping known_;
+};
+
+// With as many micro-batches in flight as memory allows.
+std::optional<StageMapping> Map(const ReplicaMapping& replica, const MappingOptions& asked) {
+  MappingOptions options = asked;
+  for (int in_flight = replica.problem().micro_batches;; in_flight = (in_flight + 1) / 2) {
+    options.in_flight = in_flight;
+    StageMapping known = replica.known();
+    known.seconds = MappingSeconds(replica.problem(), known, options);
+    const bool fits = known.seconds < INFINITY;
+    std::optional<StageMapping> found =
+        MapStages(replica.problem(), fits ? &known : nullptr, options);
+    if (found || in_flight == 1) return found;
+  }
+}
+
+}  // namespace
+
+std::optional<MappedLayout> Mapped(const Cluster& cluster, const Costs& costs, const Job& job,
+                                   const Layout& layout, const MappingOptions& options) {
+  if (layout.shape != Shape::kPlain || !layout.tensor_shares.empty()) return std::nullopt;
+  MappingOptions own = options;
+  own.stages = job.fixed.stages;
+  MappedLayout mapped{layout};
+  std::map<std::string, StageMapping> known;
+  for (size_t r = 0; r < layout.replicas.size(); ++r) {
+    const ReplicaMapping replica(cluster, costs, layout, layout.replicas[r]);
+    if (replica.IsTooLarge()) return std::nullopt;
+    const auto [mapping, added] = known.try_emplace(replica.Key());
+    if (added) {
+      own.max_nodes = options.max_nodes - mapped.nodes;  // none left: as it is
+      std::optional<StageMapping> found = Map(replica, own);
+      if (!found) return std::nullopt;
+      mapping->second = *std::move(found);
+      mapped.nodes += mapping->second.nodes;
+    }
+    const StageMapping& of = mapping->second;
+    Replica& target = mapped.layout.replicas[r];
+    target.stages = replica.StagesOf(of);
+    SaveMemory(cluster, costs, layout.micro_batch, target.micro_batches, target);
+    mapped.seconds = std::max(mapped.seconds, of.seconds);
+    mapped.bound_s = std::max(mapped.bound_s, of.bound_s);
+  }
+  return mapped;
+}
+
+}  // namespace atl::plan

@@ -1,0 +1,182 @@
+#include "coordinator/planner/groups/refine.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "common/rng.h"
+#include "coordinator/planner/cluster/leader.h"
+#include "coordinator/planner/cluster/objective.h"
+#include "coordinator/planner/estimate.h"
+
+namespace atl::plan {
+namespace {
+
+constexpr int kWork = 30'000;    // tries times entities
+constexpr int kPatience = 2;     // this part of them without a gain ends the climb
+constexpr double kWorse = 0.05;  // annealing: so much worse a change may be at first
+
+class Climber {
+ public:
+  Climber(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t seed,
+          Candidate& candidate)
+      : cluster_(cluster),
+        costs_(costs),
+        job_(job),
+        ranking_(cluster, costs, job),
+        estimator_(cluster, costs, job),
+        rng_(seed),
+        best_(candidate),
+        current_(candidate) {
+    const Layout& layout = candidate.layout;
+    total_ = 0;
+    for (const Replica& replica : layout.replicas) total_ += replica.micro_batches;
+    for (EntityPool& pool : PoolsOf(cluster, costs, candidate.sizes, layout.micro_batch)) {
+      for (std::vector<int>& entity : pool.entities) entities_.push_back(std::move(entity));
+    }
+    FindIdle();
+  }
+
+  int tries() const { return std::clamp(kWork / static_cast<int>(entities_.size()), 200, 1500); }
+
+  // A change, kept where the rank gets worse by less than this part of it. Whether it found
+  // something better than all before.
+  bool Try(double worse) {
+    Layout layout = current_.layout;
+    std::set<size_t> changed;
+    if (!Change(layout, changed)) return false;
+    for (const size_t r : changed) {
+      if (!CutReplica(cluster_, costs_, layout.micro_batch, layout.replicas[r]).ok()) return false;
+    }
+    if (best_.fitted && !Obeys(job_.fixed, layout)) return false;
+    if (!UsesLeader(cluster_, layout) || !DegreesAgree(costs_.model(), layout)) return false;
+    ShareMicroBatches(cluster_, costs_, total_, layout);
+    const double estimate_s = estimator_.Seconds(layout);
+    const double rank = ranking_.Rank(layout, estimate_s);
+    if (rank >= current_.rank * (1 + worse)) return false;
+    current_.layout = std::move(layout);
+    current_.estimate_s = estimate_s;
+    current_.rank = rank;
+    FindIdle();
+    if (rank >= best_.rank) return false;
+    best_ = current_;
+    return true;
+  }
+
+ private:
+  void FindIdle() {
+    std::set<int> used;
+    for (const Replica& replica : current_.layout.replicas) {
+      for (const Stage& stage : replica.stages) used.insert(stage.devices[0]);
+    }
+    idle_.clear();
+    for (const std::vector<int>& entity : entities_) {
+      if (used.count(entity[0]) == 0) idle_.push_back(entity);
+    }
+  }
+
+  const std::string& SiteOf(const std::vector<int>& devices) const {
+    return cluster_.devices[devices[0]].site;
+  }
+
+  // Beside a stage of its own site, if there is one.
+  void Insert(const std::vector<int>& devices, Replica& replica) {
+    std::vector<size_t> near;
+    for (size_t s = 0; s < replica.stages.size(); ++s) {
+      if (SiteOf(replica.stages[s].devices) == SiteOf(devices)) near.push_back(s);
+    }
+    const size_t at = near.empty() ? rng_.Below(replica.stages.size() + 1)
+                                   : near[rng_.Below(near.size())] + rng_.Below(2);
+    replica.stages.insert(replica.stages.begin() + static_cast<std::ptrdiff_t>(at),
+                          {devices, 0, 0});
+  }
+
+  std::vector<int> TakeOut(Replica& replica) {
+    const size_t s = rng_.Below(replica.stages.size());
+    std::vector<int> devices = replica.stages[s].devices;
+    replica.stages.erase(replica.stages.begin() + static_cast<std::ptrdiff_t>(s));
+    return devices;
+  }
+
+  bool Change(Layout& layout, std::set<size_t>& changed) {
+    const size_t r = rng_.Below(layout.replicas.size());
+    const size_t q = rng_.Below(layout.replicas.size());
+    std::vector<Stage>& own = layout.replicas[r].stages;
+    std::vector<Stage>& others = layout.replicas[q].stages;
+    changed = {r};
+    switch (rng_.Below(6)) {
+      case 0:  // idle
+        if (own.size() < 2) return false;
+        TakeOut(layout.replicas[r]);
+        return true;
+      case 1:  // at work
+        if (idle_.empty()) return false;
+        Insert(idle_[rng_.Below(idle_.size())], layout.replicas[r]);
+        return true;
+      case 2:  // an idle one in the place of another
+        if (idle_.empty()) return false;
+        own[rng_.Below(own.size())].devices = idle_[rng_.Below(idle_.size())];
+        return true;
+      case 3:  // from replica to replica, or elsewhere in its own
+        if (own.size() < 2) return false;
+        Insert(TakeOut(layout.replicas[r]), layout.replicas[q]);
+        changed.insert(q);
+        return true;
+      case 4:  // both ways
+        std::swap(own[rng_.Below(own.size())].devices, others[rng_.Below(others.size())].devices);
+        changed.insert(q);
+        return true;
+      default:  // a site's stages elsewhere in the pipeline
+        return MoveSite(own);
+    }
+  }
+
+  bool MoveSite(std::vector<Stage>& stages) {
+    const std::string site = SiteOf(stages[rng_.Below(stages.size())].devices);
+    std::vector<Stage> own, others;
+    for (Stage& stage : stages) {
+      (SiteOf(stage.devices) == site ? own : others).push_back(std::move(stage));
+    }
+    const auto at = static_cast<std::ptrdiff_t>(rng_.Below(others.size() + 1));
+    others.insert(others.begin() + at, own.begin(), own.end());
+    stages = std::move(others);
+    return true;
+  }
+
+  const Cluster& cluster_;
+  const Costs& costs_;
+  const Job& job_;
+  const Ranking ranking_;
+  Estimator estimator_;
+  Rng rng_;
+  Candidate& best_;
+  Candidate current_;
+  int total_ = 1;
+  std::vector<std::vector<int>> entities_;
+  std::vector<std::vector<int>> idle_;
+};
+
+}  // namespace
+
+void Refine(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t seed,
+            const std::function<bool()>& stop, Candidate& candidate) {
+  if (candidate.layout.shape != Shape::kPlain) return;
+  Climber climber(cluster, costs, job, seed, candidate);
+  int failures = 0;
+  const int max_failures = climber.tries() / kPatience;
+  for (int i = climber.tries(); i > 0 && failures < max_failures && !(stop && stop()); --i) {
+    failures = climber.Try(0) ? 0 : failures + 1;
+  }
+}
+
+void Anneal(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t seed,
+            const std::function<bool()>& stop, Candidate& candidate) {
+  if (candidate.layout.shape != Shape::kPlain) return;
+  Climber climber(cluster, costs, job, seed, candidate);
+  const int tries = climber.tries();
+  for (int left = tries; left > 0 && !(stop && stop()); --left) {
+    climber.Try(kWorse * left / tries);
+  }
+}
+
+}  // namespace atl::plan

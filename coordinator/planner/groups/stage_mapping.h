@@ -1,0 +1,64 @@
+// Which devices form a pipeline, in which order and with which layers: branch and bound.
+//
+// The members of a problem's groups (group_order.h) are interchangeable and used one by one: a
+// stage is one member of any group with consecutive layers, and members may be left idle. Minimised
+// is SpanTrain's equation, as in group_order.h, over links of any number of edges:
+//   T(s ...) = max(m (F_s + B_s + W_s), F_s + B_s + 2 c_s + max(T(s + 1 ...), m x_s))
+//
+// A node is the end of a pipeline, from some layer on; children put a stage before it. T of an end
+// is all that counts of it, so a node is dropped when another that uses as many members of every
+// group, begins with the same group at the same layer, is no slower: this covers all symmetries of
+// equal devices. Bounds of what a node can become: its way through the layers that are left; these
+// layers' work on all members that are left; the fastest link into it; and whether, at the best
+// time known, members that are left have room and time for whole layers.
+//
+// Nodes are expanded a batch at a time, each batch round robin over the numbers of stages, the best
+// bound of each first: so complete pipelines are found early, and the search stays exact.
+
+#ifndef ATOLL_COORDINATOR_PLANNER_GROUPS_STAGE_MAPPING_H_
+#define ATOLL_COORDINATOR_PLANNER_GROUPS_STAGE_MAPPING_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "coordinator/planner/groups/group_order.h"
+
+namespace atl::plan {
+
+// Calls work(0) .. work(n - 1), at the same time if it likes, and returns when all are done.
+using Parallel = std::function<void(int n, const std::function<void(int)>& work)>;
+
+// Stage i is a member of groups[i] with layers cuts[i] to cuts[i + 1].
+struct StageMapping {
+  std::vector<int> groups;
+  std::vector<int> cuts;
+  double seconds = 0;    // T
+  double bound_s = 0;    // no mapping has a shorter T
+  bool optimal = false;  // bound_s is reached
+  int64_t nodes = 0;     // expanded
+};
+
+struct MappingOptions {
+  int64_t max_nodes = 2'000;   // expanded at most
+  int batch = 32;              // nodes expanded at once; the result depends on it
+  int stages = 0;              // of the pipeline; 0: any number
+  int in_flight = 1 << 30;     // micro-batches that a stage keeps at most; 1F1B's otherwise
+  std::function<bool()> stop;  // polled between batches; true ends the search
+  Parallel parallel;           // of a batch; empty: one after another, here
+};
+
+// T of a mapping; infinite where a stage does not hold its layers.
+double MappingSeconds(const OrderProblem& problem, const StageMapping& mapping,
+                      const MappingOptions& options);
+
+// Never worse than `known`, if that is given. Nothing: no mapping was found. The result is the same
+// for any `parallel`.
+// REQUIRES: at most 255 members a group.
+std::optional<StageMapping> MapStages(const OrderProblem& problem, const StageMapping* known,
+                                      const MappingOptions& options);
+
+}  // namespace atl::plan
+
+#endif  // ATOLL_COORDINATOR_PLANNER_GROUPS_STAGE_MAPPING_H_

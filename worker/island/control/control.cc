@@ -1,0 +1,187 @@
+#include "worker/island/control/control.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "worker/island/messages/save_wire.h"
+#include "worker/island/messages/wire.h"
+
+namespace atl::worker {
+
+void IslandControl::Release() {
+  alone_ = true;
+  plan_ = IslandPlan();
+  holdings_.clear();
+  pending_.clear();
+  configured_ = failed_ = step_tried_ = false;
+  parameters_since_ = moments_since_ = {};
+  replacing_ = false;
+  known_steps_.reset();
+  steps_ = 0;
+  staged_ = base_is_in_ = false;
+  ForgetSaving();
+  saves_.clear();
+  bad_saves_.clear();
+  replay_.reset();
+  resume_save_ = 0;
+  shards_.clear();
+  outer_held_.clear();
+  outer_expected_ = OuterTag();
+}
+
+std::vector<NodeId> IslandControl::Followers() const {
+  std::vector<NodeId> followers;
+  for (const IslandMember& member : plan_.members) {
+    if (member.worker != name()) followers.push_back(member.worker);
+  }
+  return followers;
+}
+
+// A job's memory is taken when it is opened, and what does not fit is known then.
+absl::Status IslandControl::ConfigureAlone() {
+  plan_ = PlanOfOne();
+  alone_ = true;
+  fence_ = {};
+  staged_ = false;
+  ATOLL_RETURN_IF_ERROR(port_->Join(fence_, plan_));
+  outer_expected_ = OuterTag();
+  ATOLL_RETURN_IF_ERROR(SetUp(&holdings_));
+  std::string lost;
+  ATOLL_RETURN_IF_ERROR(MoveOuter(&lost));
+  v1::GroupFrame drop;
+  drop.mutable_drop_surplus();
+  ATOLL_RETURN_IF_ERROR(DoHere(drop));
+  configured_ = true;
+  failed_ = false;
+  return absl::OkStatus();
+}
+
+// Everything on the first device, the job's micro-batch (or the whole batch) at once, and nothing
+// recomputed.
+IslandPlan IslandControl::PlanOfOne() const {
+  const IslandJob& job = *port_->island_job();
+  const InnerSpec& inner = job.spec.inner;
+  const int64_t rows =
+      inner.micro_batch_sequences > 0 ? inner.micro_batch_sequences : inner.batch_sequences;
+  const std::string device = absl::StrCat(name(), "/0");
+  IslandPlan plan;
+  plan.number = 1;
+  plan.members = {port_->Self()};
+  PlanReplica replica;
+  replica.micro_batch_sequences = rows;
+  replica.micro_batches = static_cast<int32_t>((inner.batch_sequences + rows - 1) / rows);
+  replica.stages = {{0, static_cast<int32_t>(job.layers.size()), {device}, {}}};
+  plan.replicas = {replica};
+  std::vector<PlanOp> ops;
+  for (int32_t m = 0; m < replica.micro_batches; ++m) {
+    ops.push_back({PlanOpKind::kForward, 0, m});
+    ops.push_back({PlanOpKind::kInputGradient, 0, m});
+    ops.push_back({PlanOpKind::kWeightGradient, 0, m});
+  }
+  plan.programs = {CompleteProgram(plan, device, ops)};
+  return plan;
+}
+
+// -------------------------------------------------------------------------- calls to others ----
+
+absl::StatusOr<IslandControl::Calls> IslandControl::CallAll(const v1::GroupFrame& frame) {
+  Calls calls;
+  for (const NodeId& follower : Followers()) {
+    const absl::StatusOr<CallId> call = port_->Call(follower, frame);
+    if (!call.ok()) {
+      Fail();
+      InterruptAll();
+      (void)AwaitAll(calls, kEndTimeout);  // the first trouble is what counts
+      return call.status();
+    }
+    calls.emplace_back(follower, *call);
+  }
+  return calls;
+}
+
+absl::Status IslandControl::AwaitAll(const Calls& calls, Duration timeout) {
+  absl::Status first;
+  for (const auto& [follower, call] : calls) {
+    const auto reply = port_->Await(call, timeout);
+    if (reply.ok()) {
+      if (hooks_.heard) hooks_.heard(follower, *reply);
+      continue;
+    }
+    if (first.ok() || absl::IsAborted(first)) first = reply.status();
+    timeout = std::min(timeout, kEndTimeout);
+  }
+  return first;
+}
+
+absl::Status IslandControl::Ready() const {
+  if (configured_) return absl::OkStatus();
+  return absl::FailedPreconditionError("the island is not set up");
+}
+
+void IslandControl::Fail() {
+  if (failed_) return;
+  failed_ = true;
+  configured_ = false;
+  InterruptAll();
+}
+
+void IslandControl::InterruptAll() {
+  constexpr char kReason[] = "the island is set up again";
+  port_->InterruptWork(kReason);
+  v1::GroupFrame frame;
+  frame.mutable_interrupt()->set_reason(kReason);
+  for (const NodeId& follower : Followers()) port_->Tell(follower, frame);
+}
+
+absl::Status IslandControl::Settle() {
+  const absl::Status status = AwaitAll(std::exchange(pending_, {}), port_->StepTimeout());
+  if (!status.ok()) Fail();
+  return status;
+}
+
+// ------------------------------------------------------------------------------------ work ----
+
+// The step before must have succeeded everywhere, which is checked while this one goes on: no
+// follower's answer is waited for at the end of a step.
+absl::StatusOr<v1::GroupReply> IslandControl::Together(const v1::GroupFrame& frame) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_ASSIGN_OR_RETURN(Calls calls, CallAll(frame));
+  absl::StatusOr<v1::GroupReply> done = port_->Do(frame);
+  if (!done.ok()) Fail();
+  const absl::Status before = Settle();
+  if (done.ok() && before.ok()) {
+    pending_ = std::move(calls);
+    return done;
+  }
+  const absl::Status others = AwaitAll(calls, kEndTimeout);
+  if (!before.ok()) return before;
+  // Who was merely interrupted does not know the cause.
+  return absl::IsAborted(done.status()) && !others.ok() && !absl::IsAborted(others) ? others
+                                                                                    : done.status();
+}
+
+absl::Status IslandControl::Step(const std::vector<PositionRange>& ranges, double learning_rate,
+                                 bool trace) {
+  v1::GroupFrame frame;
+  frame.mutable_step()->set_number(++number_);
+  frame.mutable_step()->set_learning_rate(learning_rate);
+  frame.mutable_step()->set_trace(trace);
+  ToWire(ranges, frame.mutable_step());
+  known_steps_ = steps_;
+  step_tried_ = true;
+  ATOLL_ASSIGN_OR_RETURN(const v1::GroupReply made, Together(frame));
+  step_tried_ = false;
+  known_steps_ = ++steps_;
+  if (hooks_.heard) hooks_.heard(name(), made);
+  return absl::OkStatus();
+}
+
+absl::Status IslandControl::Evaluate(int64_t first, int64_t count) {
+  v1::GroupFrame frame;
+  frame.mutable_evaluate()->set_number(++number_);
+  frame.mutable_evaluate()->set_first(first);
+  frame.mutable_evaluate()->set_count(count);
+  return Together(frame).status();
+}
+
+}  // namespace atl::worker

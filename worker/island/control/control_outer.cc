@@ -1,0 +1,368 @@
+// What an island exchanges with the parameter servers: every member keeps, pushes and pulls what it
+// owns, and a version reaches all devices from its owners.
+
+#include <algorithm>
+#include <set>
+
+#include "common/check.h"
+#include "worker/island/control/control.h"
+#include "worker/island/messages/outer_wire.h"
+
+namespace atl::worker {
+namespace {
+
+v1::GroupFrame FrameOf(v1::OuterCall::What what) {
+  v1::GroupFrame frame;
+  frame.mutable_outer()->set_what(what);
+  return frame;
+}
+
+// Of these shards' layers; without any, of all.
+void NameShards(const std::vector<ShardPlacement>& shards, v1::GroupFrame* frame) {
+  for (const ShardPlacement& shard : shards) ToWire(shard, frame->mutable_outer()->add_shards());
+}
+
+v1::GroupFrame ApplyFrame(OuterKind kind, OuterTarget target, bool beside) {
+  v1::GroupFrame frame = FrameOf(v1::OuterCall::APPLY);
+  frame.mutable_outer()->set_kind(static_cast<int32_t>(kind));
+  frame.mutable_outer()->set_target(static_cast<int32_t>(target));
+  frame.mutable_outer()->set_beside(beside);
+  return frame;
+}
+
+// Of these elements, what of `held` covers them, in order; what is left is appended to `missing`.
+void Cover(int32_t layer, ElementRange range, const NodeId& from, const LayerParts& held,
+           std::vector<OuterSource>* sources, std::vector<ElementRange>* missing) {
+  ElementRanges covered;
+  for (const OwnedPart& part : held) {
+    if (part.layer != layer) continue;
+    const ElementRange here{std::max(range.begin, part.range.begin),
+                            std::min(range.end, part.range.end)};
+    if (here.size() <= 0) continue;
+    sources->push_back({from, layer, here});
+    covered.Add(here);
+  }
+  const std::vector<ElementRange> left = covered.Missing(range);
+  missing->insert(missing->end(), left.begin(), left.end());
+}
+
+}  // namespace
+
+// Bytes of the largest thing that is waited for: whole layers, between members.
+int64_t IslandControl::ModelBytes() const {
+  int64_t elements = 0;
+  for (const LayerSize& layer : port_->island_job()->layers) elements += layer.elements;
+  return 4 * elements;
+}
+
+absl::Status IslandControl::AllDo(const v1::GroupFrame& frame) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  absl::Status status = DoHere(frame);
+  const absl::Status others = AwaitAll(calls, port_->limits().move + MoveLimit(ModelBytes()));
+  // Who was merely interrupted does not know the cause.
+  if (status.ok() || (absl::IsAborted(status) && !others.ok())) status = others;
+  if (!status.ok()) Fail();
+  return status;
+}
+
+absl::Status IslandControl::AllDoDuringSteps(const std::vector<NodeId>& followers,
+                                             const v1::GroupFrame& frame) const {
+  Calls calls;
+  absl::Status status;
+  for (const NodeId& follower : followers) {
+    const absl::StatusOr<CallId> call = port_->Call(follower, frame);
+    if (!call.ok()) {
+      status = call.status();
+      break;
+    }
+    calls.emplace_back(follower, *call);
+  }
+  if (status.ok()) status = port_->Do(frame).status();
+  Duration timeout = port_->limits().move + MoveLimit(ModelBytes());
+  for (const auto& [follower, call] : calls) {
+    if (!status.ok()) timeout = std::min(timeout, kEndTimeout);
+    const absl::Status done = port_->Await(call, timeout).status();
+    if (status.ok()) status = done;
+  }
+  return status;
+}
+
+bool IslandControl::HaveAll(const std::set<NodeId>& taken) const {
+  return std::all_of(holdings_.begin(), holdings_.end(), [&](const auto& entry) {
+    const bool holds = std::any_of(entry.second.begin(), entry.second.end(),
+                                   [](const HeldLayer& held) { return !held.surplus; });
+    return !holds || taken.contains(entry.first);
+  });
+}
+
+// ---------------------------------------------------------------------------- initial weights ----
+
+absl::Status IslandControl::InitialWeights() {
+  change_failed_ = true;  // unless all of it succeeds
+  ATOLL_RETURN_IF_ERROR(ChangeAll(FrameOf(v1::OuterCall::INITIAL)));
+  change_failed_ = false;
+  return absl::OkStatus();
+}
+
+// ------------------------------------------------------------------------------------ pushes ----
+
+absl::StatusOr<IslandControl::Completion> IslandControl::CaptureDelta(
+    const worker::CaptureDelta& command) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(port_->outer()->CheckShards(command));
+  v1::GroupFrame snapshot;
+  snapshot.mutable_snapshot();
+  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies(snapshot));
+  const bool of_snapshot = HaveAll(taken);
+  if (!of_snapshot) {
+    v1::GroupFrame capture = FrameOf(v1::OuterCall::CAPTURE);
+    NameShards(command.shards, &capture);
+    ATOLL_RETURN_IF_ERROR(AllDo(capture));
+  }
+  v1::GroupFrame make = FrameOf(v1::OuterCall::MAKE);
+  ToWire(command, make.mutable_outer());
+  make.mutable_outer()->set_beside(true);
+  make.mutable_outer()->set_of_snapshot(of_snapshot);
+  // Nothing of the control's own is touched here but what stays as long as the plan.
+  return [this, make, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
+    if (cancelled) return absl::AbortedError("interrupted");
+    absl::Status status = AllDoDuringSteps(followers, make);
+    if (status.ok() && cancelled) status = absl::AbortedError("interrupted");
+    if (!status.ok()) port_->outer()->DropDelta();
+    return status;
+  };
+}
+
+// ------------------------------------------------------------------------------------- pulls ----
+
+absl::StatusOr<IslandControl::Completion> IslandControl::StageCarry() {
+  const OuterSpec& outer = port_->island_job()->spec.outer;
+  // What is staged is of all layers, and whole, and says nothing of what was added before.
+  if (outer.fragments > 1 || outer.fragment_blend < 1 || outer.eager) return Completion();
+  v1::GroupFrame frame;
+  frame.mutable_addition();
+  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies(frame));
+  if (!HaveAll(taken)) return Completion();
+  return [this, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
+    if (cancelled) return absl::AbortedError("interrupted");
+    const auto frame = ApplyFrame(OuterKind::kAddition, OuterTarget::kAddition, /*beside=*/true);
+    ATOLL_RETURN_IF_ERROR(AllDoDuringSteps(followers, frame));
+    if (cancelled) return absl::AbortedError("interrupted");
+    staged_ = true;
+    return absl::OkStatus();
+  };
+}
+
+// Some may have changed theirs, and others not: until all have, what is of this change is no state.
+absl::Status IslandControl::ChangeAll(v1::GroupFrame frame) {
+  const StateStamp changed = NewStamp();
+  ToWire(changed, frame.mutable_parameters_since());
+  ATOLL_RETURN_IF_ERROR(AllDo(frame));
+  parameters_since_ = changed;
+  return absl::OkStatus();
+}
+
+absl::Status IslandControl::ApplyAll(OuterKind kind, OuterTarget target,
+                                     const std::vector<ShardPlacement>& shards) {
+  v1::GroupFrame frame = ApplyFrame(kind, target, /*beside=*/false);
+  NameShards(shards, &frame);
+  return target == OuterTarget::kNothing ? AllDo(frame) : ChangeAll(std::move(frame));
+}
+
+absl::Status IslandControl::Carry(const std::vector<ShardPlacement>& shards, bool after_eager) {
+  ATOLL_ASSIGN_OR_RETURN(const bool added, AddStaged());
+  if (added) return absl::OkStatus();
+  const OuterKind kind = after_eager ? OuterKind::kAdditionAfterEager : OuterKind::kAddition;
+  ATOLL_RETURN_IF_ERROR(ApplyAll(kind, OuterTarget::kAdded, shards));
+  return FetchTables();
+}
+
+absl::Status IslandControl::ApplyEager() {
+  change_failed_ = true;  // unless all of it succeeds
+  ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kEager, OuterTarget::kAdded, port_->outer()->shards()));
+  ATOLL_RETURN_IF_ERROR(FetchTables());
+  change_failed_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status IslandControl::FetchTables() { return AllDo(FrameOf(v1::OuterCall::TABLES)); }
+
+absl::Status IslandControl::AdoptPulled(const worker::AdoptPulled& command) {
+  change_failed_ = true;  // unless all of it succeeds
+  const bool replaces = command.mode == AdoptMode::kReplace;
+  replacing_ = replaces;
+  if (command.mode == AdoptMode::kCarry) {
+    ATOLL_RETURN_IF_ERROR(Carry(command.shards, command.eager));
+  } else {
+    ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kPulled,
+                                   replaces ? OuterTarget::kParameters : OuterTarget::kNothing,
+                                   command.shards));
+  }
+  staged_ = false;
+  v1::GroupFrame finish = FrameOf(v1::OuterCall::FINISH);
+  ToWire(OuterTag{command.version, std::nullopt, NewStamp()},
+         finish.mutable_outer()->mutable_tag());
+  finish.mutable_outer()->set_keep_residual(command.keep_residual);
+  finish.mutable_outer()->set_share(command.share);
+  NameShards(command.shards, &finish);
+  ATOLL_RETURN_IF_ERROR(AllDo(finish));
+  change_failed_ = replacing_ = false;
+  // The others' parameters are not theta_base.
+  if (replaces && command.shards.empty()) port_->Log([](ReplayLog& log) { log.Explained(); });
+  return absl::OkStatus();
+}
+
+// -------------------------------------------------------------------------------- validation ----
+
+absl::Status IslandControl::PutBaseIn() {
+  base_is_in_ = true;
+  return AllDo(FrameOf(v1::OuterCall::PUT_BASE_IN));
+}
+
+absl::Status IslandControl::TakeBaseOut() {
+  if (!base_is_in_) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(AllDo(FrameOf(v1::OuterCall::PUT_BACK)));
+  ATOLL_RETURN_IF_ERROR(FetchTables());
+  base_is_in_ = false;
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------------------- copies, steps ----
+
+absl::Status IslandControl::SetOptimizerSteps(int64_t steps) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  v1::GroupFrame frame;
+  frame.mutable_set_steps()->set_optimizer_steps(steps);
+  const StateStamp changed = NewStamp();
+  ToWire(changed, frame.mutable_moments_since());
+  change_failed_ = true;  // unless all of it succeeds
+  ATOLL_RETURN_IF_ERROR(AllDoNow(frame));
+  change_failed_ = false;
+  moments_since_ = changed;
+  steps_ = steps;
+  known_steps_ = steps;
+  return absl::OkStatus();
+}
+
+// REQUIRES: Ready and Settle.
+absl::Status IslandControl::AllDoNow(const v1::GroupFrame& frame) {
+  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  absl::Status status = DoHere(frame);
+  const absl::Status others = AwaitAll(calls, port_->limits().call);
+  if (status.ok()) status = others;
+  if (status.ok()) return status;
+  change_failed_ = true;
+  Fail();
+  return status;
+}
+
+absl::StatusOr<std::set<NodeId>> IslandControl::TakeCopies(const v1::GroupFrame& frame) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  staged_ = false;  // all copies share one block of memory
+  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  std::set<NodeId> taken;
+  absl::Status status;
+  const auto note = [&](const NodeId& member, const absl::StatusOr<v1::GroupReply>& reply) {
+    if (status.ok()) status = reply.status();
+    if (reply.ok() && reply->copies_taken()) taken.insert(member);
+  };
+  note(name(), port_->Do(frame));
+  for (const auto& [follower, call] : calls) {
+    note(follower, port_->Await(call, port_->limits().call));
+  }
+  if (status.ok()) return taken;
+  Fail();
+  return status;
+}
+
+absl::StatusOr<bool> IslandControl::AddStaged() {
+  if (!staged_.exchange(false)) return false;
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  v1::GroupFrame frame;
+  frame.mutable_addition()->set_add(true);
+  const StateStamp changed = NewStamp();
+  ToWire(changed, frame.mutable_parameters_since());
+  ATOLL_RETURN_IF_ERROR(AllDoNow(frame));
+  parameters_since_ = changed;
+  return true;
+}
+
+// ---------------------------------------------------------------------------------- the plan ----
+
+// What each member of the plan is to keep, and from where it gets what is held; `lost` names what
+// no member holds.
+std::map<NodeId, OuterOrder> IslandControl::PlanOuter(std::string* lost) const {
+  std::vector<ShardPlacement> shards = shards_;
+  for (size_t l = 0; l < port_->island_job()->layers.size() && shards_.empty(); ++l) {
+    const auto layer = static_cast<int32_t>(l);
+    shards.push_back({layer, layer, 0, port_->island_job()->layers[l].elements});
+  }
+  OuterOrder common;
+  const JobSpec& spec = port_->island_job()->spec;
+  common.layout = alone_ ? LayoutOfOne(name(), port_->island_job()->layers)
+                         : LayoutByOwners(plan_, shards, spec.checkpoint.peer_copies,
+                                          PartBlock(spec.outer.push_encoding));
+  common.tag = outer_expected_;
+  std::map<NodeId, LayerParts> held;
+  for (const auto& [worker, has] : outer_held_) {
+    if (has.tag.base != common.tag.base || has.tag.since != common.tag.since ||
+        (common.tag.captured && has.tag.captured != common.tag.captured)) {
+      continue;
+    }
+    held[worker] = has.parts;
+    common.encoding = has.encoding;
+    common.shards = has.shards;
+  }
+  std::map<NodeId, OuterOrder> orders;
+  for (const auto& [worker, unused] : outer_held_) orders[worker] = common;
+  if (common.tag == OuterTag()) return orders;
+  for (const KeptPart& part : common.layout) {
+    for (const NodeId& worker : part.holders) {
+      std::vector<OuterSource>& sources = orders[worker].sources;
+      std::vector<ElementRange> missing;
+      Cover(part.layer, part.range, worker, held[worker], &sources, &missing);
+      for (const auto& [other, has] : held) {
+        if (other == worker) continue;
+        std::vector<ElementRange> left;
+        for (const ElementRange& range : missing) {
+          Cover(part.layer, range, other, has, &sources, &left);
+        }
+        missing = std::move(left);
+      }
+      if (!missing.empty() && lost->empty()) {
+        *lost = absl::StrCat("no member holds theta_base of elements ", missing[0].begin, " to ",
+                             missing[0].end, " of layer ", part.layer);
+      }
+    }
+  }
+  if (lost->empty()) return orders;
+  for (auto& [worker, order] : orders) {
+    order.tag = OuterTag();
+    order.sources.clear();
+  }
+  return orders;
+}
+
+absl::Status IslandControl::MoveOuter(std::string* lost) {
+  const std::map<NodeId, OuterOrder> orders = PlanOuter(lost);
+  Calls calls;
+  for (const NodeId& follower : Followers()) {
+    v1::GroupFrame frame;
+    ToWire(orders.at(follower), frame.mutable_outer());
+    ATOLL_ASSIGN_OR_RETURN(const CallId call, port_->Call(follower, std::move(frame)));
+    calls.emplace_back(follower, call);
+  }
+  v1::GroupFrame frame;
+  ToWire(orders.at(name()), frame.mutable_outer());
+  const absl::Status own = DoHere(frame);
+  const absl::Status others = AwaitAll(calls, port_->limits().move + MoveLimit(4 * ModelBytes()));
+  ATOLL_RETURN_IF_ERROR(own.ok() || absl::IsAborted(own) ? others : own);
+  return own;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,293 @@
+// Saved states of an island, and the way back to where it was.
+
+#include <algorithm>
+
+#include "common/logging.h"
+#include "worker/core/leases.h"
+#include "worker/island/control/control.h"
+#include "worker/island/messages/save_wire.h"
+
+namespace atl::worker {
+
+// ------------------------------------------------------------------------------------ saving ----
+
+// The same state on disks and in the remote tier has one number: what one lacks may be in the
+// other.
+int64_t IslandControl::NumberOf(const LocalCheckpoint& about, Tier tier) {
+  const bool same = tier != Tier::kMemory && numbered_ && numbered_->about == about &&
+                    numbered_->steps == steps_ && numbered_->tier != tier;
+  // Larger than any before of this island, on whatever disk.
+  const int64_t number = same ? last_save_ : std::max(last_save_ + 1, port_->NowUs());
+  numbered_.reset();
+  if (tier != Tier::kMemory) numbered_ = Numbered{about, steps_, tier};
+  return number;
+}
+
+absl::StatusOr<Kept> IslandControl::SaveState(const LocalCheckpoint& about, Tier tier) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  Saving saving;
+  const bool in_memory = tier == Tier::kMemory;
+  Sites sites;
+  for (const IslandMember& member : plan_.members) sites[member.worker] = member.site;
+  const int64_t copies = in_memory ? port_->island_job()->spec.checkpoint.peer_copies : 0;
+  saving.plan = PlanSave(holdings_, copies, sites);
+  const bool by_owners = in_memory && saving.plan.by_owners && copies > 0;
+  if (in_memory && !saving.plan.copied && !by_owners) return Kept::kNot;
+  saving.about = about;
+  saving.about.save = last_save_ = NumberOf(about, tier);
+  saving.members = plan_.members;
+  KeeperTask task{last_save_, {}, tier, steps_};
+  std::map<NodeId, SaveOrder> orders = saving.plan.orders;
+  if (by_owners) {
+    for (auto& [worker, order] : orders) order = SaveOrder();  // to log what follows
+  }
+  {
+    const std::lock_guard lock(save_mutex_);
+    task.keep = whole_saves_[tier];
+    saving_[tier] = std::move(saving);
+  }
+  Calls calls;
+  for (const NodeId& worker : Followers()) {
+    if (!orders.contains(worker)) continue;
+    v1::GroupFrame frame;
+    task.order = orders[worker];
+    ToWire(task, frame.mutable_save());
+    const absl::StatusOr<CallId> call = port_->Call(worker, std::move(frame));
+    if (!call.ok()) {
+      Fail();
+      (void)AwaitAll(calls, kEndTimeout);
+      return call.status();
+    }
+    calls.emplace_back(worker, *call);
+  }
+  absl::Status own;
+  if (orders.contains(name())) {
+    v1::GroupFrame frame;
+    task.order = orders[name()];
+    ToWire(task, frame.mutable_save());
+    own = DoHere(frame);
+  }
+  const absl::Status others = AwaitAll(calls, port_->limits().call);
+  if (!own.ok() || !others.ok()) {
+    Fail();
+    return own.ok() ? others : own;
+  }
+  v1::GroupFrame go_on;
+  go_on.mutable_go_on_saving()->set_save(last_save_);
+  for (const auto& [worker, call] : calls) port_->Tell(worker, go_on);
+  port_->Tell(name(), go_on);
+  return by_owners ? Kept::kByOwners : Kept::kCopied;
+}
+
+// On the link's thread, or on this worker's keepers'.
+void IslandControl::OnSaveDone(const NodeId& from, const v1::SaveDone& done) {
+  SaveOutcome outcome;
+  std::vector<NodeId> members;
+  {
+    const std::lock_guard lock(save_mutex_);
+    const auto found = std::find_if(saving_.begin(), saving_.end(), [&](const auto& entry) {
+      return entry.second.about.save == done.save() &&
+             static_cast<int32_t>(entry.first) == done.tier();
+    });
+    if (found == saving_.end() || !found->second.plan.orders.contains(from)) return;
+    auto& [tier, saving] = *found;
+    saving.done.insert(from);
+    if (!done.whole() && saving.trouble.empty()) {
+      saving.trouble = absl::StrCat(from, ": ", done.trouble());
+    }
+    if (saving.done.size() < saving.plan.orders.size()) return;
+    outcome.save = done.save();
+    outcome.tier = tier;
+    outcome.trouble = saving.trouble;
+    if (saving.trouble.empty()) {
+      outcome.state = DescribeSave(saving.plan, saving.about, saving.members, {tier});
+      whole_saves_[tier] = done.save();
+      members.assign(saving.done.begin(), saving.done.end());
+    }
+    saving_.erase(found);
+  }
+  v1::GroupFrame forget;
+  forget.mutable_forget_saves()->set_save(outcome.save);
+  forget.mutable_forget_saves()->set_tier(static_cast<int32_t>(outcome.tier));
+  for (const NodeId& member : members) port_->Tell(member, forget);
+  if (hooks_.saved != nullptr) hooks_.saved(outcome);
+}
+
+void IslandControl::ForgetSaving() {
+  const std::lock_guard lock(save_mutex_);
+  saving_.clear();
+}
+
+// -------------------------------------------------------------------------------- going back ----
+
+// The state where the island was; if some of it is nowhere, by way of a save.
+LayerMoves IslandControl::PlanMovesOrRestore(const Holdings& holdings) {
+  beyond_.reset();
+  if (resume_save_ != 0) {
+    if (std::optional<LayerMoves> moves = PlanFromDevices(holdings)) return *std::move(moves);
+  }
+  if (resume_save_ != 0 && !bad_saves_.contains(resume_save_)) {
+    LayerMoves moves = PlanRestore(holdings, saves_, resume_save_);
+    if (!moves.kept) {
+      LookIntoRemote(holdings);
+      moves = PlanRestore(holdings, saves_, resume_save_);
+    }
+    if (moves.kept) {
+      replay_ = Replay{resume_save_, moves.optimizer_step, {}};
+      return moves;
+    }
+  }
+  LayerMoves moves = PlanMoves(holdings, StatesWanted(holdings));
+  if (moves.kept) {
+    replay_.reset();
+    return moves;
+  }
+  return PlanGoingBack(holdings, std::move(moves));
+}
+
+// Without going back: what the members' devices hold is the save and nothing but steps since, on
+// data that is the island's.
+std::optional<LayerMoves> IslandControl::PlanFromDevices(const Holdings& holdings) {
+  const std::optional<ReplayLog::Changes> changes = port_->ChangesSince(resume_save_);
+  if (!changes || !changes->all) return std::nullopt;
+  std::vector<LoggedStep> beyond;
+  for (const LoggedChange& change : changes->list) {
+    const LoggedStep* step = std::get_if<LoggedStep>(&change);
+    if (step == nullptr || !Contains(resume_leased_, step->ranges)) return std::nullopt;
+    beyond.push_back(*step);
+  }
+  LayerMoves moves = PlanMoves(holdings, StatesIn(holdings));
+  if (!moves.kept || moves.state.any_parameters) return std::nullopt;
+  if (moves.optimizer_step != changes->optimizer_step) return std::nullopt;
+  replay_.reset();
+  beyond_ = std::move(beyond);
+  return moves;
+}
+
+// Where the island was; to who has not led it, the newest that there is.
+std::vector<StateName> IslandControl::StatesWanted(const Holdings& holdings) const {
+  if (!known_steps_) return StatesIn(holdings);
+  std::vector<StateName> states;
+  for (const bool any_parameters : {false, true}) {
+    if (any_parameters && !replacing_) continue;
+    if (step_tried_) {
+      states.push_back({parameters_since_, moments_since_, *known_steps_ + 1, any_parameters});
+    }
+    states.push_back({parameters_since_, moments_since_, *known_steps_, any_parameters});
+  }
+  return states;
+}
+
+LayerMoves IslandControl::PlanGoingBack(const Holdings& holdings, LayerMoves otherwise) {
+  for (const bool far : {false, true}) {
+    if (far) LookIntoRemote(holdings);
+    for (const int64_t save : SavesOf(saves_)) {
+      if (bad_saves_.contains(save)) continue;
+      LayerMoves moves = PlanRestore(holdings, saves_, save);
+      // Of the remote tier: another island of the job may have saved it.
+      if (far && !known_steps_ && !port_->ChangesSince(save)) continue;
+      if (!moves.kept || !PlanReplay(save, moves.optimizer_step)) continue;
+      moves.reason = absl::StrCat(otherwise.reason, ": ", moves.reason);
+      return moves;
+    }
+  }
+  replay_.reset();
+  return otherwise;
+}
+
+// All members read it themselves.
+void IslandControl::LookIntoRemote(const Holdings& holdings) {
+  const absl::StatusOr<std::vector<HeldSave>> remote = port_->SavesIn(Tier::kRemote);
+  if (!remote.ok()) {
+    LogWarning("checkpoint", "the remote tier cannot be read: ", remote.status().message());
+    return;
+  }
+  for (const HeldSave& save : *remote) {
+    for (const auto& [worker, held] : holdings) {
+      std::vector<HeldSave>& known = saves_[worker];
+      auto same = std::find_if(known.begin(), known.end(),
+                               [&](const HeldSave& k) { return k.save == save.save; });
+      if (same == known.end()) {
+        same = known.insert(known.end(), {save.save, save.optimizer_step, {}});
+      }
+      same->units.insert(same->units.end(), save.units.begin(), save.units.end());
+    }
+  }
+}
+
+// Whether the changes since lead to where the island was.
+bool IslandControl::PlanReplay(int64_t save, int64_t optimizer_step) {
+  if (replay_ && replay_->save == save) return true;  // an unfinished replay goes on
+  Replay replay{save, optimizer_step, {}};
+  const std::optional<ReplayLog::Changes> changes = port_->ChangesSince(save);
+  // Who leads since another one died pulls parameters, and needs moments alone.
+  const bool known = changes && (changes->all || (change_failed_ && changes->all_but_last));
+  if (known_steps_ && !known) return false;
+  for (const LoggedChange& change : changes ? changes->list : std::vector<LoggedChange>()) {
+    if (const auto* step = std::get_if<LoggedStep>(&change)) {
+      if (known_steps_ && step->optimizer_step > *known_steps_) break;
+      replay.target = step->optimizer_step;
+    } else if (outer_expected_.base == kNoVersion) {
+      if (known_steps_) return false;
+      break;
+    }
+    replay.changes.push_back(change);
+  }
+  if (known_steps_ && replay.target != *known_steps_) return false;
+  replay_ = std::move(replay);
+  return true;
+}
+
+// Without theta_base only as far as the parameters do not become it.
+absl::StatusOr<IslandControl::Replayed> IslandControl::ReplayChanges(int64_t from, bool base_lost) {
+  Replayed replayed{from, true};
+  for (const LoggedChange& change : replay_->changes) {
+    if (const LoggedStep* step = std::get_if<LoggedStep>(&change)) {
+      v1::GroupFrame frame;
+      frame.mutable_step()->set_number(++number_);
+      frame.mutable_step()->set_learning_rate(step->learning_rate);
+      ToWire(step->ranges, frame.mutable_step());
+      ATOLL_RETURN_IF_ERROR(Together(frame).status());
+      replayed.optimizer_step = step->optimizer_step;
+      continue;
+    }
+    if (base_lost) {
+      replayed.all = false;
+      break;
+    }
+    ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kBase, OuterTarget::kParameters));
+    port_->Log([](ReplayLog& log) { log.Explained(); });
+  }
+  ATOLL_RETURN_IF_ERROR(Settle());
+  return replayed;
+}
+
+// What the next saves replace.
+void IslandControl::NoteWholeSaves(const Holdings& holdings) {
+  const bool alone = std::all_of(holdings.begin(), holdings.end(), [&](const auto& member) {
+    const std::vector<HeldLayer>& held = member.second;
+    return member.first == name() ||
+           std::all_of(held.begin(), held.end(), [](const HeldLayer& h) { return h.surplus; });
+  });
+  if (alone) port_->DropCopies();  // no member could keep newer ones
+  for (const int64_t save : SavesOf(saves_)) last_save_ = std::max(last_save_, save);
+  for (const Tier tier : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
+    HeldSaves in_tier;
+    for (const auto& [worker, saves] : saves_) {
+      for (HeldSave save : saves) {
+        std::erase_if(save.units, [&](const HeldUnit& unit) { return unit.tier != tier; });
+        if (alone && tier == Tier::kMemory) continue;
+        if (!save.units.empty()) in_tier[worker].push_back(std::move(save));
+      }
+    }
+    int64_t whole = 0;
+    for (const int64_t save : SavesOf(in_tier)) {
+      if (whole == 0 && PlanRestore(holdings, in_tier, save).kept) whole = save;
+    }
+    const std::lock_guard lock(save_mutex_);
+    whole_saves_[tier] = whole;
+  }
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,100 @@
+// What the control of an island (control.h, follower_control.h) works with: this worker's part of
+// the island, and the way to the other members. GroupMember is the real one; tests/sim has one
+// without threads.
+//
+// Threads: Call, Await, `Tell`, Do of work in parallel to steps, Log and ChangesSince are for any
+// thread; everything else is for the control's caller, one at a time. Meet, Do and Await block; an
+// interrupt of the member (GroupMember::Interrupt) ends all three with ABORTED.
+
+#ifndef ATOLL_WORKER_ISLAND_CONTROL_PORT_H_
+#define ATOLL_WORKER_ISLAND_CONTROL_PORT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/net/peer/peer_fence.h"
+#include "common/protocol/control.h"
+#include "common/protocol/island_plan.h"
+#include "common/protocol/job_spec.h"
+#include "common/status.h"
+#include "common/time.h"
+#include "proto/group.pb.h"
+#include "worker/island/messages/wire.h"
+#include "worker/runtime/outer_state.h"
+#include "worker/state/replay_log.h"
+#include "worker/state/save_plan.h"
+
+namespace atl::worker {
+
+// Of the job that is open.
+struct IslandJob {
+  JobSpec spec;
+  std::vector<LayerSize> layers;
+  std::vector<std::vector<Range>> undivided;  // by layer, see common/model/optimizer_state.h
+};
+
+struct IslandLimits {
+  Duration meet;  // of all members accepting a plan
+  Duration call;  // of anything that is not a step
+  Duration move;  // of all members having their layers, beside what the bytes need
+};
+
+class IslandPort {
+ public:
+  virtual ~IslandPort() = default;
+
+  virtual IslandMember Self() const = 0;
+  virtual const IslandJob* island_job() const = 0;  // null: none is open
+  virtual IslandLimits limits() const = 0;
+  // Of what the present plan's devices do together.
+  virtual Duration StepTimeout() const = 0;
+  virtual int64_t NowUs() const = 0;  // since 1970: numbers of saves
+
+  // ---- The plan. ----
+  // Speaks under this plan from now on. Without a plan's number in the fence: alone.
+  virtual absl::Status Join(const PeerFence& fence, const IslandPlan& plan) = 0;
+  // Until all of them speak under the plan, too.
+  virtual absl::Status Meet(const std::vector<NodeId>& workers,
+                            const std::atomic<bool>& interrupted) = 0;
+  // What belongs to earlier attempts at setting the plan up is dropped from now on.
+  virtual void BeginEpoch(int64_t epoch) = 0;
+  virtual int64_t epoch() const = 0;
+  virtual void Leave() = 0;                 // disconnects from all members
+  virtual int64_t last_number() const = 0;  // of the steps and evaluations begun
+
+  // ---- Calls (proto/group.proto). ----
+  // Does here what a call requests of a member. `interrupted`: see Engine::Configure.
+  virtual absl::StatusOr<v1::GroupReply> Do(const v1::GroupFrame& call,
+                                            const std::atomic<bool>* interrupted = nullptr) = 0;
+  // Sends a call to another member; an error: it is not under way. Every other one is awaited.
+  virtual absl::StatusOr<CallId> Call(const NodeId& to, v1::GroupFrame frame) = 0;
+  virtual absl::StatusOr<v1::GroupReply> Await(CallId id, Duration timeout) = 0;
+  virtual void Reply(const NodeId& to, CallId call, v1::GroupReply reply) = 0;
+  // No reply; lost with the peer. To itself: done at once.
+  virtual void Tell(const NodeId& to, v1::GroupFrame frame) = 0;
+  // Ends what this worker's devices do, soon.
+  virtual void InterruptWork(const std::string& reason) = 0;
+
+  // ---- What is kept here. ----
+  // For the parameter servers; null: no plan was set up for this job.
+  virtual std::shared_ptr<OuterState> outer() const = 0;
+  // What this worker knows of the island that it led, for the worker that takes over.
+  virtual void Keep(v1::Handover kept) = 0;
+  virtual void DropKept() = 0;
+  // Saved states. Empty: there is no such tier.
+  virtual absl::StatusOr<std::vector<HeldSave>> SavesIn(Tier tier) = 0;
+  virtual void DropCopies() = 0;  // those in memory
+  // What has happened to the island's state since this save.
+  virtual std::optional<ReplayLog::Changes> ChangesSince(int64_t save) const = 0;
+  virtual void Log(const std::function<void(ReplayLog&)>& change) = 0;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_ISLAND_CONTROL_PORT_H_

@@ -1,0 +1,77 @@
+#include "worker/island/member/calls.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <thread>
+
+#include "common/event_loop.h"
+#include "worker/island/messages/wire.h"
+
+namespace atl::worker {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+
+const StateInbox::Key kKey{"w2", 7};
+
+// Elements `begin` to `begin + count` of the parameters of call 7.
+PeerDelivery Chunk(int64_t begin, size_t count) {
+  v1::ChunkHeader header;
+  header.set_call(7);
+  header.set_offset(begin);
+  PeerDelivery delivery;
+  delivery.from = "w2";
+  delivery.header = header.SerializeAsString();
+  const std::vector<float> values(count, 2.5F);
+  delivery.payload = BufferPool::Create(0)->Take(static_cast<int64_t>(4 * count));
+  std::memcpy(delivery.payload.data(), values.data(), 4 * count);
+  return delivery;
+}
+
+TEST_CASE("a member that does not answer is named, with its call and how long ago") {
+  Calls calls;
+  v1::GroupFrame frame;
+  ToWire(LayerShard{3, 1, {1, 1}}, frame.mutable_get_layer()->mutable_shard());
+  const CallId id = calls.Begin("w2", Describe(frame));
+  const auto reply = calls.Await(id, SteadyNow() + milliseconds(1));
+  CHECK(absl::IsDeadlineExceeded(reply.status()));
+  CHECK_THAT(std::string(reply.status().message()),
+             Catch::StartsWith("w2 has not answered \"send rank 1 of layer 3\" within "));
+  frame.mutable_step()->set_number(12);
+  CHECK(Describe(frame) == "step 12");
+}
+
+TEST_CASE("a layer may take as long as it likes while its chunks come") {
+  StateInbox inbox;
+  std::vector<float> values(6);
+  inbox.Expect(kKey, {{0, values}}, "layer 3");
+  // Late: by its patience alone the waiting would be over before the last one is there.
+  inbox.OnChunk(SteadyNow() + hours(1), Chunk(0, 4));
+  std::thread sender([&] { inbox.OnChunk(SteadyNow(), Chunk(4, 2)); });
+  const absl::Status status = inbox.Await(kKey, Duration(1), SteadyNow() + hours(2));
+  sender.join();
+  CHECK(status.ToString() == "OK");
+  CHECK(values == std::vector<float>(6, 2.5F));
+}
+
+TEST_CASE("missing or slow chunks are reported with their layer, sender and bytes") {
+  StateInbox inbox;
+  std::vector<float> values(6);
+  inbox.Expect(kKey, {{0, values}}, "layer 3");
+  absl::Status status;
+  SECTION("no more") {
+    inbox.OnChunk(SteadyNow(), Chunk(0, 4));
+    status = inbox.Await(kKey, milliseconds(1), SteadyNow() + hours(2));
+  }
+  SECTION("too slowly") {
+    inbox.OnChunk(SteadyNow() + hours(1), Chunk(0, 4));
+    status = inbox.Await(kKey, hours(1), SteadyNow() + milliseconds(1));
+  }
+  CHECK(absl::IsDeadlineExceeded(status));
+  CHECK_THAT(std::string(status.message()),
+             Catch::StartsWith("layer 3 from w2: 16 of 24 bytes have come after "));
+}
+
+}  // namespace
+}  // namespace atl::worker

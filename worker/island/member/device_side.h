@@ -1,0 +1,49 @@
+// What a member of an island has beside the rest where the host cannot touch its devices' memory
+// (GPUs): a transport that works on the one between hosts, and NCCL's groups beside the others.
+
+#ifndef ATOLL_WORKER_ISLAND_MEMBER_DEVICE_SIDE_H_
+#define ATOLL_WORKER_ISLAND_MEMBER_DEVICE_SIDE_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/collectives/nccl_communicators.h"
+#include "worker/pipeline/device_transport.h"
+
+namespace atl::worker {
+
+// Used by one thread at a time.
+class DeviceSide {
+ public:
+  // Null where the host can touch all devices' memory. Takes the backends for messages out of the
+  // devices, whose engine ends before this does, but after Close. `host`, and the log of what goes
+  // to other workers, outlive it.
+  static std::unique_ptr<DeviceSide> Of(const NodeId& worker, std::vector<LocalDevice>& devices,
+                                        HostTransport* host, MessageLog* log, Duration timeout);
+
+  Transport* transport() { return &transport_; }
+
+  // Before the engine takes on the plan.
+  absl::Status Prepare(const IslandPlan& plan, const EngineJob& job);
+  // NCCL where the plan's members have it and are near each other; `others` makes the rest. Of the
+  // options, the devices are filled in here.
+  std::shared_ptr<CommunicatorFactory> Communicators(const IslandPlan& plan,
+                                                     NcclCommunicatorsOptions options,
+                                                     Rendezvous* rendezvous,
+                                                     std::shared_ptr<CommunicatorFactory> others);
+  // Nothing is under way afterwards.
+  void Close() { transport_.Close(); }
+
+ private:
+  DeviceSide(HostTransport* host, MessageLog* log, Duration timeout)
+      : transport_(host, timeout, log) {}
+
+  DeviceTransport transport_;
+  std::map<std::string, Backend*> backends_;  // the engine's, which compute
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_ISLAND_MEMBER_DEVICE_SIDE_H_

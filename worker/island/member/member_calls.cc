@@ -1,0 +1,171 @@
+// GroupMember: what a call requests of a member, of the leader's own part or of a follower.
+
+#include <utility>
+
+#include "worker/island/member/member.h"
+#include "worker/island/messages/save_wire.h"
+
+namespace atl::worker {
+namespace {
+
+std::vector<ShardMove> MovesOf(const v1::FetchCall& fetch) {
+  std::vector<ShardMove> moves;
+  for (const v1::FetchCall::Item& item : fetch.items()) {
+    ShardMove& move = moves.emplace_back();
+    move.shard = FromWire(item.shard());
+    for (const v1::FetchCall::Source& source : item.sources()) {
+      move.sources.push_back({FromWire(source.shard()),
+                              source.from(),
+                              source.parts(),
+                              {source.begin(), source.end()},
+                              source.save()});
+    }
+  }
+  return moves;
+}
+
+StampBook::Stamps StampsOf(const v1::GroupFrame& frame) {
+  StampBook::Stamps stamps;
+  if (frame.has_parameters_since()) stamps.parameters = FromWire(frame.parameters_since());
+  if (frame.has_moments_since()) stamps.moments = FromWire(frame.moments_since());
+  return stamps;
+}
+
+}  // namespace
+
+// A change is named before it begins: who breaks off in it has a state that is neither.
+absl::StatusOr<v1::GroupReply> GroupMember::Do(const v1::GroupFrame& frame,
+                                               const std::atomic<bool>* interrupted) {
+  const StampBook::Stamps stamps = StampsOf(frame);
+  if (!frame.has_fetch() && (stamps.parameters || stamps.moments)) Stamp(stamps);
+  v1::GroupReply reply;
+  ATOLL_RETURN_IF_ERROR(DoCall(frame, interrupted, &reply));
+  return reply;
+}
+
+absl::Status GroupMember::DoCall(const v1::GroupFrame& frame, const std::atomic<bool>* interrupted,
+                                 v1::GroupReply* reply) {
+  switch (frame.body_case()) {
+    case v1::GroupFrame::kSettle: {
+      const v1::SettleCall& settle = frame.settle();
+      if (settle.has_take()) ATOLL_RETURN_IF_ERROR(TakeStep(FromWire(settle.take())));
+      const CommitState state = Committed();
+      ToWire(state.taken, reply->mutable_taken());
+      ToWire(state.waits, reply->mutable_waits());
+      return absl::OkStatus();
+    }
+    case v1::GroupFrame::kConfigure:
+      ATOLL_RETURN_IF_ERROR(Configure(interrupted));
+      for (const HeldLayer& held : Held()) ToWire(held, reply->add_held());
+      for (const HeldSave& save : Saves()) ToWire(save, reply->add_saves());
+      ToWire(OuterHeld(), reply->mutable_outer());
+      reply->set_last_number(last_number());
+      return absl::OkStatus();
+    case v1::GroupFrame::kFetch:
+      return Fetch(MovesOf(frame.fetch()), frame.fetch().optimizer_step(), frame.fetch().save(),
+                   StampsOf(frame));
+    case v1::GroupFrame::kDropSurplus:
+      DropSurplus();
+      CommitOuterLayout();
+      return absl::OkStatus();
+    case v1::GroupFrame::kStep:
+      return DoStep(frame.step(), reply);
+    case v1::GroupFrame::kTrace:
+      // An error would end the island's work; without it the trace lacks these devices.
+      if (frame.trace().number() == traced_number_) ToWire(TraceOf(newest_step_), reply);
+      return absl::OkStatus();
+    case v1::GroupFrame::kTakeOver:
+      return TakeOver(reply);
+    case v1::GroupFrame::kEvaluate: {
+      const v1::EvaluateCall& evaluate = frame.evaluate();
+      ATOLL_ASSIGN_OR_RETURN(newest_loss_,
+                             Evaluate(evaluate.number(), evaluate.first(), evaluate.count()));
+      return absl::OkStatus();
+    }
+    case v1::GroupFrame::kOuter:
+      return DoOuter(frame.outer());
+    case v1::GroupFrame::kSnapshot: {
+      ATOLL_ASSIGN_OR_RETURN(const bool taken, TakeSnapshot(frame.snapshot().moments()));
+      reply->set_copies_taken(taken);
+      return absl::OkStatus();
+    }
+    case v1::GroupFrame::kAddition: {
+      if (frame.addition().add()) {
+        return Add();
+      }
+      ATOLL_ASSIGN_OR_RETURN(const bool taken, PrepareAddition());
+      reply->set_copies_taken(taken);
+      return absl::OkStatus();
+    }
+    case v1::GroupFrame::kSave:
+      return DoSave(frame.save());
+    case v1::GroupFrame::kSetSteps:
+      return SetOptimizerSteps(frame.set_steps().optimizer_steps());
+    default:
+      return absl::InvalidArgumentError("not a call");
+  }
+}
+
+absl::Status GroupMember::DoStep(const v1::StepCall& step, v1::GroupReply* reply) {
+  traced_number_ = -1;
+  ATOLL_ASSIGN_OR_RETURN(newest_step_,
+                         Step(step.number(), RangesOf(step), step.learning_rate(), step.trace()));
+  newest_loss_ = newest_step_.loss;
+  if (step.trace()) traced_number_ = step.number();
+  for (const StageLinkState& stage_link : newest_step_.stage_links) {
+    ToWire(stage_link, reply->add_stage_links());
+  }
+  reply->set_plan_wanted(newest_step_.plan_wanted);
+  for (const DeviceMemory& memory : newest_step_.memory) ToWire(memory, reply->add_memory());
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::DoOuter(const v1::OuterCall& call) {
+  if (call.beside()) return DoDuringSteps(call);
+  switch (call.what()) {
+    case v1::OuterCall::LAYOUT:
+      return SetOuterLayout(OrderFrom(call));
+    case v1::OuterCall::CAPTURE:
+      return ReadForDelta(ShardsFrom(call), /*of_snapshot=*/false);
+    case v1::OuterCall::APPLY:
+      return ApplyOuter(static_cast<OuterKind>(call.kind()),
+                        static_cast<OuterTarget>(call.target()), ShardsFrom(call));
+    case v1::OuterCall::FINISH:
+      return FinishOuter(FromWire(call.tag()), call.keep_residual(), ShardsFrom(call),
+                         call.share());
+    case v1::OuterCall::PUT_BASE_IN:
+      return PutBaseIn();
+    case v1::OuterCall::PUT_BACK:
+      return PutBack();
+    case v1::OuterCall::INITIAL:
+      return MakeInitialWeights();
+    case v1::OuterCall::TABLES:
+      return FetchTables();
+    default:
+      return absl::InvalidArgumentError("not a call");
+  }
+}
+
+absl::Status GroupMember::DoSave(const v1::SaveCall& call) {
+  const IslandPlan plan = this->plan();
+  if (plan.members.empty()) return absl::FailedPreconditionError("it is in no island");
+  KeeperTask task = KeeperTaskOf(call);
+  const Tier tier = task.tier;
+  return Save(std::move(task), [this, leader = plan.members.front().worker, tier](
+                                   int64_t save, const absl::Status& status) {
+    v1::GroupFrame done;
+    *done.mutable_save_done() = SaveDoneOf(save, tier, status);
+    Tell(leader, std::move(done));
+  });
+}
+
+absl::Status GroupMember::TakeOver(v1::GroupReply* reply) const {
+  const std::lock_guard lock(state_mutex_);
+  if (!kept_ || kept_->leadership().generation() != fence_.generation) {
+    return absl::NotFoundError("it has not led this island in this generation");
+  }
+  *reply->mutable_handover() = *kept_;
+  return absl::OkStatus();
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,393 @@
+// GroupMember: what it keeps for the exchange with the parameter servers, and how a version reaches
+// its devices.
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "common/check.h"
+#include "common/logging.h"
+#include "common/model/tensor_layout.h"
+#include "common/protocol/tensor_groups.h"
+#include "worker/island/member/member.h"
+#include "worker/model/weights.h"
+
+namespace atl::worker {
+namespace {
+
+Range ToRange(ElementRange range) { return {range.begin, range.end}; }
+
+// Workers by rank that hold the layer in a replica of which `worker` is one; else in the first.
+std::vector<NodeId> RanksOf(const IslandPlan& plan, int32_t layer, const NodeId& worker) {
+  std::vector<NodeId> first;
+  for (const PlanReplica& replica : plan.replicas) {
+    for (const PlanStage& stage : replica.stages) {
+      if (layer < stage.first_layer || layer >= stage.first_layer + stage.layers) continue;
+      std::vector<NodeId> ranks;
+      for (const std::string& device : stage.devices) ranks.push_back(WorkerOfDevice(device));
+      if (std::count(ranks.begin(), ranks.end(), worker) > 0) return ranks;
+      if (first.empty()) first = std::move(ranks);
+    }
+  }
+  return first;
+}
+
+// Those in the plan, once each, by layer. A table and what it is a copy of are written together.
+std::vector<HeldLayer> ShardsOf(const std::vector<HeldLayer>& all) {
+  std::vector<HeldLayer> shards;
+  for (const HeldLayer& held : all) {
+    if (held.surplus) continue;
+    const auto same = std::find_if(shards.begin(), shards.end(), [&](const HeldLayer& other) {
+      return other.shard == held.shard;
+    });
+    if (same == shards.end()) {
+      shards.push_back(held);
+    } else if (same->table_only) {
+      *same = held;
+    }
+  }
+  std::sort(shards.begin(), shards.end(),
+            [](const HeldLayer& a, const HeldLayer& b) { return a.shard.layer < b.shard.layer; });
+  return shards;
+}
+
+}  // namespace
+
+std::shared_ptr<OuterState> GroupMember::outer() const {
+  const std::lock_guard lock(state_mutex_);
+  return outer_;
+}
+
+IslandPlan GroupMember::plan() const {
+  const std::lock_guard lock(state_mutex_);
+  return plan_;
+}
+
+// ------------------------------------------------------------------------------ who has what ----
+
+OuterHoldings GroupMember::OuterHeld() const {
+  const std::shared_ptr<OuterState> outer = this->outer();
+  if (outer == nullptr) return {};
+  return {outer->tag(), *outer->parts(), outer->delta()->encoding, outer->shards()};
+}
+
+absl::Status GroupMember::SetOuterLayout(const OuterOrder& order) {
+  const std::shared_ptr<OuterState> before = outer();
+  const OuterSpec& spec = job_->spec.outer;
+  const bool same = before != nullptr && before->layout() == order.layout &&
+                    before->spec() == spec && before->tag() == order.tag;
+  std::shared_ptr<OuterState> next = before;
+  if (!same) {
+    next = std::make_shared<OuterState>(name(), order.layout, spec);
+    next->ExpectDelta(order.encoding, order.shards);
+    next->set_tag(order.tag);
+    for (const OuterSource& source : order.sources) {
+      ATOLL_RETURN_IF_ERROR(FetchOuter(source, before, *next));
+    }
+    // A restored state has the residual of its save, and pulls its base.
+    const std::optional<int64_t> save = PresentSave();
+    if (IsQuantized(spec.push_encoding) && save && order.tag == OuterTag()) {
+      const absl::Status restored = RestoreResiduals(*save, *next);
+      if (absl::IsAborted(restored)) return restored;
+      if (!restored.ok()) {
+        LogWarning("checkpoint", "what quantised pushes owe begins at zero: ", restored.message());
+      }
+    }
+  }
+  std::vector<HeldLayer> held = ShardsOf(Held());
+  const std::lock_guard lock(state_mutex_);
+  next_outer_ = std::move(next);
+  held_shards_ = std::move(held);
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::FetchOuter(const OuterSource& source,
+                                     const std::shared_ptr<OuterState>& before, OuterState& next) {
+  for (const OuterKind kind : next.KindsHeld()) {
+    const int64_t size = kind == OuterKind::kEncoded
+                             ? next.EncodedFloats(source.layer, source.range)
+                             : source.range.size();
+    std::vector<float> values(static_cast<size_t>(size));
+    if (source.from == name()) {
+      ATOLL_CHECK(before != nullptr);
+      ATOLL_RETURN_IF_ERROR(before->Read(kind, source.layer, source.range, values));
+    } else {
+      ATOLL_RETURN_IF_ERROR(FetchOuterFrom(source.from, kind, source.layer, source.range, values));
+    }
+    ATOLL_RETURN_IF_ERROR(next.Write(kind, source.layer, source.range, values));
+  }
+  return absl::OkStatus();
+}
+
+void GroupMember::CommitOuterLayout() {
+  const std::lock_guard lock(state_mutex_);
+  if (next_outer_ != nullptr) outer_ = std::move(next_outer_);
+  next_outer_.reset();
+}
+
+// ---------------------------------------------------------------------------------- elements ----
+
+absl::Status GroupMember::FetchOuterFrom(const NodeId& from, OuterKind kind, int32_t layer,
+                                         ElementRange range, std::span<float> out) {
+  if (out.empty()) return absl::OkStatus();
+  ShardParts parts;
+  parts.outer = out;
+  parts.outer_part = PartOf(kind);
+  return FetchFrom(from, LayerShard{layer, 0, {1}}, ToRange(range), {}, parts);
+}
+
+absl::Status GroupMember::SendOuter(const OutgoingTransfer& outgoing) {
+  const std::shared_ptr<OuterState> outer = this->outer();
+  if (outer == nullptr) return absl::NotFoundError("it keeps nothing for the servers");
+  const ElementRange range{outgoing.what.begin(), outgoing.what.end()};
+  const int32_t layer = outgoing.what.shard().layer();
+  // Checks that it is here before memory is taken.
+  if (!PlaceOf(*outer->parts(), layer, range)) {
+    return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end,
+                                            " of layer ", layer, " are not kept here"));
+  }
+  const OuterKind kind = OuterKindOf(outgoing.what.parts());
+  const int64_t size =
+      kind == OuterKind::kEncoded ? outer->EncodedFloats(layer, range) : range.size();
+  const auto parts = std::make_shared<const OwnedParts>(size, outgoing.what.parts());
+  ATOLL_RETURN_IF_ERROR(outer->Read(kind, layer, range, parts->parts().outer));
+  return SendParts(outgoing.to, outgoing.call, parts);
+}
+
+absl::Status GroupMember::ReadOuterLayer(OuterKind kind, int32_t layer, std::span<float> out) {
+  const std::shared_ptr<OuterState> outer = this->outer();
+  for (const KeptPart& part : outer->layout()) {
+    if (part.layer != layer) continue;
+    const auto to =
+        out.subspan(static_cast<size_t>(part.range.begin), static_cast<size_t>(part.range.size()));
+    if (std::count(part.holders.begin(), part.holders.end(), name()) > 0) {
+      ATOLL_RETURN_IF_ERROR(outer->Read(kind, layer, part.range, to));
+    } else {
+      ATOLL_RETURN_IF_ERROR(FetchOuterFrom(part.holders.front(), kind, layer, part.range, to));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// ------------------------------------------------------------------------------------ pushes ----
+
+// Elements of a whole layer, of these devices, of another worker's if they do not hold it, or,
+// where it is cut, of all its ranks'.
+absl::Status GroupMember::ReadParameters(int32_t layer, ElementRange range, bool of_snapshot,
+                                         std::span<float> out) {
+  const auto get = [&](const NodeId& from, const LayerShard& shard, Range elements,
+                       std::span<float> to) {
+    const ShardParts parts{to, {}, {}};
+    return of_snapshot ? GetSnapshot(from, shard, elements, parts)
+                       : GetShard(from, shard, elements, parts);
+  };
+  const IslandPlan plan = this->plan();
+  const std::vector<int32_t> shares = TensorSharesOf(plan, layer);
+  const std::vector<NodeId> ranks = RanksOf(plan, layer, name());
+  if (ranks.size() == 1) return get(ranks.front(), {layer, 0, shares}, ToRange(range), out);
+  const LayerLayout& whole = job_->layouts[static_cast<size_t>(layer)];
+  std::vector<float> joined(static_cast<size_t>(whole.size));
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const LayerShard shard{layer, static_cast<int32_t>(rank), shares};
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout cut, job_->LayoutOf(shard));
+    std::vector<float> values(static_cast<size_t>(cut.size));
+    ATOLL_RETURN_IF_ERROR(get(ranks[rank], shard, {0, cut.size}, values));
+    JoinLayer(whole, cut, values, joined);
+  }
+  std::copy_n(joined.begin() + range.begin, out.size(), out.begin());
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::ReadForDelta(const std::vector<ShardPlacement>& shards,
+                                       bool of_snapshot) {
+  const std::shared_ptr<OuterState> outer = this->outer();
+  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  return outer->ReadAll(shards, [&](int32_t layer, ElementRange range, std::span<float> out) {
+    return ReadParameters(layer, range, of_snapshot, out);
+  });
+}
+
+absl::Status GroupMember::DoDuringSteps(const v1::OuterCall& call) {
+  if (call.what() == v1::OuterCall::APPLY) {
+    return ApplyOuter(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()),
+                      ShardsFrom(call));
+  }
+  if (call.what() != v1::OuterCall::MAKE) return absl::InvalidArgumentError("not beside steps");
+  if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(ShardsFrom(call), true));
+  const std::shared_ptr<OuterState> outer = this->outer();
+  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  return outer->MakeDelta(CaptureFrom(call));
+}
+
+// ------------------------------------------------------------------------------------- pulls ----
+
+absl::Status GroupMember::SetDevices(const HeldLayer& held, OuterTarget target,
+                                     std::span<const float> values) {
+  const std::span<float> same(const_cast<float*>(values.data()), values.size());
+  switch (target) {
+    case OuterTarget::kNothing:
+      return absl::OkStatus();
+    case OuterTarget::kParameters:
+      return SetShard(held.shard, {same, {}, {}});
+    case OuterTarget::kAddition:
+      return SetAddition(held.shard, values);
+    case OuterTarget::kAdded:
+      break;
+  }
+  std::vector<float> sum(values.size());
+  ATOLL_RETURN_IF_ERROR(GetShard(name(), held.shard, {0, std::ssize(sum)}, {sum, {}, {}}));
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
+  return SetShard(held.shard, {sum, {}, {}});
+}
+
+std::vector<HeldLayer> GroupMember::HeldShards() const {
+  const std::lock_guard lock(state_mutex_);
+  return held_shards_;
+}
+
+absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target,
+                                     const std::vector<ShardPlacement>& shards) {
+  const std::shared_ptr<OuterState> outer = this->outer();
+  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  if (IsOfPulled(kind)) {
+    std::vector<float> values;
+    for (const KeptPart& part : outer->copies()) {
+      if (!Concern(shards, part.layer)) continue;
+      values.resize(static_cast<size_t>(part.range.size()));
+      ATOLL_RETURN_IF_ERROR(
+          FetchOuterFrom(part.holders.front(), OuterKind::kPulled, part.layer, part.range, values));
+      ATOLL_RETURN_IF_ERROR(outer->Write(OuterKind::kPulled, part.layer, part.range, values));
+    }
+  }
+  if (target == OuterTarget::kNothing) return absl::OkStatus();
+  // The island's state changes, also where no layer of the fragment is held here.
+  if (target != OuterTarget::kAddition) Log([](ReplayLog& log) { log.Changed(); });
+  const auto blend = static_cast<float>(job_->spec.outer.fragment_blend);
+  return SetHeld(target, shards, [&](int32_t layer, std::span<float> out) {
+    ATOLL_RETURN_IF_ERROR(ReadOuterLayer(kind, layer, out));
+    if (!IsAddition(kind) || blend == 1) return absl::OkStatus();
+    for (float& x : out) x *= blend;
+    return absl::OkStatus();
+  });
+}
+
+absl::Status GroupMember::SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
+                                  const ReadLayer& read_layer) {
+  int32_t read = -1;  // layer that `values` are
+  std::vector<float> values, cut;
+  for (const HeldLayer& held : HeldShards()) {
+    // What is not readable comes from who has it, later.
+    if (target == OuterTarget::kAdded && held.table_only) continue;
+    if (!Concern(shards, held.shard.layer)) continue;
+    const LayerLayout& whole = job_->layouts[static_cast<size_t>(held.shard.layer)];
+    if (read != held.shard.layer) {
+      values.resize(static_cast<size_t>(whole.size));
+      ATOLL_RETURN_IF_ERROR(read_layer(held.shard.layer, values));
+      read = held.shard.layer;
+    }
+    if (held.shard.tensor_shares.size() == 1) {
+      ATOLL_RETURN_IF_ERROR(SetDevices(held, target, values));
+      continue;
+    }
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job_->LayoutOf(held.shard));
+    cut.resize(static_cast<size_t>(part.size));
+    CutLayer(whole, part, values, cut);
+    ATOLL_RETURN_IF_ERROR(SetDevices(held, target, cut));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::MakeInitialWeights() {
+  const ModelSpec& spec = job_->spec.model;
+  if (spec.initial_weights_path.empty()) {
+    return SetHeld(OuterTarget::kParameters, /*shards=*/{},
+                   [&](int32_t layer, std::span<float> out) {
+                     InitLayer(job_->layouts[static_cast<size_t>(layer)], job_->engine.model.layers,
+                               spec.seed, out);
+                     return absl::OkStatus();
+                   });
+  }
+  std::vector<std::vector<float>> values(job_->layouts.size());
+  for (const HeldLayer& held : HeldShards()) {
+    const auto layer = static_cast<size_t>(held.shard.layer);
+    values[layer].resize(static_cast<size_t>(job_->layouts[layer].size));
+  }
+  const std::vector<std::span<float>> spans(values.begin(), values.end());
+  const auto cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
+  ATOLL_RETURN_IF_ERROR(
+      Annotate(ReadWeights(spec.initial_weights_path, job_->layouts, spans, cancelled),
+               "model.initial_weights_path"));
+  return SetHeld(OuterTarget::kParameters, /*shards=*/{}, [&](int32_t layer, std::span<float> out) {
+    const std::vector<float>& from = values[static_cast<size_t>(layer)];
+    std::copy(from.begin(), from.end(), out.begin());
+    return absl::OkStatus();
+  });
+}
+
+absl::Status GroupMember::FinishOuter(const OuterTag& tag, bool keep_residual,
+                                      const std::vector<ShardPlacement>& shards, double share) {
+  const std::shared_ptr<OuterState> outer = this->outer();
+  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  Log([](ReplayLog& log) { log.ForgetBase(); });
+  outer->Finish(tag.base, tag.since, keep_residual, shards, share);
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::FetchTables() {
+  const IslandPlan plan = this->plan();
+  for (const HeldLayer& held : HeldShards()) {
+    if (!held.table_only) continue;
+    const std::vector<NodeId> ranks = RanksOf(plan, held.shard.layer, name());
+    const auto rank = static_cast<size_t>(held.shard.rank);
+    if (rank >= ranks.size()) return absl::InternalError("the plan has no such rank");
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(held.shard));
+    const OwnedParts parts(layout.size, kParametersPart);
+    ATOLL_RETURN_IF_ERROR(GetShard(ranks[rank], held.shard, {0, layout.size}, parts.parts()));
+    ATOLL_RETURN_IF_ERROR(SetShard(held.shard, parts.parts(), /*borrowed=*/true));
+  }
+  return absl::OkStatus();
+}
+
+// -------------------------------------------------------------------------------- validation ----
+
+// Only what differs from theta_base is put aside: nothing where no step has followed the pull.
+absl::Status GroupMember::PutBaseIn() {
+  if (outer() == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  put_aside_.clear();
+  int32_t read = -1;  // layer that `whole` is
+  std::vector<float> whole, cut, values;
+  for (const HeldLayer& held : HeldShards()) {
+    const LayerLayout& layout = job_->layouts[static_cast<size_t>(held.shard.layer)];
+    if (read != held.shard.layer) {
+      whole.resize(static_cast<size_t>(layout.size));
+      ATOLL_RETURN_IF_ERROR(ReadOuterLayer(OuterKind::kBase, held.shard.layer, whole));
+      read = held.shard.layer;
+    }
+    std::span<float> base = whole;
+    if (held.shard.tensor_shares.size() > 1) {
+      ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job_->LayoutOf(held.shard));
+      cut.resize(static_cast<size_t>(part.size));
+      CutLayer(layout, part, whole, cut);
+      base = cut;
+    }
+    if (!held.table_only) {
+      values.resize(base.size());
+      ATOLL_RETURN_IF_ERROR(GetShard(name(), held.shard, {0, std::ssize(base)}, {values, {}, {}}));
+      if (std::memcmp(values.data(), base.data(), base.size_bytes()) == 0) continue;
+      put_aside_.emplace_back(held.shard, std::exchange(values, {}));
+    }
+    ATOLL_RETURN_IF_ERROR(SetShard(held.shard, {base, {}, {}}, /*borrowed=*/true));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::PutBack() {
+  for (auto& [shard, values] : put_aside_) {
+    ATOLL_RETURN_IF_ERROR(SetShard(shard, {values, {}, {}}, /*borrowed=*/true));
+  }
+  put_aside_.clear();
+  return absl::OkStatus();
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,214 @@
+#include "worker/island/member/peer_transport.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "common/check.h"
+#include "common/event_loop.h"
+#include "common/protocol/island_plan.h"
+#include "common/protocol/tensor_groups.h"
+#include "worker/pipeline/role.h"
+
+namespace atl::worker {
+
+namespace {
+constexpr size_t kTransfersKept = 256;
+
+// Null where there is no such one.
+template <typename Items>
+auto At(const Items& items, int64_t index) -> const typename Items::value_type* {
+  if (index < 0 || index >= static_cast<int64_t>(items.size())) return nullptr;
+  return &items[static_cast<size_t>(index)];
+}
+
+}  // namespace
+
+struct PeerTransport::Counted {
+  std::mutex mutex;
+  std::map<Ends, StageLinkCounters> stage_links;  // guarded by mutex
+  std::map<Ends, std::deque<Transfer>> arrived;   // guarded by mutex; not taken yet
+};
+
+std::shared_ptr<PeerTransport::Counted> PeerTransport::MakeCounted() {
+  return std::make_shared<Counted>();
+}
+
+void PeerTransport::BeginEpoch(int64_t epoch) {
+  const std::lock_guard lock(mutex_);
+  next_epoch_ = epoch;
+}
+
+void PeerTransport::Reset() {
+  const std::lock_guard lock(mutex_);
+  epoch_ = next_epoch_;
+  inbox_.Reset();
+}
+
+void PeerTransport::SetPlan(const IslandPlan& plan) {
+  {
+    const std::lock_guard lock(mutex_);
+    replicas_ = plan.replicas;
+    devices_ = DevicesOf(plan);
+  }
+  turns_.SetPlan(plan);
+}
+
+bool PeerTransport::PlannedLocked(const TensorMessage& message) const {
+  const MessageTag& tag = message.tag;
+  if (tag.stage == kCommitStage) {
+    const std::string* const sender = At(devices_, tag.micro_batch);
+    return sender != nullptr && *sender == message.from &&
+           std::find(devices_.begin(), devices_.end(), message.to) != devices_.end();
+  }
+  const PlanReplica* const replica = At(replicas_, tag.replica);
+  if (replica == nullptr || tag.micro_batch < 0 || tag.micro_batch >= replica->micro_batches) {
+    return false;
+  }
+  const PlanStage* const to = At(replica->stages, tag.stage);
+  const PlanStage* const from = At(replica->stages, int64_t{tag.stage} + (tag.gradient ? 1 : -1));
+  if (to == nullptr || from == nullptr) return false;
+  const std::string* const receiver = At(to->devices, tag.rank);
+  if (receiver == nullptr || *receiver != message.to || from->devices.empty()) return false;
+  const size_t sender = SendingRank(static_cast<size_t>(tag.rank), from->devices.size());
+  return from->devices[sender] == message.from;
+}
+
+absl::Status PeerTransport::Admit(const NodeId& from, absl::string_view header,
+                                  int64_t payload_bytes) {
+  const auto message = ParseTensorHeader(header);
+  if (!message.ok()) return message.status();
+  if (WorkerOfDevice(message->from) != from || WorkerOfDevice(message->to) != worker_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(message->from, " > ", message->to, " is not a stage link from ", from));
+  }
+  if (payload_bytes % SizeOf(message->dtype) != 0) {
+    return absl::InvalidArgumentError("not a whole number of elements");
+  }
+  const std::lock_guard lock(mutex_);
+  if (message->epoch != epoch_) return absl::AbortedError("of another attempt at the plan");
+  if (PlannedLocked(*message)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the plan has no such message from ", message->from, " to ", message->to));
+}
+
+void PeerTransport::OnMessage(PeerDelivery delivery) {
+  const TensorMessage message = *ParseTensorHeader(delivery.header);  // admitted
+  auto owner = std::make_shared<PeerDelivery>(std::move(delivery));
+  const std::span<const std::byte> bytes = owner->payload.bytes();
+  const std::lock_guard lock(mutex_);   // until it is there: no Reset comes between
+  if (message.epoch != epoch_) return;  // it has changed since the message was admitted
+  inbox_.Deliver(message.from, message.to, message.tag, message.dtype, bytes, std::move(owner));
+}
+
+absl::Status PeerTransport::Send(const std::string& from, const std::string& to,
+                                 const MessageTag& tag, Backend& backend, Stream& stream,
+                                 const Tensor& payload) {
+  const NodeId worker = WorkerOfDevice(to);
+  if (worker == worker_) return inbox_.Send(from, to, tag, backend, stream, payload);
+  ATOLL_CHECK(payload.contiguous());
+  const int64_t size = payload.size() * SizeOf(payload.dtype);
+  auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(size));
+  backend.CopyToHost(stream, bytes->data(), payload);
+  ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
+  return SendBytes(from, to, tag, payload.dtype, *bytes, bytes);
+}
+
+PeerMessage PeerTransport::MessageOf(const std::string& from, const std::string& to,
+                                     const MessageTag& tag, DType dtype,
+                                     std::span<const std::byte> bytes,
+                                     std::shared_ptr<const void> owner) {
+  PeerMessage message;
+  message.channel = PeerChannel::kTensor;
+  message.payload = bytes;
+  message.owner = std::move(owner);
+  const std::lock_guard lock(mutex_);
+  message.header = TensorHeaderOf({tag, from, to, dtype, epoch_});
+  return message;
+}
+
+absl::Status PeerTransport::SendBytes(const std::string& from, const std::string& to,
+                                      const MessageTag& tag, DType dtype,
+                                      std::span<const std::byte> bytes,
+                                      std::shared_ptr<const void> owner) {
+  const NodeId worker = WorkerOfDevice(to);
+  if (worker == worker_) return inbox_.SendBytes(from, to, tag, dtype, bytes, std::move(owner));
+  const auto size = static_cast<int64_t>(bytes.size());
+  PeerMessage message = MessageOf(from, to, tag, dtype, bytes, std::move(owner));
+  if (tag.stage == kCommitStage) return link_->Send(worker, std::move(message));
+  message.arrived = [counted = counted_, ends = Ends{from, to}, size, gradient = tag.gradient](
+                        absl::Status status, PeerTiming timing) {
+    if (!status.ok()) return;
+    const std::lock_guard lock(counted->mutex);
+    StageLinkCounters& counters = counted->stage_links[ends];
+    counters.from = ends.first;
+    counters.to = ends.second;
+    ++counters.messages;
+    counters.bytes += size;
+    counters.seconds += Seconds(timing.queued + timing.travelled);
+    std::deque<Transfer>& arrived = counted->arrived[ends];
+    arrived.push_back({gradient, size, Seconds(timing.travelled)});
+    if (arrived.size() > kTransfersKept) arrived.pop_front();
+  };
+  SentMessage sent{from, to, tag, size, SteadyNow(), {}, {}};
+  if (!turns_.Has(tag)) {
+    Log(std::move(sent), &message);
+    return link_->Send(worker, std::move(message));
+  }
+  auto waiting = std::make_shared<PeerMessage>(std::move(message));
+  return turns_.Send(tag, [this, worker, waiting, sent](std::function<void()> left) {
+    waiting->left = [left](const absl::Status&) { left(); };
+    Log(sent, waiting.get());
+    const absl::Status status = link_->Send(worker, std::move(*waiting));
+    if (status.ok()) return;
+    inbox_.Abort(std::string(status.message()));  // its sender has returned already
+    left();
+  });
+}
+
+absl::Status PeerTransport::Announce(const std::string& from, const std::string& to,
+                                     const MessageTag& tag, DType dtype,
+                                     std::span<const std::byte> bytes,
+                                     std::shared_ptr<const void> owner) {
+  const NodeId worker = WorkerOfDevice(to);
+  if (worker == worker_) return inbox_.Announce(from, to, tag, dtype, bytes, std::move(owner));
+  return link_->Send(worker, MessageOf(from, to, tag, dtype, bytes, std::move(owner)));
+}
+
+// Says in the log, where its step is recorded, when the message left and arrived. Called just
+// before the link gets it.
+void PeerTransport::Log(SentMessage sent, PeerMessage* message) {
+  if (!log_->records(sent.tag.step)) return;
+  const Instant queued = SteadyNow();
+  const int64_t step = sent.tag.step;
+  message->arrived = [log = log_, place = log_->OnSent(std::move(sent)), step, queued,
+                      count = std::move(message->arrived)](absl::Status status, PeerTiming timing) {
+    const Instant start = queued + timing.queued;
+    if (status.ok()) log->OnArrived(step, place, start, start + timing.travelled);
+    count(std::move(status), timing);
+  };
+}
+
+void PeerTransport::Abort(const std::string& reason) {
+  inbox_.Abort(reason);
+  turns_.Forget();
+  link_->DropQueued(PeerChannel::kTensor);
+  link_->DropQueued(PeerChannel::kSum);  // members say afterwards that they have failed
+}
+
+std::vector<StageLinkCounters> PeerTransport::counters() const {
+  std::vector<StageLinkCounters> all = inbox_.counters();
+  const std::lock_guard lock(counted_->mutex);
+  for (const auto& [ends, counters] : counted_->stage_links) all.push_back(counters);
+  return all;
+}
+
+std::vector<Transfer> PeerTransport::TakeTransfers(const std::string& from, const std::string& to) {
+  const std::lock_guard lock(counted_->mutex);
+  const auto it = counted_->arrived.find({from, to});
+  if (it == counted_->arrived.end()) return {};
+  std::vector<Transfer> taken(it->second.begin(), it->second.end());
+  it->second.clear();
+  return taken;
+}
+
+}  // namespace atl::worker

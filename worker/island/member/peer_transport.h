@@ -1,0 +1,108 @@
+// Activations and gradients between devices of different workers, over the peer link; between
+// devices of this worker, through its queue (worker/pipeline/local_transport.h). Messages over
+// lines that the plan shares go in their turn (line_turns.h).
+
+#ifndef ATOLL_WORKER_ISLAND_MEMBER_PEER_TRANSPORT_H_
+#define ATOLL_WORKER_ISLAND_MEMBER_PEER_TRANSPORT_H_
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/net/peer/peer_link.h"
+#include "worker/island/line_turns.h"
+#include "worker/island/messages/wire.h"
+#include "worker/pipeline/local_transport.h"
+#include "worker/pipeline/message_log.h"
+
+namespace atl::worker {
+
+class PeerTransport final : public HostTransport {
+ public:
+  // Holds at most `max_bytes` of messages that have come and not been received, as LocalTransport.
+  PeerTransport(NodeId worker, int64_t max_bytes, LineTurns::Tell tell)
+      : worker_(worker), inbox_(max_bytes), turns_(std::move(worker), std::move(tell)) {}
+
+  // Before anything else; the link outlives all use.
+  void Use(PeerLink* link) { link_ = link; }
+  // Numbers the attempts at setting up a plan: from the next Reset on, what is sent is of this one,
+  // and what others send of another one is refused. Given before the engine that uses this is
+  // configured.
+  void BeginEpoch(int64_t epoch);
+
+  // Whose messages are admitted from now on, and have an order. Nothing of an earlier plan waits
+  // any more, nor is sent: whatever sends has ended.
+  void SetPlan(const IslandPlan& plan);
+
+  int64_t turns_taken() const { return turns_.taken(); }
+  // Before the link goes.
+  void Stop() { turns_.Stop(); }
+
+  // For the link's handler, on its thread. What the plan does not have is refused.
+  absl::Status Admit(const NodeId& from, absl::string_view header, int64_t payload_bytes);
+  void OnMessage(PeerDelivery delivery);
+  void OnLineCall(const NodeId& from, const LineCall& call) { turns_.OnCall(from, call); }
+
+  absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
+                    Backend& backend, Stream& stream, const Tensor& payload) override;
+  absl::Status SendBytes(const std::string& from, const std::string& to, const MessageTag& tag,
+                         DType dtype, std::span<const std::byte> bytes,
+                         std::shared_ptr<const void> owner) override;
+  absl::Status Announce(const std::string& from, const std::string& to, const MessageTag& tag,
+                        DType dtype, std::span<const std::byte> bytes,
+                        std::shared_ptr<const void> owner) override;
+  void OnAbort(Aborted aborted) override { inbox_.OnAbort(std::move(aborted)); }
+  void OnArrival(const std::string& device, Arrival arrival) override {
+    inbox_.OnArrival(device, std::move(arrival));
+  }
+  absl::StatusOr<HostMessage> Take(const std::string& device, const MessageTag& tag) override {
+    return inbox_.Take(device, tag);
+  }
+  bool Arrived(const std::string& device, const MessageTag& tag) override {
+    return inbox_.Arrived(device, tag);
+  }
+  void Wait(const std::string& device, std::span<const MessageTag> tags,
+            Instant deadline) override {
+    inbox_.Wait(device, tags, deadline);
+  }
+  absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
+                       Stream& stream, const Tensor& into, Instant deadline) override {
+    return inbox_.Receive(device, tag, backend, stream, into, deadline);
+  }
+  void Abort(const std::string& reason) override;
+  void Reset() override;
+  std::vector<StageLinkCounters> counters() const override;
+  std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
+
+  // Of messages to other workers; also for what sends them another way.
+  MessageLog& log() { return *log_; }
+
+ private:
+  PeerMessage MessageOf(const std::string& from, const std::string& to, const MessageTag& tag,
+                        DType dtype, std::span<const std::byte> bytes,
+                        std::shared_ptr<const void> owner);
+  void Log(SentMessage sent, PeerMessage* message);
+  bool PlannedLocked(const TensorMessage& message) const;
+
+  using Ends = std::pair<std::string, std::string>;
+  struct Counted;
+
+  const NodeId worker_;
+  LocalTransport inbox_;
+  PeerLink* link_ = nullptr;
+  const std::shared_ptr<Counted> counted_ = MakeCounted();  // callbacks of the link hold it too
+  static std::shared_ptr<Counted> MakeCounted();
+  const std::shared_ptr<MessageLog> log_ = std::make_shared<MessageLog>();  // likewise
+
+  std::mutex mutex_;
+  int64_t epoch_ = 0, next_epoch_ = 0;  // all guarded by mutex_
+  std::vector<PlanReplica> replicas_;
+  std::vector<std::string> devices_;
+  LineTurns turns_;  // its thread uses all of the above
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_ISLAND_MEMBER_PEER_TRANSPORT_H_

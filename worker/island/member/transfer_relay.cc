@@ -1,0 +1,329 @@
+#include "worker/island/member/transfer_relay.h"
+
+#include <algorithm>
+
+#include "worker/island/messages/outer_wire.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr size_t kPartsInMessage = 4096;
+
+}  // namespace
+
+TransferRelay::TransferRelay(GroupMember* member, TensorClient* client,
+                             std::function<void(Event)> post)
+    : member_(member),
+      post_(std::move(post)),
+      own_(client, [this](Event event) { OnOwn(std::move(event)); }),
+      served_(client, [this](Event event) { OnServed(std::move(event)); }) {
+  member_->SetOnTransfer(
+      [this](const NodeId& from, const v1::TransferCall& call) { OnTransfer(from, call); });
+}
+
+TransferRelay::~TransferRelay() {
+  member_->SetOnTransfer(nullptr);
+  serving_.Stop();
+  own_.CancelAll();
+  served_.CancelAll();
+}
+
+void TransferRelay::Tell(const NodeId& to, const v1::TransferCall& call) {
+  v1::GroupFrame frame;
+  *frame.mutable_transfer() = call;
+  member_->Tell(to, std::move(frame));
+}
+
+// ------------------------------------------------------------------------------- the leader's ----
+
+std::map<NodeId, PushShards> TransferRelay::SharesOf(const PushShards& order) const {
+  std::map<NodeId, PushShards> shares;
+  const auto share_of = [&](const NodeId& sender) -> std::vector<ShardPart>& {
+    return shares.try_emplace(sender, PushShards{order.job, order.contribution, order.encoding, {}})
+        .first->second.shards;
+  };
+  if (IsFill(order.contribution.base_version)) {
+    for (auto& [owner, parts] : OwnersOf(order.shards)) share_of(owner) = std::move(parts);
+    return shares;
+  }
+  for (const ShardPart& part : order.shards) {
+    share_of(part.sender.empty() ? member_->name() : part.sender).push_back(part);
+  }
+  return shares;
+}
+
+bool TransferRelay::StartPush(const PushShards& share, Transfers& transfers) const {
+  const std::shared_ptr<OuterState> outer = member_->outer();
+  if (outer == nullptr) return false;
+  const Version base = share.contribution.base_version;
+  if (IsFill(base)) {
+    if (outer->tag().base != FillBase(base)) return false;
+    transfers.PushBase(share, outer->base(), outer->parts());
+    return true;
+  }
+  if (outer->tag().captured != share.contribution) return false;
+  transfers.Push(share, outer->delta(), outer->parts());
+  return true;
+}
+
+void TransferRelay::Push(const PushShards& order) {
+  for (const auto& [sender, share] : SharesOf(order)) {
+    if (sender == member_->name()) {
+      if (StartPush(share, own_)) continue;
+      for (const ShardPart& part : share.shards) {
+        post_(PushShardDone{PushIdOf(share, part), PushStatus::kFailed, "it is not here", 0});
+      }
+      continue;
+    }
+    for (size_t begin = 0; begin < share.shards.size(); begin += kPartsInMessage) {
+      PushShards message{share.job, share.contribution, share.encoding, {}};
+      const size_t end = std::min(share.shards.size(), begin + kPartsInMessage);
+      message.shards.assign(share.shards.begin() + static_cast<std::ptrdiff_t>(begin),
+                            share.shards.begin() + static_cast<std::ptrdiff_t>(end));
+      {
+        const std::lock_guard lock(mutex_);
+        for (const ShardPart& part : message.shards) {
+          pushes_[sender][PushIdOf(message, part)] = true;
+        }
+      }
+      v1::TransferCall call;
+      ToWire(message, &call);
+      Tell(sender, call);
+      if (member_->link().IsLost(sender)) OnLost(sender);
+    }
+  }
+}
+
+std::map<NodeId, std::vector<ShardPart>> TransferRelay::OwnersOf(
+    const std::vector<ShardPart>& shards) const {
+  std::map<NodeId, std::vector<ShardPart>> shares;
+  const std::shared_ptr<OuterState> outer = member_->outer();
+  if (outer == nullptr) return shares;
+  std::map<int32_t, std::vector<const KeptPart*>> parts;
+  for (const KeptPart& part : outer->layout()) parts[part.layer].push_back(&part);
+  for (const ShardPart& shard : shards) {
+    for (const KeptPart* part : parts[shard.layer]) {
+      const int64_t begin = std::clamp<int64_t>(part->range.begin - shard.begin, 0, shard.elements);
+      const int64_t end = std::clamp<int64_t>(part->range.end - shard.begin, 0, shard.elements);
+      if (end <= begin) continue;
+      const bool whole = end - begin == shard.elements;
+      ShardPart& own = shares[part->holders.front()].emplace_back(shard);
+      own.part_begin = whole ? 0 : begin;
+      own.part_elements = whole ? 0 : end - begin;
+    }
+  }
+  return shares;
+}
+
+// Each begins where the members before it end.
+std::map<NodeId, StartPull> TransferRelay::SharesOf(const StartPull& order) const {
+  std::map<NodeId, StartPull> shares;
+  auto owned = OwnersOf(order.shards);
+  size_t index = 0;
+  for (auto& [worker, parts] : owned) {
+    const size_t first = parts.size() * index++ / owned.size();
+    std::rotate(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(first), parts.end());
+    StartPull& share = shares[worker] = order;
+    share.shards = std::move(parts);
+  }
+  return shares;
+}
+
+void TransferRelay::Pull(const StartPull& order) {
+  TellCancel();
+  own_.CancelAll();
+  const std::map<NodeId, StartPull> shares = SharesOf(order);
+  if (shares.empty()) {
+    return post_(PullFailed{order.pull, PullFailure::kError, kNoVersion, "no plan is set up"});
+  }
+  std::vector<std::pair<Batch, StartPull>> batches;
+  for (const auto& [worker, share] : shares) {
+    for (size_t begin = 0; begin < share.shards.size(); begin += kPartsInMessage) {
+      StartPull message = share;
+      const size_t end = std::min(share.shards.size(), begin + kPartsInMessage);
+      message.shards.assign(share.shards.begin() + static_cast<std::ptrdiff_t>(begin),
+                            share.shards.begin() + static_cast<std::ptrdiff_t>(end));
+      batches.push_back({{worker, static_cast<int32_t>(begin)}, std::move(message)});
+      if (worker != member_->name()) continue;
+      batches.back().second.shards = share.shards;  // own ones need no message
+      break;
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    pull_ = order.pull;
+    pulling_ = true;
+    pulled_bytes_ = 0;
+    batches_.clear();
+    for (const auto& [batch, message] : batches) batches_.insert(batch);
+  }
+  const std::shared_ptr<OuterState> outer = member_->outer();
+  for (const auto& [batch, message] : batches) {
+    if (batch.first == member_->name()) {
+      own_.Pull(message, outer->pulled(), outer->parts(), outer->base(), outer->tag().base);
+      continue;
+    }
+    v1::TransferCall call;
+    ToWire(message, &call);
+    call.set_batch(batch.second);
+    Tell(batch.first, call);
+    if (member_->link().IsLost(batch.first)) OnLost(batch.first);
+  }
+}
+
+void TransferRelay::TellCancel() {
+  std::set<NodeId> others;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Batch& batch : batches_) others.insert(batch.first);
+    for (const auto& [sender, pushes] : pushes_) others.insert(sender);
+    pulling_ = false;
+    batches_.clear();
+    pushes_.clear();
+  }
+  others.erase(member_->name());
+  v1::TransferCall cancel;
+  cancel.set_what(v1::TransferCall::CANCEL);
+  for (const NodeId& other : others) Tell(other, cancel);
+}
+
+void TransferRelay::CancelAll() {
+  TellCancel();
+  own_.CancelAll();
+}
+
+void TransferRelay::OnOwn(Event event) {
+  const auto* done = std::get_if<PullDone>(&event);
+  const auto* failed = std::get_if<PullFailed>(&event);
+  if (done == nullptr && failed == nullptr) return post_(std::move(event));
+  const int64_t pull = done != nullptr ? done->pull : failed->pull;
+  BatchEnds({member_->name(), 0}, pull, std::move(event));
+}
+
+void TransferRelay::BatchEnds(const Batch& batch, int64_t pull, Event event) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!pulling_ || pull != pull_ || batches_.erase(batch) == 0) return;
+    if (const auto* done = std::get_if<PullDone>(&event)) {
+      pulled_bytes_ += done->bytes;
+      if (!batches_.empty()) return;
+      event = PullDone{pull, pulled_bytes_};
+    }
+    pulling_ = false;  // what others still do ends with the next pull
+  }
+  post_(std::move(event));
+}
+
+void TransferRelay::OnLost(const NodeId& peer) {
+  std::vector<Event> events;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, unused] : pushes_[peer]) {
+      events.push_back(PushShardDone{id, PushStatus::kFailed,
+                                     absl::StrCat("shard ", id.shard, ": ", peer, " is lost"), 0});
+    }
+    pushes_.erase(peer);
+    const bool waits = std::any_of(batches_.begin(), batches_.end(),
+                                   [&](const Batch& batch) { return batch.first == peer; });
+    if (pulling_ && waits) {
+      pulling_ = false;
+      events.push_back(PullFailed{pull_, PullFailure::kError, kNoVersion,
+                                  absl::StrCat(peer, ", which pulls a part, is lost")});
+    }
+  }
+  for (Event& event : events) post_(std::move(event));
+}
+
+// ------------------------------------------------------------------- on the link's thread ----
+
+void TransferRelay::OnTransfer(const NodeId& from, const v1::TransferCall& call) {
+  switch (call.what()) {
+    case v1::TransferCall::UNSPECIFIED:
+      return OnLost(from);
+    case v1::TransferCall::PUSHED: {
+      const PushShardDone done = PushDoneFrom(call);
+      {
+        const std::lock_guard lock(mutex_);
+        const auto sender = pushes_.find(from);
+        if (sender == pushes_.end() || sender->second.erase(done.push) == 0) return;
+      }
+      return post_(done);
+    }
+    case v1::TransferCall::PULLED: {
+      Event event = PullDone{call.pull(), call.bytes()};
+      if (call.outcome() > 0) {
+        event = PullFailed{call.pull(), static_cast<PullFailure>(call.outcome() - 1), call.newer(),
+                           absl::StrCat(from, ": ", call.reason())};
+      }
+      return BatchEnds({from, call.batch()}, call.pull(), std::move(event));
+    }
+    default:
+      serving_.Add([this, from, call] { Serve(from, call); });
+  }
+}
+
+// ----------------------------------------------------------------------------- a follower's ----
+
+void TransferRelay::Serve(const NodeId& from, const v1::TransferCall& call) {
+  const IslandPlan plan = member_->plan();
+  if (plan.members.empty() || plan.members.front().worker != from) return;
+  if (call.what() == v1::TransferCall::CANCEL) {
+    served_.CancelAll();
+    const std::lock_guard lock(mutex_);
+    pulls_served_.clear();
+    return;
+  }
+  const std::shared_ptr<OuterState> outer = member_->outer();
+  if (call.what() == v1::TransferCall::PUSH) {
+    const PushShards push = PushFrom(call);
+    if (StartPush(push, served_)) return;
+    for (const ShardPart& part : push.shards) {
+      OnServed(PushShardDone{PushIdOf(push, part), PushStatus::kFailed, "it is not here", 0});
+    }
+    return;
+  }
+  StartPull pull = PullFrom(call);
+  {
+    const std::lock_guard lock(mutex_);
+    pulls_served_[next_served_] = {from, pull.pull, call.batch()};
+    pull.pull = next_served_++;
+  }
+  if (outer == nullptr) {
+    return OnServed(PullFailed{pull.pull, PullFailure::kError, kNoVersion, "no plan is set up"});
+  }
+  served_.Pull(pull, outer->pulled(), outer->parts(), outer->base(), outer->tag().base);
+}
+
+void TransferRelay::OnServed(Event event) {
+  v1::TransferCall call;
+  if (const auto* done = std::get_if<PushShardDone>(&event)) {
+    ToWire(*done, &call);
+    const IslandPlan plan = member_->plan();
+    if (!plan.members.empty()) Tell(plan.members.front().worker, call);
+    return;
+  }
+  call.set_what(v1::TransferCall::PULLED);
+  int64_t number = 0;
+  if (const auto* done = std::get_if<PullDone>(&event)) {
+    number = done->pull;
+    call.set_bytes(done->bytes);
+  } else if (const auto* failed = std::get_if<PullFailed>(&event)) {
+    number = failed->pull;
+    call.set_outcome(1 + static_cast<int32_t>(failed->failure));
+    call.set_reason(failed->reason.substr(0, 4096));
+    call.set_newer(failed->newer);
+  }
+  Served served;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = pulls_served_.find(number);
+    if (found == pulls_served_.end()) return;
+    served = found->second;
+    pulls_served_.erase(found);
+  }
+  call.set_pull(served.pull);
+  call.set_batch(served.batch);
+  Tell(served.leader, call);
+}
+
+}  // namespace atl::worker
