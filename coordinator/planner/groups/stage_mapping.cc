@@ -15,7 +15,7 @@ namespace {
 constexpr double kSame = 1 - 1e-9;  // of the best time: what is nearer is no gain
 
 // One stage's part of T.
-struct StageTimes {
+struct MappedStageTimes {
   double own_s = INFINITY;
   double pass_s = INFINITY;
 };
@@ -47,7 +47,7 @@ class Table {
   const OrderProblem& problem() const { return problem_; }
 
   // A stage with so many stages from itself to the end.
-  StageTimes Of(int g, int first, int last, int stages) const {
+  MappedStageTimes Of(int g, int first, int last, int stages) const {
     const OrderGroup& group = problem_.groups[g];
     const int in_flight = std::min({problem_.micro_batches, stages, options_.in_flight});
     const std::optional<Saving> saving =
@@ -59,7 +59,7 @@ class Table {
   }
 
   // T with such a stage before a pipeline that begins with `next` at layer `cut` and takes rest_s.
-  double Prepend(const StageTimes& times, int g, int next, int cut, double rest_s) const {
+  double Prepend(const MappedStageTimes& times, int g, int next, int cut, double rest_s) const {
     const Wire& wire = problem_.wires[g][next];
     const double bytes = problem_.out_bytes[cut - 1];
     return std::max(times.own_s,
@@ -133,7 +133,7 @@ class Expander {
     for (int g = 0; g < table_.groups(); ++g) {
       if (Left(node, g) == 0) continue;
       for (int first = node.first_layer - 1; first >= 0; --first) {
-        const StageTimes times = table_.Of(g, first, node.first_layer, node.stages + 1);
+        const MappedStageTimes times = table_.Of(g, first, node.first_layer, node.stages + 1);
         if (times.own_s >= limit_s) break;  // more layers take longer
         Node child{index, first, static_cast<int16_t>(g), static_cast<int16_t>(node.stages + 1)};
         child.seconds = node.group < 0
@@ -309,7 +309,7 @@ double MappingSeconds(const OrderProblem& problem, const StageMapping& mapping,
   const int stages = static_cast<int>(mapping.groups.size());
   for (int s = stages; s-- > 0;) {
     const int g = mapping.groups[s];
-    const StageTimes times = table.Of(g, mapping.cuts[s], mapping.cuts[s + 1], stages - s);
+    const MappedStageTimes times = table.Of(g, mapping.cuts[s], mapping.cuts[s + 1], stages - s);
     seconds = s + 1 == stages
                   ? times.own_s
                   : table.Prepend(times, g, mapping.groups[s + 1], mapping.cuts[s + 1], seconds);
