@@ -14,7 +14,7 @@
 namespace atl::plan {
 namespace {
 
-std::string SizeText(double bytes) { return BytesText(std::llround(bytes)); }
+std::string Size(double bytes) { return BytesText(std::llround(bytes)); }
 
 // One micro-batch of the smallest size on the largest tensor-parallel sets that nodes hold.
 struct Need {
@@ -103,15 +103,15 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
   const std::string what = absl::StrFormat(
       "no layout fits: model \"%s\" needs %s for weights, gradients and optimizer state (%g bytes "
       "per parameter) and %s for the activations of one micro-batch of %d",
-      costs.model().name, SizeText(need.state_bytes), costs.options().state_bytes_per_parameter,
-      SizeText(need.activation_bytes), need.micro_batch);
+      costs.model().name, Size(need.state_bytes), costs.options().state_bytes_per_parameter,
+      Size(need.activation_bytes), need.micro_batch);
   if (all > has) {
     const double share =
         has > 0 ? all * usable / has : all / static_cast<double>(cluster.devices.size());
     return absl::ResourceExhaustedError(absl::StrCat(
-        what, "; all ", cluster.devices.size(), " devices together have ", SizeText(has),
-        ". Device \"", FirstOf(cluster, type).id, "\" lacks ", SizeText(share - usable),
-        " for its share of ", SizeText(share), Remedy(cluster, costs, need, all - has, has)));
+        what, "; all ", cluster.devices.size(), " devices together have ", Size(has), ". Device \"",
+        FirstOf(cluster, type).id, "\" lacks ", Size(share - usable), " for its share of ",
+        Size(share), Remedy(cluster, costs, need, all - has, has)));
   }
   // Together they could: then one layer is too large for any device, or the layers do not divide.
   const Layer* largest = nullptr;
@@ -127,14 +127,13 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
     }
   }
   if (layer_bytes > usable) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(what, ". Layer \"", largest->name, "\" alone needs ", SizeText(layer_bytes),
-                     " of each of ", need.tensor_parallel, " devices; device \"",
-                     FirstOf(cluster, type).id, "\" lacks ", SizeText(layer_bytes - usable),
-                     ". Larger devices would hold it, or more tensor parallelism"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        what, ". Layer \"", largest->name, "\" alone needs ", Size(layer_bytes), " of each of ",
+        need.tensor_parallel, " devices; device \"", FirstOf(cluster, type).id, "\" lacks ",
+        Size(layer_bytes - usable), ". Larger devices would hold it, or more tensor parallelism"));
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat(what, "; the devices have ", SizeText(has),
+      absl::StrCat(what, "; the devices have ", Size(has),
                    ", but whole layers do not divide so: ", std::string(last.message())));
 }
 
