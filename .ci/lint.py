@@ -4,6 +4,8 @@
 The folder rules restate the architecture (README.md, "Folders"): who may include whom, and that
 cores stay free of clocks, threads, input and output. Prints one line per finding.
 """
+import collections
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import metrics_reference
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 MAX_MAIN_LINES = 80
+MAX_SOURCES = 21  # of a folder, without its tests
 SUFFIXES = (".cc", ".h", ".cu", ".cuh")
 
 # A quoted include that begins with none of these is a library's or the compiler's.
@@ -100,6 +103,14 @@ def check_file(path):
             yield f"{path}:{number}: a core is pure: {line.strip()}"
 
 
+def check_folders(paths):
+    sources = collections.Counter(os.path.dirname(path) for path in paths
+                                  if path.endswith((".cc", ".cu")) and not path.endswith("_test.cc"))
+    for folder, count in sorted(sources.items()):
+        if count > MAX_SOURCES:
+            yield f"{folder}: {count} sources, at most {MAX_SOURCES}"
+
+
 def check_format(paths):
     result = subprocess.run(["clang-format", "--dry-run", "-Werror"] + paths, stderr=subprocess.PIPE,
                             text=True, check=False)
@@ -117,6 +128,7 @@ def check_planted():
 def main():
     paths = files()
     findings = [finding for path in paths for finding in check_file(path)]
+    findings += list(check_folders(paths))
     findings += list(check_format(paths))
     findings += list(lint_docs.check())
     findings += list(lint_commands.check())

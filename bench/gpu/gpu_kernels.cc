@@ -18,7 +18,7 @@
 #include "kernels/bfloat16.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/device/launchers.h"
 
 namespace atl::bench {
 namespace {

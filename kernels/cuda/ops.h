@@ -6,7 +6,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/declined.h"
-#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/device/launchers.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/queue.h"
 

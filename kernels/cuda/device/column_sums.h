@@ -1,10 +1,10 @@
 // Sums over the rows of matrices, in an order that depends on shapes alone: blocks of rows into
 // partial sums, then those in turn.
 
-#ifndef ATOLL_KERNELS_CUDA_COLUMN_SUMS_H_
-#define ATOLL_KERNELS_CUDA_COLUMN_SUMS_H_
+#ifndef ATOLL_KERNELS_CUDA_DEVICE_COLUMN_SUMS_H_
+#define ATOLL_KERNELS_CUDA_DEVICE_COLUMN_SUMS_H_
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/device/device.h"
 
 namespace atl::ATOLL_DEVICE {
 
@@ -146,4 +146,4 @@ void SumColumns(const Queue& queue, const char* name, const Terms& terms,
 
 }  // namespace atl::ATOLL_DEVICE
 
-#endif  // ATOLL_KERNELS_CUDA_COLUMN_SUMS_H_
+#endif  // ATOLL_KERNELS_CUDA_DEVICE_COLUMN_SUMS_H_

@@ -7,10 +7,10 @@
 //   FoldColumns     N I K s read, one sum each
 //   grouped forward, for the input, for the weights: 2 N O K I / groups FLOP each
 
-#include "kernels/cuda/column_sums.h"
-#include "kernels/cuda/launchers.h"
-#include "kernels/cuda/map.h"
-#include "kernels/cuda/window.h"
+#include "kernels/cuda/device/column_sums.h"
+#include "kernels/cuda/device/launchers.h"
+#include "kernels/cuda/device/map.h"
+#include "kernels/cuda/device/window.h"
 
 namespace atl::ATOLL_DEVICE {
 namespace {

@@ -4,10 +4,10 @@
 // overlap meet in caches) and of the output; PoolBackward likewise 2 s + add; ChannelGateForward
 // 2s, ChannelGateBackward 5s; CountHits s.
 
-#include "kernels/cuda/column_sums.h"
-#include "kernels/cuda/launchers.h"
-#include "kernels/cuda/map.h"
-#include "kernels/cuda/window.h"
+#include "kernels/cuda/device/column_sums.h"
+#include "kernels/cuda/device/launchers.h"
+#include "kernels/cuda/device/map.h"
+#include "kernels/cuda/device/window.h"
 
 namespace atl::ATOLL_DEVICE {
 namespace {

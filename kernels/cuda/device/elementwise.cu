@@ -6,9 +6,9 @@
 //   Convert from + to, Rope 2s (the table stays in the cache), EmbeddingForward 2s,
 //   FinishForward (2 + pre + add)s, FinishBackward (3 + add)s; tanh or exp about 20 FLOP.
 
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/launchers.h"
-#include "kernels/cuda/map.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/launchers.h"
+#include "kernels/cuda/device/map.h"
 
 namespace atl::ATOLL_DEVICE {
 namespace {

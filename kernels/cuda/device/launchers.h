@@ -1,8 +1,8 @@
 // Puts our own kernels on a queue, one function per operation. Each .cu file says in its first
 // lines what its kernels move and compute. Arguments are those of kernels/ops.h, already checked.
 
-#ifndef ATOLL_KERNELS_CUDA_LAUNCHERS_H_
-#define ATOLL_KERNELS_CUDA_LAUNCHERS_H_
+#ifndef ATOLL_KERNELS_CUDA_DEVICE_LAUNCHERS_H_
+#define ATOLL_KERNELS_CUDA_DEVICE_LAUNCHERS_H_
 
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/queue.h"
@@ -111,4 +111,4 @@ void Enqueue(const Queue& queue, const Product& product);
 
 }  // namespace atl::ATOLL_DEVICE
 
-#endif  // ATOLL_KERNELS_CUDA_LAUNCHERS_H_
+#endif  // ATOLL_KERNELS_CUDA_DEVICE_LAUNCHERS_H_

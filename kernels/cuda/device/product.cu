@@ -1,8 +1,8 @@
 // A plain tiled product for whatever cuBLASLt declines, such as rows that begin on odd addresses.
 // 2 m n k FLOP by FMA in fp32; each operand is read once per 64 rows, or columns, of the other.
 
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/launchers.h"
 
 namespace atl::ATOLL_DEVICE {
 namespace {

@@ -11,9 +11,9 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/attention_mask.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/device/attention_mask.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/launchers.h"
 
 namespace atl::ATOLL_DEVICE {
 namespace {

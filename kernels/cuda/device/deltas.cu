@@ -7,8 +7,8 @@
 
 #include <cfloat>
 
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/launchers.h"
 
 namespace atl::ATOLL_DEVICE {
 namespace {

@@ -1,9 +1,9 @@
 // Which keys a query sees and what becomes of its scores, as attention's kernels know it.
 
-#ifndef ATOLL_KERNELS_CUDA_ATTENTION_MASK_H_
-#define ATOLL_KERNELS_CUDA_ATTENTION_MASK_H_
+#ifndef ATOLL_KERNELS_CUDA_DEVICE_ATTENTION_MASK_H_
+#define ATOLL_KERNELS_CUDA_DEVICE_ATTENTION_MASK_H_
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/device/device.h"
 #include "kernels/ops.h"
 
 namespace atl::ATOLL_DEVICE {
@@ -89,4 +89,4 @@ void ForMask(const AttentionShape& shape, const Tensor& lengths, const Function&
 
 }  // namespace atl::ATOLL_DEVICE
 
-#endif  // ATOLL_KERNELS_CUDA_ATTENTION_MASK_H_
+#endif  // ATOLL_KERNELS_CUDA_DEVICE_ATTENTION_MASK_H_

@@ -1,10 +1,10 @@
 // What every kernel for single elements is made of: a function of a row and a pack of columns, run
 // over a matrix; and activations.
 
-#ifndef ATOLL_KERNELS_CUDA_MAP_H_
-#define ATOLL_KERNELS_CUDA_MAP_H_
+#ifndef ATOLL_KERNELS_CUDA_DEVICE_MAP_H_
+#define ATOLL_KERNELS_CUDA_DEVICE_MAP_H_
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/device/device.h"
 #include "kernels/ops.h"
 
 namespace atl::ATOLL_DEVICE {
@@ -134,4 +134,4 @@ void MapRows(const Queue& queue, const char* name, const Function& function,
 
 }  // namespace atl::ATOLL_DEVICE
 
-#endif  // ATOLL_KERNELS_CUDA_MAP_H_
+#endif  // ATOLL_KERNELS_CUDA_DEVICE_MAP_H_

@@ -8,8 +8,8 @@
 //   CrossEntropy s (loss only) or 2s, about 40 (two exponentials)
 //   CrossEntropyMax s, 1;  CrossEntropySums s, about 20
 
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/launchers.h"
 
 namespace atl::ATOLL_DEVICE {
 namespace {

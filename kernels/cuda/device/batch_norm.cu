@@ -4,9 +4,9 @@
 // Bytes per element of s bytes: BatchNormForward 4s + add, by running statistics 2s + add;
 // BatchNormBackwardInput 5s + 2 add + dadd. A handful of FLOP, with SiLU about 20.
 
-#include "kernels/cuda/column_sums.h"
-#include "kernels/cuda/launchers.h"
-#include "kernels/cuda/map.h"
+#include "kernels/cuda/device/column_sums.h"
+#include "kernels/cuda/device/launchers.h"
+#include "kernels/cuda/device/map.h"
 
 namespace atl::ATOLL_DEVICE {
 namespace {

@@ -4,9 +4,9 @@
 //   RmsNormBackwardWeight 2s, 3;  LayerNormBackwardWeight 2s, 4;  SumRows s, 1
 //   EmbeddingBackwardWeight s + 8 for each row of the table that occurs; dpositions s + 8 / batch
 
-#include "kernels/cuda/column_sums.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/device/column_sums.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/launchers.h"
 
 namespace atl::ATOLL_DEVICE {
 namespace {

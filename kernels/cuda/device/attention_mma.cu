@@ -5,9 +5,9 @@
 // FLOP and bytes as in attention.cu. A block is four warps; each owns 16 rows of the stationary
 // side and all columns, so that a row's maximum and sum stay within four lanes.
 
-#include "kernels/cuda/attention_mask.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/device/attention_mask.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/launchers.h"
 
 namespace atl::ATOLL_DEVICE {
 namespace {

@@ -5,8 +5,8 @@
 // Rules for kernels: no atomics on floats, reductions in an order that depends on shapes alone,
 // sums in fp32 (or double) whatever the type of the elements.
 
-#ifndef ATOLL_KERNELS_CUDA_DEVICE_H_
-#define ATOLL_KERNELS_CUDA_DEVICE_H_
+#ifndef ATOLL_KERNELS_CUDA_DEVICE_DEVICE_H_
+#define ATOLL_KERNELS_CUDA_DEVICE_DEVICE_H_
 
 #include <cstdint>
 #include <initializer_list>
@@ -291,4 +291,4 @@ void ForType(DType dtype, const Function& function) {
 
 }  // namespace atl::ATOLL_DEVICE
 
-#endif  // ATOLL_KERNELS_CUDA_DEVICE_H_
+#endif  // ATOLL_KERNELS_CUDA_DEVICE_DEVICE_H_

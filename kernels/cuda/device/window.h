@@ -1,9 +1,9 @@
 // Windows over images, as kernels see them: which rows of the input a row of the output looks at.
 
-#ifndef ATOLL_KERNELS_CUDA_WINDOW_H_
-#define ATOLL_KERNELS_CUDA_WINDOW_H_
+#ifndef ATOLL_KERNELS_CUDA_DEVICE_WINDOW_H_
+#define ATOLL_KERNELS_CUDA_DEVICE_WINDOW_H_
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/device/device.h"
 #include "kernels/image_ops.h"
 
 namespace atl::ATOLL_DEVICE {
@@ -44,4 +44,4 @@ inline Window WindowFrom(const WindowShape& s) {
 
 }  // namespace atl::ATOLL_DEVICE
 
-#endif  // ATOLL_KERNELS_CUDA_WINDOW_H_
+#endif  // ATOLL_KERNELS_CUDA_DEVICE_WINDOW_H_
