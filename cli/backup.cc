@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cli/client.h"
+#include "cli/text/render.h"
 #include "common/bytes_text.h"
 #include "common/files.h"
 
@@ -87,7 +88,7 @@ int Backup(const Global& global, const std::string& path) {
     return 1;
   }
   if (global.json) {
-    std::cout << "{\"bytes\": " << bytes << ", \"sequence\": " << sequence << "}\n";
+    std::cout << JsonLine({{"bytes", bytes}, {"sequence", sequence}}) << "\n";
   } else {
     std::cout << path << ": " << BytesText(bytes) << ", the state after change " << sequence
               << "\n";

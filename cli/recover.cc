@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/commands.h"
+#include "cli/text/render.h"
 #include "common/files.h"
 #include "common/model/job_model.h"
 #include "common/state_folder.h"
@@ -64,7 +65,7 @@ int RecoverCommand(const Global& global, const RecoverFlags& flags) {
     return 1;
   }
   if (global.json) {
-    std::cout << "{\"job\": \"" << job.job << "\", \"version\": " << job.version << "}\n";
+    std::cout << JsonLine({{"job", job.job}, {"version", job.version}}) << "\n";
   } else {
     std::cout << flags.to << ": " << job.job << " at version " << job.version << "\n";
   }

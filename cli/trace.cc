@@ -9,6 +9,7 @@
 #include "cli/text/render.h"
 #include "cli/text/trace_text.h"
 #include "cli/write_file.h"
+#include "coordinator/plan_io/perfetto.h"
 #include "coordinator/plan_io/step_picture.h"
 
 namespace atl::cli {

@@ -191,7 +191,7 @@ absl::Status CreateToken(const Global& global, const TokenFlags& flags, Client& 
   ATOLL_ASSIGN_OR_RETURN(const v1::CreateTokenReply reply, client.CreateToken(request));
   const std::string join = absl::StrCat(ToText(token), "@", global.coordinator);
   if (global.json) {
-    std::cout << "{\"id\": \"" << reply.token().id() << "\", \"join\": \"" << join << "\"}\n";
+    std::cout << JsonLine({{"id", reply.token().id()}, {"join", join}}) << "\n";
     return absl::OkStatus();
   }
   std::cout << join << "\n";

@@ -108,7 +108,7 @@ int Export(const Global& global, const ExportFlags& flags) {
   const absl::Status status = ExportModel(global, flags, &version);
   if (!status.ok()) return Report(status);
   if (global.json) {
-    std::cout << "{\"job\": \"" << flags.job << "\", \"version\": " << version << "}\n";
+    std::cout << JsonLine({{"job", flags.job}, {"version", version}}) << "\n";
   } else {
     std::cout << flags.folder << ": " << flags.job << " at version " << version << "\n";
   }
@@ -120,7 +120,7 @@ int Keygen(const Global& global, const std::string& path) {
   if (!keys.ok()) return Report(keys.status());
   if (const absl::Status status = WriteCurveKey(*keys, path); !status.ok()) return Report(status);
   if (global.json) {
-    std::cout << "{\"public_key\": \"" << keys->public_key << "\"}\n";
+    std::cout << JsonLine({{"public_key", keys->public_key}}) << "\n";
   } else {
     std::cout << keys->public_key << "  " << std::filesystem::path(path).stem().string() << "\n";
   }

@@ -6,7 +6,10 @@
 #include <google/protobuf/message.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "cli/text/table.h"
@@ -17,6 +20,9 @@ namespace atl::cli {
 
 // JSON on one line, for streams.
 std::string JsonLine(const google::protobuf::Message& message);
+// An object of these fields, likewise; for answers that are no message.
+using JsonField = std::pair<const char*, std::variant<std::string, int64_t>>;
+std::string JsonLine(std::initializer_list<JsonField> fields);
 
 std::string StateName(v1::JobState state);  // "running"
 // "failed: the disk is full"; "paused by a user" where the reason begins with the state.

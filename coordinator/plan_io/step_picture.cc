@@ -11,23 +11,6 @@
 namespace atl {
 namespace {
 
-using Ends = std::pair<std::string, std::string>;
-
-std::string JsonString(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(&quoted, "\\u%04x", static_cast<int>(c));
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "\"";
-}
-
 std::string XmlText(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
@@ -41,136 +24,6 @@ std::string XmlText(const std::string& text) {
   }
   return escaped;
 }
-
-double Micros(int64_t ns) { return static_cast<double>(ns) / 1e3; }
-
-// "0-4", or "0-4, 29-33" for a device that holds two stages.
-std::string LayersOf(const StepTrace& trace, const std::string& device) {
-  std::string text;
-  for (const TraceStage& stage : trace.stages) {
-    if (std::find(stage.devices.begin(), stage.devices.end(), device) == stage.devices.end()) {
-      continue;
-    }
-    absl::StrAppend(&text, text.empty() ? "" : ", ", stage.first_layer);
-    if (stage.layers > 1) absl::StrAppend(&text, "-", stage.first_layer + stage.layers - 1);
-  }
-  return text;
-}
-
-std::string LabelOf(const StepTrace& trace, const std::string& device) {
-  const std::string layers = LayersOf(trace, device);
-  return layers.empty() ? device : absl::StrCat(device, ": ", layers);
-}
-
-std::map<Ends, std::vector<const TraceMessage*>> ByStageLink(const StepTrace& trace) {
-  std::map<Ends, std::vector<const TraceMessage*>> stage_links;
-  for (const TraceMessage& message : trace.messages) {
-    stage_links[{message.from, message.to}].push_back(&message);
-  }
-  for (auto& [ends, messages] : stage_links) {
-    std::stable_sort(
-        messages.begin(), messages.end(),
-        [](const TraceMessage* a, const TraceMessage* b) { return a->start_ns < b->start_ns; });
-  }
-  return stage_links;
-}
-
-std::string NameOf(const TraceMessage& message) {
-  return message.gradient ? "send gradient" : "send activation";
-}
-
-// ---------------------------------------------------------------------------------- Perfetto ----
-
-class TraceWriter {
- public:
-  void Name(const char* what, size_t process, size_t thread, const std::string& name) {
-    Add(
-        absl::StrFormat("{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s_name\","
-                        "\"args\":{\"name\":%s}}",
-                        process, thread, what, JsonString(name)));
-    Add(
-        absl::StrFormat("{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s_sort_index\","
-                        "\"args\":{\"sort_index\":%d}}",
-                        process, thread, what, what[0] == 'p' ? process : thread));
-  }
-  void Slice(size_t process, size_t thread, int64_t start_ns, int64_t end_ns, const char* category,
-             const std::string& name, const std::string& args) {
-    Add(absl::StrFormat(
-        "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
-        "\"cat\":\"%s\",\"name\":\"%s\",\"args\":{%s}}",
-        process, thread, Micros(start_ns), Micros(end_ns - start_ns), category, name, args));
-  }
-  std::string Finish() { return json_ + "\n],\"displayTimeUnit\":\"ms\"}\n"; }
-
- private:
-  void Add(const std::string& event) {
-    absl::StrAppend(&json_, first_ ? "\n" : ",\n", event);
-    first_ = false;
-  }
-
-  std::string json_ = "{\"traceEvents\":[";
-  bool first_ = true;
-};
-
-const char* CategoryOf(TraceKind kind) {
-  switch (kind) {
-    case TraceKind::kForward:
-    case TraceKind::kInputGradient:
-    case TraceKind::kWeightGradient:
-    case TraceKind::kOptimizer:
-      return "work";
-    case TraceKind::kSync:
-      return "sum";
-    case TraceKind::kWait:
-    case TraceKind::kSyncWait:
-    case TraceKind::kCommit:
-      break;
-  }
-  return "wait";
-}
-
-std::string ArgsOf(const TraceSpan& span) {
-  std::string args =
-      absl::StrFormat("\"micro_batch\":%d,\"stage\":%d", span.micro_batch, span.stage);
-  if (span.layer >= 0) absl::StrAppend(&args, ",\"layer\":", span.layer);
-  if (span.chunks > 1) absl::StrAppend(&args, ",\"chunk\":", span.chunk);
-  if (span.chunks > 1) absl::StrAppend(&args, ",\"chunks\":", span.chunks);
-  if (span.with_weights) absl::StrAppend(&args, ",\"with_weights\":true");
-  return args;
-}
-
-void WriteDevice(size_t process, size_t thread, const StepTrace& trace, const TraceDevice& device,
-                 TraceWriter& writer) {
-  writer.Name("thread", process, thread, LabelOf(trace, device.device));
-  bool sums = false;
-  for (const TraceSpan& span : device.spans) {
-    const bool sync = span.kind == TraceKind::kSync;
-    if (sync && !std::exchange(sums, true)) {
-      writer.Name("thread", process, thread + 1, absl::StrCat("all-reduces of ", device.device));
-    }
-    writer.Slice(process, thread + (sync ? 1 : 0), span.start_ns, span.end_ns,
-                 CategoryOf(span.kind), NameOf(span), ArgsOf(span));
-  }
-}
-
-void WriteMessages(size_t process, size_t thread, const std::vector<const TraceMessage*>& messages,
-                   TraceWriter& writer) {
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const TraceMessage& message = *messages[i];
-    int64_t end_ns = message.arrive_ns;
-    if (i + 1 < messages.size()) end_ns = std::min(end_ns, messages[i + 1]->start_ns);
-    std::string args = absl::StrFormat(
-        "\"micro_batch\":%d,\"stage\":%d,\"bytes\":%d,\"ready_us\":%.3f,\"arrives_us\":%.3f",
-        message.micro_batch, message.stage, message.bytes, Micros(message.ready_ns),
-        Micros(message.arrive_ns));
-    if (message.chunks > 1) {
-      absl::StrAppend(&args, ",\"chunk\":", message.chunk, ",\"chunks\":", message.chunks);
-    }
-    writer.Slice(process, thread, message.start_ns, end_ns, "message", NameOf(message), args);
-  }
-}
-
-// --------------------------------------------------------------------------------------- SVG ----
 
 constexpr int kLeft = 230;
 constexpr int kWidth = 1400;
@@ -392,46 +245,6 @@ class Chart {
 };
 
 }  // namespace
-
-std::string NameOf(const TraceSpan& span) {
-  switch (span.kind) {
-    case TraceKind::kForward:
-      return "forward";
-    case TraceKind::kInputGradient:
-      return span.with_weights ? "backward and weight gradient" : "backward";
-    case TraceKind::kWeightGradient:
-      return "weight gradient";
-    case TraceKind::kWait:
-      return span.gradient ? "waiting for a gradient" : "waiting for an activation";
-    case TraceKind::kSync:
-      return "all-reduce";
-    case TraceKind::kSyncWait:
-      return "waiting for all-reduces";
-    case TraceKind::kCommit:
-      return "commit";
-    case TraceKind::kOptimizer:
-      return "optimizer";
-  }
-  return "";
-}
-
-std::string StepsAsPerfetto(const std::vector<StepView>& views) {
-  TraceWriter writer;
-  for (size_t p = 0; p < views.size(); ++p) {
-    const StepTrace& trace = *views[p].trace;
-    writer.Name("process", p, 0, views[p].name);
-    size_t thread = 0;
-    for (const TraceDevice& device : trace.devices) {
-      WriteDevice(p, thread, trace, device, writer);
-      thread += 2;
-    }
-    for (const auto& [ends, messages] : ByStageLink(trace)) {
-      writer.Name("thread", p, thread, absl::StrCat(ends.first, " > ", ends.second));
-      WriteMessages(p, thread++, messages, writer);
-    }
-  }
-  return writer.Finish();
-}
 
 std::string StepsAsSvg(const std::vector<StepChart>& charts) {
   int64_t step_ns = 1;

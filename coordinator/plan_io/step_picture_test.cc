@@ -6,6 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "coordinator/plan_io/perfetto.h"
+
 namespace atl {
 namespace {
 
