@@ -33,33 +33,29 @@ const std::string& WorkerCore::doing() const { return impl_->doing_; }
 int64_t WorkerCore::inner_step() const { return impl_->inner_step(); }
 bool WorkerCore::paused() const { return impl_->paused(); }
 
-WorkerCore::Impl::Impl(Identity identity)
-    : identity_(std::move(identity)), mark_(identity_.mark), remembered_(identity_.mark) {
+WorkerCore::Impl::Impl(Identity identity) : identity_(std::move(identity)) {
+  session_.mark = session_.remembered = identity_.mark;
   held_.insert(identity_.held.begin(), identity_.held.end());
 }
 
 Actions WorkerCore::Impl::Step(Instant now, const Event& event) {
   now_ = now;
   out_ = Actions();
-  if (stopped_) return {};
+  if (shutdown_.state == Shutdown::State::kStopped) return {};
   std::visit([this](const auto& e) { On(e); }, event);
-  if (remember_at_ != kNever && Due(remember_at_)) RememberCoordinator();
-  if (!stopped_) Plan();
+  if (session_.remember_at != kNever && Due(session_.remember_at)) RememberCoordinator();
+  if (shutdown_.state != Shutdown::State::kStopped) Plan();
   return std::move(out_);
 }
 
 // ------------------------------------------------------------------------------------- link ----
 
 void WorkerCore::Impl::On(const Connected&) {
-  connected_ = true;
-  welcomed_ = false;
-  hello_at_ = now_;
+  session_.state = Session::State::kConnected;
+  session_.hello_at = now_;
 }
 
-void WorkerCore::Impl::On(const ConnectionLost&) {
-  connected_ = false;
-  welcomed_ = false;
-}
+void WorkerCore::Impl::On(const ConnectionLost&) { session_.state = Session::State::kDisconnected; }
 
 void WorkerCore::Impl::On(const Received& event) {
   const ToWorker& m = event.message;
@@ -69,57 +65,60 @@ void WorkerCore::Impl::On(const Received& event) {
 }
 
 bool WorkerCore::Impl::Obeys(const ToWorker& m) {
-  if (!mark_.cluster.empty() && m.cluster != mark_.cluster) {
-    if (welcomed_) return false;  // late, from before
-    const std::string text = ForeignClusterText(mark_.cluster, m.cluster);
-    if (refused_ != text) Emit(Note{text});
-    refused_ = text;
+  if (!session_.mark.cluster.empty() && m.cluster != session_.mark.cluster) {
+    if (session_.welcomed()) return false;  // late, from before
+    const std::string text = ForeignClusterText(session_.mark.cluster, m.cluster);
+    if (session_.refused != text) Emit(Note{text});
+    session_.refused = text;
     return false;
   }
-  if (m.epoch < mark_.epoch) return false;
+  if (m.epoch < session_.mark.epoch) return false;
   if (std::holds_alternative<Refused>(m.message)) return true;  // no order
-  mark_.epoch = m.epoch;
-  mark_.sequence = std::max(mark_.sequence, m.sequence);
+  session_.mark.epoch = m.epoch;
+  session_.mark.sequence = std::max(session_.mark.sequence, m.sequence);
   const bool welcome = std::holds_alternative<Welcome>(m.message);
-  if (welcome) mark_.cluster = m.cluster;
-  if (!mark_.cluster.empty() && mark_ != remembered_) {
+  if (welcome) session_.mark.cluster = m.cluster;
+  if (!session_.mark.cluster.empty() && session_.mark != session_.remembered) {
     if (welcome) {
       RememberCoordinator();
-    } else if (remember_at_ == kNever) {
-      remember_at_ = now_ + kRememberInterval;
+    } else if (session_.remember_at == kNever) {
+      session_.remember_at = now_ + kRememberInterval;
     }
   }
   return true;
 }
 
 void WorkerCore::Impl::RememberCoordinator() {
-  remember_at_ = kNever;
-  if (mark_ != remembered_) Emit(RememberCluster{remembered_ = mark_});
+  session_.remember_at = kNever;
+  if (session_.mark != session_.remembered) {
+    Emit(RememberCluster{session_.remembered = session_.mark});
+  }
 }
 
 void WorkerCore::Impl::On(const ShutdownRequested& event) {
-  if (stopping_) return;
-  stopping_ = true;
-  stop_reason_ = event.reason;
-  if (event.within) gone_at_ = now_ + *event.within;
+  if (shutdown_.state != Shutdown::State::kNone) return;
+  shutdown_.state = Shutdown::State::kRequested;
+  shutdown_.reason = event.reason;
+  if (event.within) following_.gone_at = now_ + *event.within;
   const bool reading = command_ == Command::kPrepare || command_ == Command::kInitialWeights;
-  stop_by_ = now_ + (reading ? kShutdownLimitReading : kShutdownLimit);
-  if (command_ == Command::kPrepare) GiveUpPreparing(stop_reason_);
-  if (command_ == Command::kInitialWeights) Emit(InterruptStep{stop_reason_});
+  shutdown_.by = now_ + (reading ? kShutdownLimitReading : kShutdownLimit);
+  if (command_ == Command::kPrepare) GiveUpPreparing(shutdown_.reason);
+  if (command_ == Command::kInitialWeights) Emit(InterruptStep{shutdown_.reason});
 }
 
 void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
-  refused_.clear();
-  heartbeat_interval_ = std::clamp<Duration>(welcome.heartbeat_interval,
-                                             std::chrono::milliseconds(1), std::chrono::minutes(1));
-  if (welcomed_) return;
-  welcomed_ = true;
+  session_.refused.clear();
+  session_.heartbeat_interval = std::clamp<Duration>(
+      welcome.heartbeat_interval, std::chrono::milliseconds(1), std::chrono::minutes(1));
+  // It has been welcomed before, or this is of a connection that is lost.
+  if (session_.state != Session::State::kConnected) return;
+  session_.state = Session::State::kWelcomed;
   // Unanswered requests are repeated at once: this may be another coordinator.
-  heartbeat_at_ = lease_at_ = validation_at_ = now_;
+  session_.heartbeat_at = leased_.ask_at = validation_at_ = now_;
   if (in_flight_) in_flight_->request_at = now_;
-  tell_saved_ = !saved_states_.empty();
+  saving_.tell = !saving_.states.empty();
   // And what was measured is said again.
-  if (prepared_) Emit(Send{*prepared_});
+  if (preparation_.done) Emit(Send{*preparation_.done});
   if (links_.empty()) return;
   LinksMeasured again;
   for (const auto& [to, link] : links_) again.links.push_back(link);
@@ -127,38 +126,41 @@ void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
 }
 
 void WorkerCore::Impl::OnMessage(const Refused& refused) {
-  welcomed_ = false;
-  refused_ = refused.reason;
-  hello_at_ = now_ + kRetryInterval;
+  if (session_.welcomed()) session_.state = Session::State::kConnected;
+  session_.refused = refused.reason;
+  session_.hello_at = now_ + kRetryInterval;
   if (!refused.final) return;
   Emit(Stop{1, absl::StrCat("the coordinator refuses this worker: ", refused.reason)});
-  stopped_ = true;
+  shutdown_.state = Shutdown::State::kStopped;
 }
 
 // ---------------------------------------------------------------------------------- prepare ----
 
 void WorkerCore::Impl::OnMessage(const PrepareJob& prepare) {
-  if (prepared_ && prepared_->job == prepare.job) {
-    Emit(Send{*prepared_});
+  if (preparation_.done && preparation_.done->job == prepare.job) {
+    Emit(Send{*preparation_.done});
     return;
   }
   // Said again to a question that has crossed the answer; one that comes later may find it mended.
-  if (failed_ && failed_->job == prepare.job &&
-      now_ < prepare_again_at_ - kPrepareRetry + kAnswerAgain) {
-    Emit(Send{*failed_});
+  if (preparation_.failed && preparation_.failed->job == prepare.job &&
+      now_ < preparation_.again_at - kPrepareRetry + kAnswerAgain) {
+    Emit(Send{*preparation_.failed});
     return;
   }
   // A worker that runs an island gets an order to stop first; until then the coordinator repeats
   // this.
-  if (order_ || follow_ || preparing_ == prepare.job) return;
+  if (order_ || following_.order || preparation_.opening == prepare.job) return;
   if (command_ == Command::kPrepare) GiveUpPreparing("another job is to be opened");
-  asked_ = prepare;
+  preparation_.asked = prepare;
 }
 
 // Links are measured before an island is planned: a worker that is in one has no time for it, but
 // for what leaves its links to the others as they are.
 void WorkerCore::Impl::OnMessage(const MeasureLinks& request) {
-  if (!request.probe && !request.beside && (follow_ || (order_ && order_->plan.number > 0))) return;
+  if (!request.probe && !request.beside &&
+      (following_.order || (order_ && order_->plan.number > 0))) {
+    return;
+  }
   Emit(request);
 }
 
@@ -166,14 +168,15 @@ void WorkerCore::Impl::On(const LinksMeasured& event) {
   for (const LinkProfile& link : event.links) {
     if (links_.size() < kSeenLinks || links_.contains(link.to)) links_[link.to] = link;
   }
-  if (welcomed_) Emit(Send{event});
+  if (session_.welcomed()) Emit(Send{event});
 }
 
 // Sent at once, or nearly: there are many of these a second where layers are small.
 void WorkerCore::Impl::On(const Measuring& event) {
   if (measuring_ == event.what) return;
   measuring_ = event.what;
-  heartbeat_at_ = std::min(heartbeat_at_, heartbeat_sent_ + kTellMeasuringAfter);
+  session_.heartbeat_at =
+      std::min(session_.heartbeat_at, session_.heartbeat_sent + kTellMeasuringAfter);
 }
 
 // A step comes as soon as the island trains; until then the coordinator waits as long as it likes.
@@ -190,24 +193,24 @@ void WorkerCore::Impl::OnMessage(const TraceNextStep& request) {
 }
 
 void WorkerCore::Impl::On(const StepTraced& event) {
-  if (welcomed_) Emit(Send{event});
+  if (session_.welcomed()) Emit(Send{event});
 }
 
 void WorkerCore::Impl::On(const Prepared& event) {
   if (Finish() != Command::kPrepare) return;
-  preparing_.clear();
-  failed_.reset();
+  preparation_.opening.clear();
+  preparation_.failed.reset();
   configured_ = PlanName();
-  prepared_ = JobPrepared{event.job, event.facts, event.profiles};
-  if (welcomed_) Emit(Send{*prepared_});
+  preparation_.done = JobPrepared{event.job, event.facts, event.profiles};
+  if (session_.welcomed()) Emit(Send{*preparation_.done});
 }
 
 void WorkerCore::Impl::On(const PrepareFailed& event) {
   if (Finish() != Command::kPrepare) return;
-  preparing_.clear();
-  failed_ = JobRefused{event.job, event.reason};
-  prepare_again_at_ = now_ + kPrepareRetry;
-  if (welcomed_) Emit(Send{*failed_});
+  preparation_.opening.clear();
+  preparation_.failed = JobRefused{event.job, event.reason};
+  preparation_.again_at = now_ + kPrepareRetry;
+  if (session_.welcomed()) Emit(Send{*preparation_.failed});
 }
 
 // ------------------------------------------------------------------------------------ orders ----
@@ -222,11 +225,13 @@ bool WorkerCore::Impl::IsNews(const Order& order) {
     return std::find_if(seen_orders_.begin(), seen_orders_.end(),
                         [&](const SeenOrder& s) { return s.job == job; });
   };
-  const JobId* current_job = order_ ? &order_->job : follow_ ? &follow_->job : nullptr;
+  const JobId* current_job = order_             ? &order_->job
+                             : following_.order ? &following_.order->job
+                                                : nullptr;
   if (current_job != nullptr && *current_job != order.job && order.run != RunState::kStop) {
     const auto current = seen_of(*current_job);
     const bool late =
-        current != seen_orders_.end() && std::make_tuple(mark_.epoch, order.sequence) <
+        current != seen_orders_.end() && std::make_tuple(session_.mark.epoch, order.sequence) <
                                              std::make_tuple(current->epoch, current->sequence);
     if (late) return false;
   }
@@ -235,10 +240,11 @@ bool WorkerCore::Impl::IsNews(const Order& order) {
     const auto rank = [&](const auto& o, int64_t epoch) {
       return std::make_tuple(order.island == seen->island ? o.generation : 0, epoch, o.sequence);
     };
-    if (rank(order, mark_.epoch) <= rank(*seen, seen->epoch)) return false;
+    if (rank(order, session_.mark.epoch) <= rank(*seen, seen->epoch)) return false;
     seen_orders_.erase(seen);
   }
-  seen_orders_.push_back({order.job, order.island, order.generation, mark_.epoch, order.sequence});
+  seen_orders_.push_back(
+      {order.job, order.island, order.generation, session_.mark.epoch, order.sequence});
   if (seen_orders_.size() > kSeenJobs) seen_orders_.pop_front();
   return true;
 }
@@ -251,7 +257,7 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
     if (same_job || !order_) EndJob(order.job);
     return;
   }
-  if (follow_) StopFollowing("it is to lead an island itself");
+  if (following_.order) StopFollowing("it is to lead an island itself");
   const bool same_island =
       same_job && order_->island == order.island && order_->generation == order.generation;
   if (!same_island) {
@@ -276,18 +282,18 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
     ForgetCounts();
   }
   // What could not be pulled yet may be there now.
-  if (!order_ || order.committed_version != order_->committed_version) pull_at_ = now_;
+  if (!order_ || order.committed_version != order_->committed_version) pull_.retry_at = now_;
   order_ = order;
-  asked_.reset();
-  heartbeat_at_ = now_;
+  preparation_.asked.reset();
+  session_.heartbeat_at = now_;
 }
 
 // Shards have moved to other servers: the old addresses do not answer.
 void WorkerCore::Impl::RestartTransfers() {
   Emit(CancelTransfers{});
-  ++pull_;
-  pulling_ = false;
-  pull_at_ = now_;
+  ++pull_.number;
+  if (pull_.pulling()) pull_.state = Pull::State::kNone;
+  pull_.retry_at = now_;
   if (!in_flight_) return;
   in_flight_->trouble.reset();
   in_flight_->moved = true;
@@ -301,20 +307,23 @@ void WorkerCore::Impl::RestartTransfers() {
 }
 
 void WorkerCore::Impl::EndJob(const JobId& job) {
-  if (follow_ && follow_->job != job) return;
-  if (follow_) StopFollowing("the coordinator says so");
+  if (following_.order && following_.order->job != job) return;
+  if (following_.order) StopFollowing("the coordinator says so");
   ForgetIsland();
   not_finite_tries_ = 0;
   order_.reset();
-  if (prepared_ && prepared_->job == job) prepared_.reset();
-  if (asked_ && asked_->job == job) asked_.reset();
-  if (command_ == Command::kPrepare && preparing_ == job) GiveUpPreparing("the job has ended");
+  if (preparation_.done && preparation_.done->job == job) preparation_.done.reset();
+  if (preparation_.asked && preparation_.asked->job == job) preparation_.asked.reset();
+  if (command_ == Command::kPrepare && preparation_.opening == job) {
+    GiveUpPreparing("the job has ended");
+  }
   ForgetCounts();
   Emit(ReleaseJob{job, false});
 }
 
 void WorkerCore::Impl::OnMessage(const ForgetJob& message) {
-  if ((order_ && order_->job == message.job) || (follow_ && follow_->job == message.job)) {
+  if ((order_ && order_->job == message.job) ||
+      (following_.order && following_.order->job == message.job)) {
     EndJob(message.job);
   }
   if (held_.erase(message.job) > 0) Emit(ReleaseJob{message.job, true});
@@ -324,38 +333,40 @@ void WorkerCore::Impl::OnMessage(const ForgetJob& message) {
 void WorkerCore::Impl::GiveUpPreparing(const std::string& reason) {
   if (discard_) return;
   discard_ = true;
-  preparing_.clear();
+  preparation_.opening.clear();
   Emit(InterruptStep{reason});
 }
 
 // Counters that are shown for one job do not count for another.
 void WorkerCore::Impl::ForgetCounts() {
-  inner_step_ = tokens_ = steps_redone_ = steps_interrupted_ = 0;
-  pushed_bytes_ = pulled_bytes_ = 0;
-  learning_rate_ = 0;
-  loss_ = tokens_per_s_ = idle_link_seconds_ = overlap_seconds_ = RecentMean();
-  save_cost_ = SaveCost();
+  counters_.inner_step = counters_.tokens = counters_.steps_redone = counters_.steps_interrupted =
+      0;
+  counters_.pushed_bytes = counters_.pulled_bytes = 0;
+  counters_.learning_rate = 0;
+  counters_.loss = counters_.tokens_per_s = counters_.idle_link_seconds =
+      counters_.overlap_seconds = RecentMean();
+  saving_.cost = SaveCost();
   stage_link_log_.Clear();
 }
 
 // Another generation, island or job: leases, contribution and local steps belong to the past.
 void WorkerCore::Impl::ForgetIsland() {
-  if (pulling_ || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
+  if (pull_.pulling() || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
   Interrupt("the island begins anew");
   memory_.clear();
   if (order_) {
-    steps_redone_ += local_.steps;
-    if (command_ == Command::kStep || step_failed_) ++steps_interrupted_;
+    counters_.steps_redone += local_.steps;
+    if (command_ == Command::kStep || step_failed_) ++counters_.steps_interrupted;
   }
   hand_over_.reset();
   taken_over_ = 0;
-  save_due_ = resume_tried_ = tell_saved_ = false;
-  saving_tiers_.clear();
-  save_cost_.Drop();
-  saved_at_.clear();
-  saved_states_.clear();
-  resumed_.reset();
-  unsaved_ = kept_by_owners_ = PlanName();
+  saving_.due = saving_.resume_tried = saving_.tell = false;
+  saving_.under_way.clear();
+  saving_.cost.Drop();
+  saving_.newest_at.clear();
+  saving_.states.clear();
+  saving_.resumed.reset();
+  saving_.no_copies = saving_.kept_by_owners = PlanName();
   step_failed_ = false;
   settled_ = PlanName();
   if (command_ != Command::kNone && command_ != Command::kPrepare) discard_ = true;
@@ -367,13 +378,13 @@ void WorkerCore::Impl::ForgetIsland() {
   in_flight_.reset();
   last_pushed_.reset();
   stepping_.clear();
-  leases_.Clear();
-  exhausted_ = false;
-  lease_at_ = now_;
-  ++pull_;
-  pulling_ = pulled_ = false;
-  pull_at_ = now_;
-  pull_trouble_.clear();
+  leased_.ranges.Clear();
+  leased_.exhausted = false;
+  leased_.ask_at = now_;
+  ++pull_.number;
+  pull_.state = Pull::State::kNone;
+  pull_.retry_at = now_;
+  pull_.trouble.clear();
   validation_.reset();
   trainer_trouble_.clear();
   trainer_again_at_ = now_;
@@ -384,12 +395,12 @@ void WorkerCore::Impl::ForgetIsland() {
 // ----------------------------------------------------------------------------------- helpers ----
 
 void WorkerCore::Impl::Log(const std::string& text) {
-  if (welcomed_) Emit(Send{WorkerLog{order_ ? order_->job : JobId(), text}});
+  if (session_.welcomed()) Emit(Send{WorkerLog{order_ ? order_->job : JobId(), text}});
 }
 
 // A recurring failure or recovery is logged once, until steps succeed again.
 void WorkerCore::Impl::LogOnce(const std::string& text) {
-  if (!welcomed_ || std::find(told_.begin(), told_.end(), text) != told_.end()) return;
+  if (!session_.welcomed() || std::find(told_.begin(), told_.end(), text) != told_.end()) return;
   if (told_.size() == kNamedMax) told_.pop_front();
   told_.push_back(text);
   told_at_ = now_;

@@ -18,14 +18,14 @@ constexpr Duration kStagedIsLostAfter = std::chrono::seconds(10);
 
 void WorkerCore::Impl::OnMessage(const LeaseGrant& grant) {
   if (!order_ || grant.job != order_->job || grant.island != order_->island ||
-      grant.generation != order_->generation || grant.request != lease_request_) {
+      grant.generation != order_->generation || grant.request != leased_.request) {
     return;
   }
-  exhausted_ = grant.exhausted;
+  leased_.exhausted = grant.exhausted;
   if (Sequences(grant.ranges) > 0) {
-    leases_.Add(grant.ranges);
-    ++lease_request_;
-    lease_at_ = now_;
+    leased_.ranges.Add(grant.ranges);
+    ++leased_.request;
+    leased_.ask_at = now_;
   }
 }
 
@@ -33,16 +33,16 @@ void WorkerCore::Impl::OnMessage(const LeaseGrant& grant) {
 // answer to an earlier copy of it may still come with sequences, which must not get lost.
 void WorkerCore::Impl::PlanLeases() {
   // Before version 0 nothing is leased: to ask would only delay the question that is answered.
-  if (order_->run != RunState::kRun || order_->committed_version == kNoVersion || !prepared_ ||
-      !welcomed_) {
+  if (order_->run != RunState::kRun || order_->committed_version == kNoVersion ||
+      !preparation_.done || !session_.welcomed()) {
     return;
   }
   const int64_t ahead = kLeasedRoundsAhead * round_sequences();
-  if (leases_.size() >= ahead || !Due(lease_at_)) return;
-  Emit(Send{LeaseRequest{order_->job, order_->island, order_->generation, lease_request_,
-                         ahead + (round_sequences() + 1) / 2 - leases_.size()}});
-  lease_at_ = now_ + kRetryInterval;
-  Due(lease_at_);
+  if (leased_.ranges.size() >= ahead || !Due(leased_.ask_at)) return;
+  Emit(Send{LeaseRequest{order_->job, order_->island, order_->generation, leased_.request,
+                         ahead + (round_sequences() + 1) / 2 - leased_.ranges.size()}});
+  leased_.ask_at = now_ + kRetryInterval;
+  Due(leased_.ask_at);
 }
 
 // ------------------------------------------------------------------------------------ pushes ----
@@ -114,7 +114,7 @@ void WorkerCore::Impl::On(const PushShardDone& done) {
       case PushStatus::kStaged:
         push.state = InFlight::Shard::kStaged;
         push.retry_at = now_ + kRetryInterval;
-        pushed_bytes_ += done.bytes;
+        counters_.pushed_bytes += done.bytes;
         break;
       case PushStatus::kRefused:
         push.state = InFlight::Shard::kRefused;
@@ -145,7 +145,7 @@ std::string WorkerCore::Impl::PushTrouble() const {
 void WorkerCore::Impl::PlanPushes() {
   if (!in_flight_ || !in_flight_->captured) return;
   InFlight& flight = *in_flight_;
-  if (welcomed_ && !Decided() && Due(flight.request_at)) {
+  if (session_.welcomed() && !Decided() && Due(flight.request_at)) {
     PushRequest request{order_->job, flight.id};
     if (!flight.withdrawn) {
       request = {order_->job,
@@ -198,19 +198,18 @@ std::vector<ShardPlacement> WorkerCore::Impl::ShardsInTurn(Version version) cons
 // ------------------------------------------------------------------------------------- pulls ----
 
 void WorkerCore::Impl::On(const PullDone& done) {
-  if (done.pull != pull_ || !pulling_) return;
-  pulling_ = false;
-  pulled_ = true;
-  pulled_bytes_ += done.bytes;
-  pull_trouble_.clear();
+  if (done.pull != pull_.number || !pull_.pulling()) return;
+  pull_.state = Pull::State::kPulled;
+  counters_.pulled_bytes += done.bytes;
+  pull_.trouble.clear();
 }
 
 void WorkerCore::Impl::On(const PullFailed& failed) {
-  if (failed.pull != pull_ || !pulling_) return;
-  pulling_ = false;
-  pull_trouble_ = failed.reason;
+  if (failed.pull != pull_.number || !pull_.pulling()) return;
+  pull_.state = Pull::State::kNone;
+  pull_.trouble = failed.reason;
   // Superseded: the order with the newer version may be here already.
-  pull_at_ = order_->committed_version > pulling_version_ ? now_ : now_ + kRetryInterval;
+  pull_.retry_at = order_->committed_version > pull_.version ? now_ : now_ + kRetryInterval;
 }
 
 // The version to pull now, if any; README.md has the reasons.
@@ -227,7 +226,7 @@ std::optional<Version> WorkerCore::Impl::PullTarget() const {
   }
   if (committed <= base_version_) return std::nullopt;
   // Nothing to lose here and nothing to do, or this very version is to be evaluated.
-  const bool idle = leases_.size() == 0 && command_ == Command::kNone;
+  const bool idle = leased_.ranges.size() == 0 && command_ == Command::kNone;
   if (local_.steps == 0 && (idle || order_->validate_version == committed)) return committed;
   // The base cannot be pushed from again: its contribution was rejected and no round followed.
   if (last_pushed_ == NextContribution()) return committed;
@@ -246,10 +245,12 @@ bool WorkerCore::Impl::NeedsAllLayers() const {
 }
 
 void WorkerCore::Impl::PlanPull() {
-  if (pulling_ || pulled_ || command_ == Command::kAdopt || !prepared_) return;
+  if (pull_.pulling() || pull_.pulled() || command_ == Command::kAdopt || !preparation_.done) {
+    return;
+  }
   if (!SetUp() || command_ == Command::kReconfigure) return;  // no device owns anything yet
   const std::optional<Version> target = PullTarget();
-  if (!target || order_->pull_order.empty() || !Due(pull_at_)) return;
+  if (!target || order_->pull_order.empty() || !Due(pull_.retry_at)) return;
   // Whatever is still being pushed belongs to a contribution that has been decided.
   if (in_flight_) {
     const bool pushing =
@@ -260,19 +261,19 @@ void WorkerCore::Impl::PlanPull() {
   }
   const int64_t fragments = spec().outer.fragments;
   const bool all = NeedsAllLayers() || *target == base_version_;
-  StartPull pull{order_->job, ++pull_, *target, {}, spec().outer.pull_encoding, fragments};
-  pulling_shards_.clear();
+  StartPull pull{order_->job, ++pull_.number, *target, {}, spec().outer.pull_encoding, fragments};
+  pull_.shards.clear();
   for (ShardId shard : order_->pull_order) {
     for (const ShardPlacement& placement : order_->shards) {
       if (placement.shard != shard) continue;
       if (!all && !HasTurnSince(base_version_, *target, placement.layer, fragments)) continue;
       pull.shards.push_back({placement});
-      if (!all) pulling_shards_.push_back(placement);
+      if (!all) pull_.shards.push_back(placement);
     }
   }
-  pulling_ = true;
-  pulling_version_ = *target;
-  pulling_tokens_ = order_->tokens_committed;
+  pull_.state = Pull::State::kPulling;
+  pull_.version = *target;
+  pull_.tokens = order_->tokens_committed;
   Emit(std::move(pull));
 }
 

@@ -53,8 +53,10 @@ bool WorkerCore::Impl::StartReconfigure() {
   command.shards = order_->shards;
   if (TakingOver()) command.take_over_from = order_->takes_over_from;
   // What is on its way belongs to owners of the plan before.
-  if (pulling_ || pulled_ || (in_flight_ && !in_flight_->pushes.empty())) RestartTransfers();
-  pulled_ = false;
+  if (pull_.pulling() || pull_.pulled() || (in_flight_ && !in_flight_->pushes.empty())) {
+    RestartTransfers();
+  }
+  pull_.state = Pull::State::kNone;
   Start(Command::kReconfigure, std::move(command));
   return true;
 }
@@ -70,7 +72,7 @@ int64_t WorkerCore::Impl::SettingUp() const {
 void WorkerCore::Impl::On(const Settled& event) {
   settled_ = {event.generation, event.plan_number};
   LeaveLater();
-  heartbeat_at_ = now_;  // the others wait for it
+  session_.heartbeat_at = now_;  // the others wait for it
   if (command_ == Command::kReconfigure && order_ && order_->plan.number > configuring_.number) {
     Interrupt("a newer plan is there");
   }
@@ -80,20 +82,20 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   if (command_ != Command::kReconfigure || event.plan_number != configuring_.number) return;
   // What a step took under another plan, or before a failure, says nothing of this one.
   if (configured_.number != configuring_.number) {
-    idle_link_seconds_ = overlap_seconds_ = RecentMean();
-    save_cost_ = SaveCost();
+    counters_.idle_link_seconds = counters_.overlap_seconds = RecentMean();
+    saving_.cost = SaveCost();
   }
   configured_ = configuring_;  // also when the order has changed meanwhile
   LeaveLater();
   stage_links_ = StageLinksSeen();
   memory_.clear();
-  heartbeat_at_ = now_;
-  saving_tiers_.clear();
-  save_cost_.Drop();
-  save_due_ = true;
+  session_.heartbeat_at = now_;
+  saving_.under_way.clear();
+  saving_.cost.Drop();
+  saving_.due = true;
   if (Finish() == Command::kNone) return;
   Resumed(event);
-  steps_redone_ += event.steps_replayed;
+  counters_.steps_redone += event.steps_replayed;
   if (event.taken_over) TakeOver(*event.taken_over);
   if (event.push_lost) PushLost(event.reason);
   if (!event.kept) return StateLost(event.reason);
@@ -110,7 +112,7 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
 void WorkerCore::Impl::FailedStepEnded(bool taken) {
   if (taken) {
     // Its loss and masked tokens are not known: they are counted as those of the steps before.
-    StepDone step{Sequences(stepping_) * spec().data.sequence_length, loss_.Get()};
+    StepDone step{Sequences(stepping_) * spec().data.sequence_length, counters_.loss.Get()};
     if (local_.tokens > 0) {
       step.masked_tokens = static_cast<int64_t>(static_cast<double>(step.tokens) *
                                                 static_cast<double>(local_.masked_tokens) /
@@ -118,8 +120,8 @@ void WorkerCore::Impl::FailedStepEnded(bool taken) {
     }
     return CountStep(step);
   }
-  ++steps_interrupted_;
-  leases_.PutBack(stepping_);
+  ++counters_.steps_interrupted;
+  leased_.ranges.PutBack(stepping_);
   stepping_.clear();
 }
 
@@ -127,9 +129,9 @@ void WorkerCore::Impl::FailedStepEnded(bool taken) {
 void WorkerCore::Impl::BaseLost() {
   if (!adopted_ || in_flight_) return;
   const Work trained = std::exchange(local_, Work());
-  resumed_ =
-      LocalCheckpoint{order_->job, order_->island, base_version_, inner_step_, trained.consumed};
-  resumed_->loss_times_tokens = trained.loss_times_tokens;
+  saving_.resumed = LocalCheckpoint{order_->job, order_->island, base_version_,
+                                    counters_.inner_step, trained.consumed};
+  saving_.resumed->loss_times_tokens = trained.loss_times_tokens;
   adopted_ = false;
 }
 
@@ -152,9 +154,11 @@ void WorkerCore::Impl::PushLost(const std::string& reason) {
 // Some parameters, moments or theta_base are nowhere any more: what was trained since is made
 // again.
 void WorkerCore::Impl::StateLost(const std::string& reason) {
-  if (std::exchange(step_failed_, false)) ++steps_interrupted_;
+  if (std::exchange(step_failed_, false)) ++counters_.steps_interrupted;
   initial_made_ = initial_made_ && in_flight_.has_value();
-  if (resumed_) leases_.PutBack(std::exchange(resumed_, std::nullopt)->consumed);
+  if (saving_.resumed) {
+    leased_.ranges.PutBack(std::exchange(saving_.resumed, std::nullopt)->consumed);
+  }
   if (!adopted_) return;
   Log(absl::StrCat("the state of ", local_.steps, " steps since version ", base_version_,
                    " is lost (", reason, "): back to the committed version"));
@@ -163,7 +167,7 @@ void WorkerCore::Impl::StateLost(const std::string& reason) {
 
 void WorkerCore::Impl::On(const StageLinksSeen& event) {
   if (!order_ || event.plan_number != order_->plan.number) return;
-  if (event.plan_wanted != stage_links_.plan_wanted) heartbeat_at_ = now_;
+  if (event.plan_wanted != stage_links_.plan_wanted) session_.heartbeat_at = now_;
   for (const std::string& line : stage_link_log_.LinesDue(now_, event.stage_links)) Log(line);
   stage_links_ = event;
 }
@@ -201,14 +205,14 @@ Leadership WorkerCore::Impl::Known() const {
   known.last_pushed = last_pushed_;
   known.stepping = stepping_;
   known.step_failed = step_failed_;
-  known.leased = leases_.ranges();
-  known.exhausted = exhausted_;
-  known.lease_request = lease_request_;
-  known.inner_step = inner_step_;
-  known.tokens = tokens_;
-  known.pushed_bytes = pushed_bytes_;
-  known.pulled_bytes = pulled_bytes_;
-  known.loss = loss_.Get();
+  known.leased = leased_.ranges.ranges();
+  known.exhausted = leased_.exhausted;
+  known.lease_request = leased_.request;
+  known.inner_step = counters_.inner_step;
+  known.tokens = counters_.tokens;
+  known.pushed_bytes = counters_.pushed_bytes;
+  known.pulled_bytes = counters_.pulled_bytes;
+  known.loss = counters_.loss.Get();
   return known;
 }
 
@@ -216,9 +220,11 @@ void WorkerCore::Impl::PlanHandOver() {
   const NodeId& successor = hand_over_->plan.members.front().worker;
   doing_ = absl::StrCat("handing the island over to ", successor);
   if (command_ != Command::kNone || Capturing()) return;
-  if (!prepared_ || prepared_->job != order_->job) return;
-  if (resumed_) leases_.PutBack(std::exchange(resumed_, std::nullopt)->consumed);
-  if (pulling_ || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
+  if (!preparation_.done || preparation_.done->job != order_->job) return;
+  if (saving_.resumed) {
+    leased_.ranges.PutBack(std::exchange(saving_.resumed, std::nullopt)->consumed);
+  }
+  if (pull_.pulling() || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
   Start(Command::kHandOver, HandOver{order_->job, Known()});
 }
 
@@ -230,16 +236,16 @@ void WorkerCore::Impl::On(const HandedOver&) {
   local_ = Work();  // they are not lost
   ForgetIsland();
   order_.reset();
-  follow_ = order;
-  following_ = false;
-  holds_ = true;
-  heartbeat_at_ = now_;
+  following_.order = order;
+  following_.begun = false;
+  following_.holds = true;
+  session_.heartbeat_at = now_;
   LeaveLater();
 }
 
 void WorkerCore::Impl::TakeOver(const Leadership& known) {
   taken_over_ = known.generation;
-  resume_tried_ = true;  // by the leader before, or its data is leased like any other
+  saving_.resume_tried = true;  // by the leader before, or its data is leased like any other
   adopted_ = known.adopted;
   base_version_ = known.base_version;
   tokens_at_base_ = known.tokens_at_base;
@@ -259,15 +265,15 @@ void WorkerCore::Impl::TakeOver(const Leadership& known) {
   last_pushed_ = known.last_pushed;
   stepping_ = known.stepping;
   step_failed_ = known.step_failed;
-  leases_.Clear();
-  leases_.Add(known.leased);
-  exhausted_ = known.exhausted;
-  lease_request_ = known.lease_request;
-  inner_step_ = known.inner_step;
-  tokens_ = known.tokens;
-  pushed_bytes_ = known.pushed_bytes;
-  pulled_bytes_ = known.pulled_bytes;
-  if (known.loss > 0) loss_.Add(known.loss);
+  leased_.ranges.Clear();
+  leased_.ranges.Add(known.leased);
+  leased_.exhausted = known.exhausted;
+  leased_.request = known.lease_request;
+  counters_.inner_step = known.inner_step;
+  counters_.tokens = known.tokens;
+  counters_.pushed_bytes = known.pushed_bytes;
+  counters_.pulled_bytes = known.pulled_bytes;
+  if (known.loss > 0) counters_.loss.Add(known.loss);
   Log(absl::StrCat("takes over from ", order_->takes_over_from, ": ", local_.steps,
                    " steps since version ", base_version_));
 }
@@ -288,84 +294,89 @@ void WorkerCore::Impl::OnMessage(const MemberOrder& order) {
     ForgetIsland();
     order_.reset();
   }
-  const bool same_island = follow_ && follow_->job == order.job &&
-                           follow_->island == order.island &&
-                           follow_->generation == order.generation;
-  if (!same_island) holds_ = false;
-  const bool same = follow_ && follow_->job == order.job &&
-                    follow_->generation == order.generation &&
-                    follow_->plan.number == order.plan.number;
-  if (!same) following_ = false;
-  follow_ = order;
+  const bool same_island = following_.order && following_.order->job == order.job &&
+                           following_.order->island == order.island &&
+                           following_.order->generation == order.generation;
+  if (!same_island) following_.holds = false;
+  const bool same = following_.order && following_.order->job == order.job &&
+                    following_.order->generation == order.generation &&
+                    following_.order->plan.number == order.plan.number;
+  if (!same) following_.begun = false;
+  following_.order = order;
   if (order.spec.schedule.checkpoint_every_steps > 0) held_.insert(order.job);
   if (!same) LeaveLater();
-  asked_.reset();
-  heartbeat_at_ = now_;
+  preparation_.asked.reset();
+  session_.heartbeat_at = now_;
 }
 
 void WorkerCore::Impl::On(const FollowerState& event) {
-  if (!follow_ || event.plan_number > follow_->plan.number) return;
-  if (event.plan_number != follower_.plan_number) heartbeat_at_ = now_;
-  holds_ = holds_ || event.plan_number > 0;
-  follower_ = event;
+  if (!following_.order || event.plan_number > following_.order->plan.number) return;
+  if (event.plan_number != following_.state.plan_number) session_.heartbeat_at = now_;
+  following_.holds = following_.holds || event.plan_number > 0;
+  following_.state = event;
   LeaveLater();
 }
 
 void WorkerCore::Impl::StopFollowing(const std::string& reason) {
   Emit(Unfollow{reason});
-  follow_.reset();
-  following_ = holds_ = false;
-  follower_ = FollowerState();
+  following_.order.reset();
+  following_.begun = following_.holds = false;
+  following_.state = FollowerState();
 }
 
 void WorkerCore::Impl::PlanFollow() {
-  if (!follow_ || !prepared_ || prepared_->job != follow_->job) return;
-  const IslandPlan& plan = follow_->plan;
-  if (following_) {
-    doing_ =
-        follower_.doing.empty() ? absl::StrCat("following in ", Describe(plan)) : follower_.doing;
+  if (!following_.order || !preparation_.done || preparation_.done->job != following_.order->job) {
+    return;
+  }
+  const IslandPlan& plan = following_.order->plan;
+  if (following_.begun) {
+    doing_ = following_.state.doing.empty() ? absl::StrCat("following in ", Describe(plan))
+                                            : following_.state.doing;
     return;
   }
   if (command_ != Command::kNone) {  // of the island that it led; it has been interrupted
     doing_ = "ending what it led";
     return;
   }
-  const absl::Status status =
-      ValidateFor(identity_.name, plan, static_cast<int32_t>(prepared_->facts.layers.size()),
-                  follow_->spec.inner.batch_sequences);
+  const absl::Status status = ValidateFor(
+      identity_.name, plan, static_cast<int32_t>(preparation_.done->facts.layers.size()),
+      following_.order->spec.inner.batch_sequences);
   if (!status.ok()) {
     doing_ = absl::StrCat(Describe(plan), " cannot be run: ", status.message());
     return;
   }
-  Emit(Follow{*follow_});
-  following_ = true;
+  Emit(Follow{*following_.order});
+  following_.begun = true;
   configured_ = PlanName();  // the devices serve another leader
   doing_ = absl::StrCat("following in ", Describe(plan));
 }
 
-bool WorkerCore::Impl::SharesIsland() const { return follow_ || (order_ && order_->shared); }
+bool WorkerCore::Impl::SharesIsland() const {
+  return following_.order || (order_ && order_->shared);
+}
 
 // What this worker holds of the island has to move before it may end: the coordinator plans without
 // it, and then sends it an order to stop.
 void WorkerCore::Impl::PlanLeaving() {
-  if (leave_by_ != kNever) return;
-  Emit(Send{Leaving{stop_reason_}});
-  leave_by_ = now_;
-  leave_last_ = std::min(now_ + kLeaveLimitMax, gone_at_);
+  if (following_.leave_by != kNever) return;
+  Emit(Send{Leaving{shutdown_.reason}});
+  following_.leave_by = now_;
+  following_.leave_last = std::min(now_ + kLeaveLimitMax, following_.gone_at);
   LeaveLater();
 }
 
 // What this worker holds is on its way to others, or will be: if it is to leave, not yet.
 void WorkerCore::Impl::LeaveLater() {
-  if (leave_by_ == kNever) return;
+  if (following_.leave_by == kNever) return;
   Duration patience = kLeaveLimit;
-  if (follow_ || order_) {
-    const IslandPlan& plan = follow_ ? follow_->plan : order_->plan;
+  if (following_.order || order_) {
+    const IslandPlan& plan = following_.order ? following_.order->plan : order_->plan;
     patience += 2 * std::min(Duration(plan.step_ns), kLeaveLimitMax);
   }
-  const Instant by = std::min(std::max(leave_by_, now_ + patience), leave_last_);
-  stop_by_ += by - leave_by_;
-  leave_by_ = by;
+  const Instant by =
+      std::min(std::max(following_.leave_by, now_ + patience), following_.leave_last);
+  shutdown_.by += by - following_.leave_by;
+  following_.leave_by = by;
 }
 
 }  // namespace atl::worker

@@ -13,54 +13,10 @@
 #include <vector>
 
 #include "worker/core/core.h"
-#include "worker/core/leases.h"
-#include "worker/core/save_cost.h"
+#include "worker/core/parts.h"
 #include "worker/core/stage_link_log.h"
 
 namespace atl::worker {
-
-// Mean of the last values; of the last steps, for display.
-class RecentMean {
- public:
-  void Add(double value) {
-    values_.push_back(value);
-    if (values_.size() > 32) values_.pop_front();
-  }
-  double Get() const {
-    double sum = 0;
-    for (double value : values_) sum += value;
-    return values_.empty() ? 0 : sum / static_cast<double>(values_.size());
-  }
-
- private:
-  std::deque<double> values_;
-};
-
-// The contribution in flight.
-struct InFlight {
-  enum class Shard { kWanted, kPushing, kStaged, kRefused };
-  struct Push {
-    GrantedPush part;
-    Shard state = Shard::kWanted;
-    Instant retry_at;
-  };
-
-  ContributionId id;
-  Work work;
-  bool captured = false;     // its pseudo-gradient is there
-  double share = 0;          // as in CaptureDelta
-  bool eager = false;        // ApplyEager was done
-  Instant request_at;        // when to send PushRequest (again)
-  std::vector<Push> pushes;  // in the granted order, and what is still on its way
-  // Of one shard that was not pushed yet and failed: others most often have the same.
-  struct Trouble {
-    ShardId shard = 0;
-    std::string reason;
-  };
-  std::optional<Trouble> trouble;
-  bool withdrawn = false;  // some of it is lost
-  bool moved = false;      // shards have moved since: what was staged may be granted again
-};
 
 class WorkerCore::Impl {
  public:
@@ -68,7 +24,7 @@ class WorkerCore::Impl {
   Actions Step(Instant now, const Event& event);
 
   std::string doing_;
-  int64_t inner_step() const { return inner_step_; }
+  int64_t inner_step() const { return counters_.inner_step; }
   bool paused() const { return order_ && order_->run == RunState::kPause; }
 
  private:
@@ -234,29 +190,31 @@ class WorkerCore::Impl {
   Instant now_;
   Actions out_;
 
-  // Link.
-  bool connected_ = false;
-  bool welcomed_ = false;   // on this connection
-  ClusterMark mark_;        // of the coordinator that it follows
-  ClusterMark remembered_;  // as it is on the disk
-  Instant remember_at_ = kNever;
+  Session session_;
+  Preparation preparation_;
+  Following following_;
+  Shutdown shutdown_;
+  Counters counters_;
   std::set<JobId> held_;  // jobs of which a checkpoint may be on the disk
-  Duration heartbeat_interval_ = kHeartbeatInterval;
-  Instant hello_at_;
-  Instant heartbeat_at_, heartbeat_sent_;
-  std::string measuring_;
-  std::string refused_;
   // Measured by this process: said again to every coordinator, which may have forgotten it.
   std::map<NodeId, LinkProfile> links_;
+  std::string measuring_;
 
-  // Trainer.
+  // The trainer.
   Command command_ = Command::kNone;
-  bool discard_ = false;  // what the outstanding command does is not wanted any more
-  JobId preparing_;
-  std::optional<JobPrepared> prepared_;  // what the trainer holds
-  std::optional<JobRefused> failed_;     // newest job that could not be prepared
-  Instant prepare_again_at_;
-  std::optional<PrepareJob> asked_;  // prepare it when the trainer is free
+  bool discard_ = false;      // what the outstanding command does is not wanted any more
+  bool interrupted_ = false;  // the outstanding command has been interrupted
+  PlanName configured_;       // that the trainer is set up for; none after a failure
+  PlanName configuring_;      // the outstanding Reconfigure's
+  PlanName settled_;          // nothing of the plan before it goes on any more
+  std::string trainer_trouble_;
+  Instant trainer_again_at_;
+  int trainer_failures_ = 0;            // since the newest step
+  int not_finite_tries_ = 0;            // since the newest contribution
+  std::optional<JobRefused> given_up_;  // sent to the coordinator until it orders a stop
+  Instant give_up_at_;
+  std::deque<std::string> told_;  // by LogOnce, newest last
+  Instant told_at_;               // the newest
 
   // The island. Everything below is meaningless without an order.
   std::optional<IslandOrder> order_;
@@ -268,104 +226,33 @@ class WorkerCore::Impl {
     int64_t sequence = 0;
   };
   std::deque<SeenOrder> seen_orders_;  // newest job last, bounded
-
   std::optional<MemberOrder>
-      hand_over_;              // follow this one as soon as order_'s island is handed over
-  Generation taken_over_ = 0;  // newest that was taken over from another worker
-
-  // Following another worker, in place of an island of its own.
-  std::optional<MemberOrder> follow_;
-  bool following_ = false;  // Follow was given for follow_
-  FollowerState follower_;
-  bool holds_ = false;         // layers of follow_'s island, perhaps
-  Instant leave_by_ = kNever;  // unless Leaving was said
-  Instant leave_last_;         // kLeaveLimitMax after that, or before this worker has to end
-  Instant gone_at_ = kNever;
-
-  struct PlanName {
-    Generation generation = 0;
-    int64_t number = 0;
-    bool operator==(const PlanName&) const = default;
-  };
-  PlanName configured_;       // that the trainer is set up for; none after a failure
-  PlanName configuring_;      // the outstanding Reconfigure's
-  PlanName settled_;          // nothing of the plan before it goes on any more
-  bool interrupted_ = false;  // the outstanding command has been interrupted
-  bool step_failed_ = false;  // stepping_ failed under a plan: Reconfigured says whether it counts
+      hand_over_;               // follow this one as soon as order_'s island is handed over
+  Generation taken_over_ = 0;   // newest that was taken over from another worker
   StageLinksSeen stage_links_;  // newest, of configured_
   StageLinkLog stage_link_log_;
   std::vector<DeviceMemoryState> memory_;  // of the island's devices, newest
 
+  // What it trains on, and from which version.
   bool adopted_ = false;  // theta is base_version_'s, or trained from it
   Version base_version_ = kNoVersion;
   int64_t tokens_at_base_ = 0;  // committed by all islands
   bool initial_made_ = false;
   bool reset_moments_ = false;  // at the next adoption
   bool diverged_ = false;       // the loss is not a number: wait for the next adoption
-  Work local_;                  // since base_version_, or since the contribution in flight
-  int64_t carried_steps_ = 0;   // of local_: made before base_version_ was adopted
-  double share_ = 0;            // of the newest accepted contribution, in its round's step
+  AdoptMode adopting_ = AdoptMode::kReplace;
+  Work local_;                           // since base_version_, or since the contribution in flight
+  int64_t carried_steps_ = 0;            // of local_: made before base_version_ was adopted
+  double share_ = 0;                     // of the newest accepted contribution, in its round's step
+  std::vector<PositionRange> stepping_;  // the outstanding TrainStep's
+  bool step_failed_ = false;  // stepping_ failed under a plan: Reconfigured says whether it counts
+  LeasedData leased_;
   std::optional<InFlight> in_flight_;
   std::optional<ContributionId> last_pushed_;
-  std::vector<PositionRange> stepping_;  // the outstanding TrainStep's
-  AdoptMode adopting_ = AdoptMode::kReplace;
-  std::string trainer_trouble_;
-  Instant trainer_again_at_;
-  int trainer_failures_ = 0;            // since the newest step
-  int not_finite_tries_ = 0;            // since the newest contribution
-  std::optional<JobRefused> given_up_;  // sent to the coordinator until it orders a stop
-  Instant give_up_at_;
-  std::deque<std::string> told_;  // by LogOnce, newest last
-  Instant told_at_;               // the newest
-
-  Leases leases_;
-  bool exhausted_ = false;
-  int64_t lease_request_ = 1;  // number of the next request, or of the unanswered one
-  Instant lease_at_;
-
-  int64_t pull_ = 0;  // number of the newest pull
-  bool pulling_ = false;
-  Version pulling_version_ = kNoVersion;
-  int64_t pulling_tokens_ = 0;
-  std::vector<ShardPlacement> pulling_shards_;  // of layers that had a turn since; empty: of all
-  bool pulled_ = false;                         // pulling_version_ is complete and not adopted
-  Instant pull_at_;
-  std::string pull_trouble_;
-
+  Pull pull_;
+  Saving saving_;
   std::optional<ValidationResult> validation_;  // newest
   Instant validation_at_;
-
-  // Saved states: what is being saved, from when to when, and what that costs.
-  std::set<Tier> saving_tiers_;       // beside the steps
-  std::map<Tier, int64_t> saved_at_;  // inner step of the newest save in each tier
-  Tier saving_tier_ = Tier::kMemory;  // of the command under way
-  bool save_due_ = false;    // the newest save in memory is of another base, or of another plan
-  PlanName unsaved_;         // under this plan no member can keep copies
-  PlanName kept_by_owners_;  // under this plan every element has another owner
-  Instant save_began_;
-  SaveCost save_cost_;  // of copies in memory
-  std::vector<SavedState> saved_states_;
-  bool tell_saved_ = false;  // in the next heartbeat
-  // order_->resume, whose state the devices have, until its base is adopted.
-  std::optional<LocalCheckpoint> resumed_;
-  bool resume_tried_ = false;
-
-  // For display.
-  int64_t inner_step_ = 0;
-  int64_t tokens_ = 0;
-  int64_t steps_interrupted_ = 0;
-  int64_t steps_redone_ = 0;
-  int64_t pushed_bytes_ = 0;
-  int64_t pulled_bytes_ = 0;
-  double learning_rate_ = 0;
-  RecentMean loss_, tokens_per_s_, idle_link_seconds_, overlap_seconds_;
-
-  // Shutdown.
-  bool stopping_ = false;
-  bool stopped_ = false;
-  std::string stop_reason_;
-  Instant stop_by_;
-  bool last_checkpoint_asked_ = false;
 };
 
 }  // namespace atl::worker

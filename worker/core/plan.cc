@@ -14,8 +14,8 @@ namespace atl::worker {
 
 void WorkerCore::Impl::Plan() {
   PlanLink();
-  if (!stopping_) return PlanWork();
-  const std::string prefix = absl::StrCat("leaves (", stop_reason_, "): ");
+  if (shutdown_.state == Shutdown::State::kNone) return PlanWork();
+  const std::string prefix = absl::StrCat("leaves (", shutdown_.reason, "): ");
   if (absl::StartsWith(doing_, prefix)) doing_.erase(0, prefix.size());
   if (PlanShutdown()) return;
   PlanWork();
@@ -40,33 +40,33 @@ void WorkerCore::Impl::PlanWork() {
 // -------------------------------------------------------------------------------------- link ----
 
 void WorkerCore::Impl::PlanLink() {
-  if (!connected_) return;
-  if (!welcomed_) {
-    if (!Due(hello_at_)) return;
+  if (session_.state == Session::State::kDisconnected) return;
+  if (!session_.welcomed()) {
+    if (!Due(session_.hello_at)) return;
     Emit(Send{WorkerHello{identity_.software_version, identity_.devices, identity_.peer_endpoint,
-                          identity_.peer_public_key, identity_.site, mark_,
+                          identity_.peer_public_key, identity_.site, session_.mark,
                           std::vector<JobId>(held_.begin(), held_.end()),
                           identity_.more_peer_endpoints}});
-    hello_at_ = now_ + kRetryInterval;
-    Due(hello_at_);
-  } else if (Due(heartbeat_at_)) {
+    session_.hello_at = now_ + kRetryInterval;
+    Due(session_.hello_at);
+  } else if (Due(session_.heartbeat_at)) {
     WorkerHeartbeat heartbeat;
     if (order_) heartbeat.progress = Progress();
-    if (order_ && std::exchange(tell_saved_, false)) heartbeat.progress->saved = saved_states_;
-    if (follow_) {
-      heartbeat.member = MemberProgress{follow_->job,
-                                        follow_->island,
-                                        follow_->generation,
-                                        follower_.plan_number,
-                                        follow_->sequence,
+    if (order_ && std::exchange(saving_.tell, false)) heartbeat.progress->saved = saving_.states;
+    if (following_.order) {
+      heartbeat.member = MemberProgress{following_.order->job,
+                                        following_.order->island,
+                                        following_.order->generation,
+                                        following_.state.plan_number,
+                                        following_.order->sequence,
                                         doing_,
-                                        holds_};
+                                        following_.holds};
     }
     heartbeat.measuring = measuring_;
     Emit(Send{std::move(heartbeat)});
-    heartbeat_sent_ = now_;
-    heartbeat_at_ = now_ + heartbeat_interval_;
-    Due(heartbeat_at_);
+    session_.heartbeat_sent = now_;
+    session_.heartbeat_at = now_ + session_.heartbeat_interval;
+    Due(session_.heartbeat_at);
   }
 }
 
@@ -79,19 +79,19 @@ IslandProgress WorkerCore::Impl::Progress() const {
   p.base_version = base_version_;
   p.ready = adopted_;
   p.doing = doing_;
-  p.inner_step = inner_step_;
-  p.tokens = tokens_;
-  p.train_loss = loss_.Get();
-  p.learning_rate = learning_rate_;
-  p.tokens_per_s = tokens_per_s_.Get();
-  p.step_seconds_quiet = idle_link_seconds_.Get();
-  p.step_seconds_overlap = overlap_seconds_.Get();
-  p.pushed_bytes = pushed_bytes_;
-  p.pulled_bytes = pulled_bytes_;
+  p.inner_step = counters_.inner_step;
+  p.tokens = counters_.tokens;
+  p.train_loss = counters_.loss.Get();
+  p.learning_rate = counters_.learning_rate;
+  p.tokens_per_s = counters_.tokens_per_s.Get();
+  p.step_seconds_quiet = counters_.idle_link_seconds.Get();
+  p.step_seconds_overlap = counters_.overlap_seconds.Get();
+  p.pushed_bytes = counters_.pushed_bytes;
+  p.pulled_bytes = counters_.pulled_bytes;
   p.setting_up = SettingUp();
   p.unpushed_steps = local_.steps;
-  p.steps_interrupted = steps_interrupted_;
-  p.steps_redone = steps_redone_;
+  p.steps_interrupted = counters_.steps_interrupted;
+  p.steps_redone = counters_.steps_redone;
   p.plan_number = SetUp() ? order_->plan.number : 0;
   if (p.plan_number != 0 && stage_links_.plan_number == p.plan_number) {
     p.plan_wanted = stage_links_.plan_wanted;
@@ -103,53 +103,57 @@ IslandProgress WorkerCore::Impl::Progress() const {
 
 // False: the island that it shares goes on meanwhile.
 bool WorkerCore::Impl::PlanShutdown() {
-  if (SharesIsland() && welcomed_ && !Due(stop_by_)) {
+  if (SharesIsland() && session_.welcomed() && !Due(shutdown_.by)) {
     PlanLeaving();
-    if (!Due(leave_by_)) return false;
+    if (!Due(following_.leave_by)) return false;
   }
-  doing_ = absl::StrCat("stopping: ", stop_reason_);
-  if (!Due(stop_by_)) {
-    if (command_ != Command::kNone || saving_tiers_.contains(Tier::kDisk)) return true;
+  doing_ = absl::StrCat("stopping: ", shutdown_.reason);
+  if (!Due(shutdown_.by)) {
+    if (command_ != Command::kNone || saving_.under_way.contains(Tier::kDisk)) return true;
     const bool worth_it = order_ && adopted_ && SetUp() && !step_failed_ && !in_flight_ &&
                           spec().schedule.checkpoint_every_steps > 0 &&
-                          inner_step_ > saved_at_[Tier::kDisk];
-    if (worth_it && !std::exchange(last_checkpoint_asked_, true)) {
+                          counters_.inner_step > saving_.newest_at[Tier::kDisk];
+    if (worth_it && !std::exchange(shutdown_.checkpoint_asked, true)) {
       Save(Tier::kDisk);
       return true;
     }
   }
-  if (welcomed_ && leave_by_ == kNever) Emit(Send{Leaving{stop_reason_}});
-  Emit(Stop{0, stop_reason_});
-  return stopped_ = true;
+  if (session_.welcomed() && following_.leave_by == kNever) Emit(Send{Leaving{shutdown_.reason}});
+  Emit(Stop{0, shutdown_.reason});
+  shutdown_.state = Shutdown::State::kStopped;
+  return true;
 }
 
 // ----------------------------------------------------------------------------------- prepare ----
 
 void WorkerCore::Impl::PlanPrepare() {
-  if (order_ || follow_) {
-    const JobId& job = order_ ? order_->job : follow_->job;
-    if (prepared_ && prepared_->job == job) return;
-    if (command_ == Command::kPrepare && preparing_ == job) return;
+  if (order_ || following_.order) {
+    const JobId& job = order_ ? order_->job : following_.order->job;
+    if (preparation_.done && preparation_.done->job == job) return;
+    if (command_ == Command::kPrepare && preparation_.opening == job) return;
     doing_ = command_ == Command::kPrepare ? "waiting for another job's model to be opened"
                                            : "opening the model and the data";
-    if (failed_ && failed_->job == job) {
-      doing_ = absl::StrCat("cannot run the job: ", failed_->reason);
-      if (!Due(prepare_again_at_)) return;
+    if (preparation_.failed && preparation_.failed->job == job) {
+      doing_ = absl::StrCat("cannot run the job: ", preparation_.failed->reason);
+      if (!Due(preparation_.again_at)) return;
     }
     if (command_ == Command::kPrepare) GiveUpPreparing("another job is to be opened");
     if (command_ != Command::kNone) return;
-    prepared_.reset();
-    preparing_ = job;
-    return Start(Command::kPrepare, Prepare{job, order_ ? spec() : follow_->spec});
+    preparation_.done.reset();
+    preparation_.opening = job;
+    return Start(Command::kPrepare, Prepare{job, order_ ? spec() : following_.order->spec});
   }
-  doing_ = connected_ ? (welcomed_ ? "idle" : "waiting for the coordinator's welcome")
-                      : "waiting for a connection to the coordinator";
-  if (!refused_.empty() && !welcomed_) doing_ = absl::StrCat("refused: ", refused_);
+  doing_ = session_.state != Session::State::kDisconnected
+               ? (session_.welcomed() ? "idle" : "waiting for the coordinator's welcome")
+               : "waiting for a connection to the coordinator";
+  if (!session_.refused.empty() && !session_.welcomed()) {
+    doing_ = absl::StrCat("refused: ", session_.refused);
+  }
   if (command_ == Command::kPrepare) doing_ = "opening the model and the data";
-  if (!asked_ || command_ != Command::kNone) return;
-  prepared_.reset();
-  preparing_ = asked_->job;
-  const PrepareJob prepare = *std::exchange(asked_, std::nullopt);
+  if (!preparation_.asked || command_ != Command::kNone) return;
+  preparation_.done.reset();
+  preparation_.opening = preparation_.asked->job;
+  const PrepareJob prepare = *std::exchange(preparation_.asked, std::nullopt);
   Start(Command::kPrepare, Prepare{prepare.job, prepare.spec});
 }
 
@@ -157,7 +161,7 @@ void WorkerCore::Impl::PlanPrepare() {
 
 void WorkerCore::Impl::PlanGivenUp() {
   doing_ = absl::StrCat("has given the job up: ", given_up_->reason);
-  if (!welcomed_ || !Due(give_up_at_)) return;
+  if (!session_.welcomed() || !Due(give_up_at_)) return;
   Emit(Send{*given_up_});
   give_up_at_ = now_ + kRetryInterval;
   Due(give_up_at_);
@@ -165,8 +169,10 @@ void WorkerCore::Impl::PlanGivenUp() {
 
 // Gives a free trainer its next command, or says in doing_ what it waits for.
 void WorkerCore::Impl::PlanTrainer() {
-  if (command_ != Command::kNone || !prepared_ || prepared_->job != order_->job) return;
-  if (prepared_->facts.layers != order_->layers) {
+  if (command_ != Command::kNone || !preparation_.done || preparation_.done->job != order_->job) {
+    return;
+  }
+  if (preparation_.done->facts.layers != order_->layers) {
     doing_ = "this worker's model differs from the job's: are all workers of one version?";
     return;
   }
@@ -189,35 +195,38 @@ void WorkerCore::Impl::PlanTrainer() {
 }
 
 bool WorkerCore::Impl::StartAdopt() {
-  if (!pulled_ || AwaitsDelay()) return false;
-  if (NeedsAllLayers() && !pulling_shards_.empty()) {
-    pulled_ = false;  // more is of no use now than when the pull began
+  if (!pull_.pulled() || AwaitsDelay()) return false;
+  if (NeedsAllLayers() && !pull_.shards.empty()) {
+    pull_.state = Pull::State::kNone;  // more is of no use now than when the pull began
     return false;
   }
   const bool again = WarmsUpAgain();
-  if (resumed_ && pulling_version_ == resumed_->base_version) {
+  if (saving_.resumed && pull_.version == saving_.resumed->base_version) {
     adopting_ = AdoptMode::kKeep;
-    doing_ = absl::StrCat("going on from the state saved at inner step ", resumed_->inner_step);
-    Start(Command::kAdopt, AdoptPulled{pulling_version_, adopting_, false, /*keep_residual=*/true,
-                                       resumed_->consumed});
+    doing_ =
+        absl::StrCat("going on from the state saved at inner step ", saving_.resumed->inner_step);
+    Start(Command::kAdopt, AdoptPulled{pull_.version, adopting_, false, /*keep_residual=*/true,
+                                       saving_.resumed->consumed});
     return true;
   }
   // A later version is there: its base is none for what was trained since.
-  if (resumed_) leases_.PutBack(std::exchange(resumed_, std::nullopt)->consumed);
+  if (saving_.resumed) {
+    leased_.ranges.PutBack(std::exchange(saving_.resumed, std::nullopt)->consumed);
+  }
   // Without steps of its own there is nothing to carry, and the result is exactly version v; but
   // fragments whose turns were missed have steps that were never pushed.
-  const bool missed = !pulling_shards_.empty() &&
-                      !(in_flight_ && in_flight_->id.base_version + 1 == pulling_version_);
+  const bool missed =
+      !pull_.shards.empty() && !(in_flight_ && in_flight_->id.base_version + 1 == pull_.version);
   const bool steps = local_.steps > 0 || missed || spec().outer.fragment_blend < 1;
   const bool carry = adopted_ && steps && !diverged_ && !again;
   adopting_ = carry ? AdoptMode::kCarry : AdoptMode::kReplace;
   reset_moments_ = reset_moments_ || again;
-  doing_ = absl::StrCat("adopting version ", pulling_version_);
+  doing_ = absl::StrCat("adopting version ", pull_.version);
   // A residual is owed as long as all that was pushed is in the model.
   const bool accepted = !in_flight_ || (order_->outcome && order_->outcome->accepted &&
                                         order_->outcome->contribution == in_flight_->id);
   const bool keep = adopted_ && accepted && !diverged_ && !reset_moments_;
-  AdoptPulled adopt{pulling_version_, adopting_, reset_moments_, keep, {}, pulling_shards_};
+  AdoptPulled adopt{pull_.version, adopting_, reset_moments_, keep, {}, pull_.shards};
   adopt.eager = in_flight_ && in_flight_->eager;
   const bool has_share = in_flight_ && accepted && std::isfinite(order_->outcome->share);
   if (has_share) share_ = adopt.share = order_->outcome->share;
@@ -237,7 +246,8 @@ bool WorkerCore::Impl::StartEager() {
 // Islands adopt a version after the same number of steps, however quickly it comes.
 bool WorkerCore::Impl::AwaitsDelay() const {
   return in_flight_ && adopted_ && !diverged_ && !WarmsUpAgain() && order_->run == RunState::kRun &&
-         (leases_.size() > 0 || !exhausted_) && local_.steps < spec().outer.fragment_delay_steps;
+         (leased_.ranges.size() > 0 || !leased_.exhausted) &&
+         local_.steps < spec().outer.fragment_delay_steps;
 }
 
 bool WorkerCore::Impl::StartValidate() {
@@ -253,7 +263,7 @@ bool WorkerCore::Impl::StartCapture() {
   if (in_flight_ || order_->run != RunState::kRun) return false;
   const bool initial = order_->initialize && !adopted_ && initial_made_;
   if (!initial) {
-    const bool used_up = exhausted_ && leases_.size() == 0 && local_.steps > 0;
+    const bool used_up = leased_.exhausted && leased_.ranges.size() == 0 && local_.steps > 0;
     // With a delay the steps during an exchange are as many for all islands, and count.
     const int64_t carried = spec().outer.fragment_delay_steps > 0 ? 0 : carried_steps_;
     const bool enough = local_.steps - carried >= round_steps() ||
@@ -262,7 +272,7 @@ bool WorkerCore::Impl::StartCapture() {
     if (last_pushed_ == NextContribution()) return false;
   }
   // A version that was requested when there was nothing to push would take its place.
-  if (pulling_) RestartTransfers();
+  if (pull_.pulling()) RestartTransfers();
   in_flight_ = InFlight{NextContribution(), std::exchange(local_, Work())};
   in_flight_->request_at = now_;
   last_pushed_ = in_flight_->id;
@@ -284,7 +294,7 @@ void WorkerCore::Impl::StartStep() {
     } else {
       doing_ = absl::StrCat("pulling version ", order_->committed_version);
     }
-    if (!pull_trouble_.empty()) absl::StrAppend(&doing_, ": ", pull_trouble_);
+    if (!pull_.trouble.empty()) absl::StrAppend(&doing_, ": ", pull_.trouble);
     return;
   }
   if (order_->run == RunState::kPause) {
@@ -295,9 +305,9 @@ void WorkerCore::Impl::StartStep() {
   const bool held_up = local_.steps >= kMaxCarriedRounds * round_steps() ||
                        (in_flight_ && delay > 0 && local_.steps >= delay);
   if (diverged_ || (in_flight_ && (spec().outer.overlap == Overlap::kNone || held_up))) {
-    doing_ = pulling_ ? absl::StrCat("pulling version ", pulling_version_)
-                      : absl::StrCat("waiting for ", next, " to be decided", PushTrouble());
-    if (!pull_trouble_.empty()) absl::StrAppend(&doing_, ": ", pull_trouble_);
+    doing_ = pull_.pulling() ? absl::StrCat("pulling version ", pull_.version)
+                             : absl::StrCat("waiting for ", next, " to be decided", PushTrouble());
+    if (!pull_.trouble.empty()) absl::StrAppend(&doing_, ": ", pull_.trouble);
     return;
   }
   if (held_up) {
@@ -306,25 +316,27 @@ void WorkerCore::Impl::StartStep() {
     return;
   }
   const int64_t batch = spec().inner.batch_sequences;
-  if (leases_.size() < batch && !(exhausted_ && leases_.size() > 0)) {
-    doing_ = exhausted_   ? "all data is leased out: waiting for the others, or for more"
-             : !welcomed_ ? "waiting for the coordinator: all leased data is used"
-                          : "waiting for a lease of data";
+  if (leased_.ranges.size() < batch && !(leased_.exhausted && leased_.ranges.size() > 0)) {
+    doing_ = leased_.exhausted      ? "all data is leased out: waiting for the others, or for more"
+             : !session_.welcomed() ? "waiting for the coordinator: all leased data is used"
+                                    : "waiting for a lease of data";
     return;
   }
-  stepping_ = leases_.Take(batch);
+  stepping_ = leased_.ranges.Take(batch);
   const int64_t own = local_.tokens + (in_flight_ ? in_flight_->work.tokens : 0) +
                       Sequences(stepping_) * spec().data.sequence_length;
-  learning_rate_ =
+  counters_.learning_rate =
       LearningRate(spec().inner, spec().schedule.train_tokens,
                    tokens_at_base_ + own * std::max<int64_t>(order_->active_islands, 1));
   doing_ =
       in_flight_ ? absl::StrCat("training, while ", next, " is made", PushTrouble()) : "training";
-  Start(Command::kStep, TrainStep{stepping_, learning_rate_});
+  Start(Command::kStep, TrainStep{stepping_, counters_.learning_rate});
 }
 
 void WorkerCore::Impl::PlanValidationResult() {
-  if (!validation_ || !welcomed_ || order_->validate_version != validation_->version) return;
+  if (!validation_ || !session_.welcomed() || order_->validate_version != validation_->version) {
+    return;
+  }
   if (!Due(validation_at_)) return;
   Emit(Send{*validation_});
   validation_at_ = now_ + kRetryInterval;

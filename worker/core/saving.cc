@@ -38,18 +38,19 @@ void AddSteps(const std::vector<LoggedStep>& steps, LocalCheckpoint* about) {
 
 int64_t WorkerCore::Impl::PeerEverySteps() const {
   const int64_t asked = spec().checkpoint.peer_every_steps;
-  return asked > 0 ? asked : save_cost_.StepsBetween();
+  return asked > 0 ? asked : saving_.cost.StepsBetween();
 }
 
 // On disks and in the remote tier only when nothing is in flight. A restored state must not contain
 // an eager update: it would be in the next pseudo-gradient.
 bool WorkerCore::Impl::SaveDue(Tier tier) {
   const CheckpointSpec& wanted = spec().checkpoint;
-  const int64_t since = inner_step_ - saved_at_[tier];
+  const int64_t since = counters_.inner_step - saving_.newest_at[tier];
   if (tier == Tier::kMemory) {
     if (in_flight_ && in_flight_->eager) return false;
-    return wanted.peer_copies > 0 && order_->plan.members.size() > 1 && unsaved_ != configured_ &&
-           (save_due_ || (kept_by_owners_ != configured_ && since >= PeerEverySteps()));
+    return wanted.peer_copies > 0 && order_->plan.members.size() > 1 &&
+           saving_.no_copies != configured_ &&
+           (saving_.due || (saving_.kept_by_owners != configured_ && since >= PeerEverySteps()));
   }
   const int64_t every = spec().schedule.checkpoint_every_steps;
   if (tier == Tier::kRemote && wanted.remote.empty()) return false;
@@ -59,10 +60,10 @@ bool WorkerCore::Impl::SaveDue(Tier tier) {
 bool WorkerCore::Impl::StartSave() {
   if (!adopted_ || diverged_) return false;
   for (const Tier tier : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
-    if (saving_tiers_.contains(tier) || !SaveDue(tier)) continue;
+    if (saving_.under_way.contains(tier) || !SaveDue(tier)) continue;
     if (tier == Tier::kMemory) {
-      save_due_ = false;
-      save_cost_.Begin();
+      saving_.due = false;
+      saving_.cost.Begin();
     }
     Save(tier);
     return true;
@@ -71,47 +72,48 @@ bool WorkerCore::Impl::StartSave() {
 }
 
 void WorkerCore::Impl::Save(Tier tier) {
-  LocalCheckpoint about{order_->job, order_->island, base_version_, inner_step_, local_.consumed};
+  LocalCheckpoint about{order_->job, order_->island, base_version_, counters_.inner_step,
+                        local_.consumed};
   about.loss_times_tokens = local_.loss_times_tokens;
   if (in_flight_) {
     about.loss_times_tokens += in_flight_->work.loss_times_tokens;
     for (const PositionRange& range : in_flight_->work.consumed) Join(about.consumed, range);
   }
   if (tier == Tier::kDisk) held_.insert(order_->job);
-  saved_at_[tier] = inner_step_;
-  saving_tiers_.insert(tier);
-  saving_tier_ = tier;
-  save_began_ = now_;
+  saving_.newest_at[tier] = counters_.inner_step;
+  saving_.under_way.insert(tier);
+  saving_.tier = tier;
+  saving_.began = now_;
   Start(Command::kSave, SaveState{std::move(about), tier});
 }
 
 void WorkerCore::Impl::On(const StateCopied& event) {
   if (Finish() != Command::kSave) return;
-  if (saving_tier_ == Tier::kMemory) save_cost_.Stall(Seconds(now_ - save_began_));
-  if (event.kept == Kept::kByOwners) kept_by_owners_ = configured_;
+  if (saving_.tier == Tier::kMemory) saving_.cost.Stall(Seconds(now_ - saving_.began));
+  if (event.kept == Kept::kByOwners) saving_.kept_by_owners = configured_;
   if (event.kept != Kept::kNot) return;
-  saving_tiers_.erase(saving_tier_);
-  if (saving_tier_ != Tier::kMemory) return;
-  save_cost_.Drop();
-  unsaved_ = configured_;
+  saving_.under_way.erase(saving_.tier);
+  if (saving_.tier != Tier::kMemory) return;
+  saving_.cost.Drop();
+  saving_.no_copies = configured_;
 }
 
 void WorkerCore::Impl::On(const StateSaved& event) {
-  const bool waited = saving_tiers_.erase(event.tier) > 0;
-  if (waited && event.tier == Tier::kMemory) save_cost_.End(command_ == Command::kStep);
+  const bool waited = saving_.under_way.erase(event.tier) > 0;
+  if (waited && event.tier == Tier::kMemory) saving_.cost.End(command_ == Command::kStep);
   if (!order_) return;
   if (!event.trouble.empty()) {
     LogOnce(absl::StrCat(NotSaved(event.tier), event.trouble));
   }
   if (event.state.units.empty() || event.state.about.island != order_->island) return;
-  std::erase_if(saved_states_, [&](const SavedState& state) {
+  std::erase_if(saving_.states, [&](const SavedState& state) {
     return state.holders.empty() || state.holders[0].tier == event.tier;
   });
-  saved_states_.push_back(event.state);
-  std::sort(saved_states_.begin(), saved_states_.end(),
+  saving_.states.push_back(event.state);
+  std::sort(saving_.states.begin(), saving_.states.end(),
             [](const auto& a, const auto& b) { return a.about.inner_step > b.about.inner_step; });
-  tell_saved_ = true;
-  heartbeat_at_ = now_;
+  saving_.tell = true;
+  session_.heartbeat_at = now_;
 }
 
 // ---------------------------------------------------------------------------------- resuming ----
@@ -119,7 +121,7 @@ void WorkerCore::Impl::On(const StateSaved& event) {
 int64_t WorkerCore::Impl::ResumeSave() const {
   // Retried where the devices have it and its base is not there yet: a device may have failed
   // since. A successor continues the former leader's state, which already includes the save.
-  const bool tried = resume_tried_ && !(resumed_ && resumed_->save != 0);
+  const bool tried = saving_.resume_tried && !(saving_.resumed && saving_.resumed->save != 0);
   const bool wanted = order_->resume && !adopted_ && !in_flight_ && !tried && !TakingOver();
   return wanted ? order_->resume->save : 0;
 }
@@ -127,33 +129,36 @@ int64_t WorkerCore::Impl::ResumeSave() const {
 // The island is set up, as it was when it was saved, some steps further, or not.
 void WorkerCore::Impl::Resumed(const Reconfigured& event) {
   if (ResumeSave() == 0) return;
-  const bool again = std::exchange(resume_tried_, true);
+  const bool again = std::exchange(saving_.resume_tried, true);
   // A newer plan may find the devices with the resumed state, and need no copy of it.
   if (again && event.kept && !event.resumed) return;
   if (again) {
-    leases_.PutBack(resumed_->consumed);
+    leased_.ranges.PutBack(saving_.resumed->consumed);
   } else {
-    leases_.PutBack(order_->resume->leased);
-    leases_.PutBack(order_->resume->consumed);
+    leased_.ranges.PutBack(order_->resume->leased);
+    leased_.ranges.PutBack(order_->resume->consumed);
   }
-  resumed_.reset();
+  saving_.resumed.reset();
   if (!event.resumed) {
     // Its data is leased to this island: it is trained on again.
     Log(absl::StrCat("the saved state of inner step ", order_->resume->inner_step,
                      " is not whole any more"));
     return;
   }
-  resumed_ = order_->resume;
-  AddSteps(event.beyond, &*resumed_);
-  leases_.Remove(resumed_->consumed);
-  inner_step_ = resumed_->inner_step;
-  tokens_ = inner_step_ * spec().inner.batch_sequences * spec().data.sequence_length;
-  for (const Tier tier : {Tier::kDisk, Tier::kRemote}) saved_at_[tier] = inner_step_;
+  saving_.resumed = order_->resume;
+  AddSteps(event.beyond, &*saving_.resumed);
+  leased_.ranges.Remove(saving_.resumed->consumed);
+  counters_.inner_step = saving_.resumed->inner_step;
+  counters_.tokens =
+      counters_.inner_step * spec().inner.batch_sequences * spec().data.sequence_length;
+  for (const Tier tier : {Tier::kDisk, Tier::kRemote}) {
+    saving_.newest_at[tier] = counters_.inner_step;
+  }
 }
 
 void WorkerCore::Impl::AdoptResumed(const Adopted& event) {
-  const LocalCheckpoint about = *std::exchange(resumed_, std::nullopt);
-  tokens_at_base_ = pulling_tokens_;
+  const LocalCheckpoint about = *std::exchange(saving_.resumed, std::nullopt);
+  tokens_at_base_ = pull_.tokens;
   local_ = Work();
   local_.consumed = about.consumed;
   const int64_t sequences = Sequences(local_.consumed);
@@ -163,7 +168,7 @@ void WorkerCore::Impl::AdoptResumed(const Adopted& event) {
   local_.masked_tokens = event.masked_tokens;
   local_.loss_times_tokens = about.loss_times_tokens;
   carried_steps_ = 0;
-  pulled_ = false;
+  pull_.state = Pull::State::kNone;
   Log(absl::StrCat("goes on from the state saved at inner step ", about.inner_step, ", of version ",
                    base_version_, " and ", local_.steps, " steps"));
 }

@@ -34,24 +34,24 @@ void WorkerCore::Impl::On(const InitialWeightsMade&) {
 void WorkerCore::Impl::On(const StepDone& step) {
   if (Finish() != Command::kStep) return;
   if (now_ >= told_at_ + kTellAgainAfter) told_.clear();
-  if (!save_cost_.under_way()) {
-    (step.overlapped ? overlap_seconds_ : idle_link_seconds_).Add(step.seconds);
+  if (!saving_.cost.under_way()) {
+    (step.overlapped ? counters_.overlap_seconds : counters_.idle_link_seconds).Add(step.seconds);
   }
-  save_cost_.Step(step.seconds);
-  if (step.seconds > 0) tokens_per_s_.Add(static_cast<double>(step.tokens) / step.seconds);
+  saving_.cost.Step(step.seconds);
+  if (step.seconds > 0) counters_.tokens_per_s.Add(static_cast<double>(step.tokens) / step.seconds);
   if (!std::isfinite(step.loss)) {
-    ++inner_step_;
-    tokens_ += step.tokens;
+    ++counters_.inner_step;
+    counters_.tokens += step.tokens;
     return Diverged();
   }
-  loss_.Add(step.loss);
+  counters_.loss.Add(step.loss);
   trainer_failures_ = 0;
   CountStep(step);
 }
 
 void WorkerCore::Impl::CountStep(const StepDone& step) {
-  ++inner_step_;
-  tokens_ += step.tokens;
+  ++counters_.inner_step;
+  counters_.tokens += step.tokens;
   ++local_.steps;
   local_.tokens += step.tokens;
   local_.masked_tokens += step.masked_tokens;
@@ -64,7 +64,7 @@ void WorkerCore::Impl::CountStep(const StepDone& step) {
 // to the newest committed version, and trains again on the same sequences.
 void WorkerCore::Impl::Diverged() {
   if (++not_finite_tries_ >= kNotFiniteTriesMax) {
-    GiveUp(absl::StrCat("the loss of inner step ", inner_step_, " is not finite, ",
+    GiveUp(absl::StrCat("the loss of inner step ", counters_.inner_step, " is not finite, ",
                         not_finite_tries_, " times in a row from version ", base_version_,
                         "; lower inner.learning_rate, or set inner.clip_norm"));
   } else {
@@ -76,10 +76,10 @@ void WorkerCore::Impl::Diverged() {
 
 // The island's parameters are of no use: back to the committed version, on the same sequences.
 void WorkerCore::Impl::DropLocalProgress() {
-  leases_.PutBack(stepping_);
+  leased_.ranges.PutBack(stepping_);
   stepping_.clear();
-  leases_.PutBack(local_.consumed);
-  steps_redone_ += local_.steps;
+  leased_.ranges.PutBack(local_.consumed);
+  counters_.steps_redone += local_.steps;
   local_ = Work();
   if (in_flight_) {
     diverged_ = true;
@@ -126,20 +126,20 @@ void WorkerCore::Impl::On(const Adopted& event) {
   if (Finish() != Command::kAdopt) return;
   adopted_ = true;
   base_version_ = event.version;
-  heartbeat_at_ = now_;
+  session_.heartbeat_at = now_;
   diverged_ = false;
-  save_due_ = true;
+  saving_.due = true;
   if (adopting_ == AdoptMode::kKeep) return AdoptResumed(event);
   // What was trained since the push is kept by kCarry and trained again after kReplace.
   if (adopting_ == AdoptMode::kReplace) {
-    leases_.PutBack(local_.consumed);
-    steps_redone_ += local_.steps;
+    leased_.ranges.PutBack(local_.consumed);
+    counters_.steps_redone += local_.steps;
     local_ = Work();
   }
   carried_steps_ = local_.steps;
   reset_moments_ = false;
-  tokens_at_base_ = pulling_tokens_;
-  pulled_ = false;
+  tokens_at_base_ = pull_.tokens;
+  pull_.state = Pull::State::kNone;
   in_flight_.reset();
 }
 
@@ -166,7 +166,7 @@ void WorkerCore::Impl::GiveUp(const std::string& reason) {
   if (!order_ || given_up_) return;
   given_up_ = JobRefused{order_->job, reason};
   give_up_at_ = now_;
-  if (pulling_ || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
+  if (pull_.pulling() || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
 }
 
 void WorkerCore::Impl::TriesAgain(const std::string& reason) {
@@ -188,7 +188,7 @@ void WorkerCore::Impl::OnFailure(Command command) {
       CaptureFailed();
       break;
     case Command::kSave:
-      saving_tiers_.erase(saving_tier_);
+      saving_.under_way.erase(saving_.tier);
       break;
     case Command::kEager:
       DropLocalProgress();
@@ -196,7 +196,7 @@ void WorkerCore::Impl::OnFailure(Command command) {
     case Command::kAdopt:
       // Some devices may have the new parameters and others not: there is nothing left to carry.
       DropLocalProgress();
-      pulled_ = false;
+      pull_.state = Pull::State::kNone;
       break;
     default:
       break;
