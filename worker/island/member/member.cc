@@ -35,12 +35,12 @@ absl::StatusOr<std::unique_ptr<GroupMember>> GroupMember::Create(GroupOptions op
   std::unique_ptr<GroupMember> member(new GroupMember(std::move(options)));
   ATOLL_ASSIGN_OR_RETURN(member->link_, PeerLink::Create(member->options_.link, member.get()));
   member->transport_.Use(member->link_.get());
-  member->transfer_thread_ = std::thread([m = member.get()] { m->SendTransfers(); });
   for (std::unique_ptr<Keeper>& keeper : member->keepers_) {
     keeper = std::make_unique<Keeper>(
         [m = member.get()](const KeeperTask& task, const Cancelled& cancelled) {
-          return task.tier == Tier::kMemory ? m->KeepCopies(task, cancelled)
-                                            : m->WriteUnits(task, cancelled);
+          return task.tier == Tier::kMemory
+                     ? m->KeepCopies(task, cancelled)
+                     : m->saved_.Write(m->JobOfFence(), m->name(), task, cancelled);
         });
   }
   return member;
@@ -60,7 +60,8 @@ GroupMember::GroupMember(GroupOptions options)
         frame.mutable_rendezvous()->set_value(value);
         return TellAll(std::move(frame));
       }),
-      blocks_(options_.link.name, SumsOver(&link_)) {}
+      blocks_(options_.link.name, SumsOver(&link_)),
+      saved_(options_.saves_folder) {}
 
 GroupMember::~GroupMember() {
   for (const std::unique_ptr<Keeper>& keeper : keepers_) {
@@ -68,12 +69,7 @@ GroupMember::~GroupMember() {
   }
   Interrupt("the worker ends");
   for (std::unique_ptr<Keeper>& keeper : keepers_) keeper.reset();
-  {
-    const std::lock_guard lock(transfers_mutex_);
-    stopping_ = true;
-    transfers_changed_.notify_all();
-  }
-  if (transfer_thread_.joinable()) transfer_thread_.join();
+  transfers_.Stop();
   beside_.Stop();
   if (device_side_ != nullptr) device_side_->Close();
   engine_.reset();
@@ -94,11 +90,7 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bo
   ATOLL_ASSIGN_OR_RETURN(std::vector<LocalDevice> devices, options_.make_devices());
   job_ = std::make_unique<GroupJob>(std::move(job));
   island_job_ = {job_->spec, job_->facts.layers, job_->undivided};
-  {
-    const std::lock_guard tiers(tiers_mutex_);
-    remote_url_ = spec.checkpoint.remote;
-    for (std::shared_ptr<TierStore>& tier : tiers_) tier.reset();
-  }
+  saved_.SetRemote(spec.checkpoint.remote);
   device_side_ = DeviceSide::Of(name(), devices, &transport_, &transport_.log(),
                                 options_.engine.message_timeout);
   const std::lock_guard lock(state_mutex_);
@@ -121,7 +113,7 @@ void GroupMember::Close() {
   }
   for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Cancel();
   DropCopies();
-  Log([](ReplayLog& log) { log.Clear(); });
+  log_.Change([](ReplayLog& log) { log.Clear(); });
   put_aside_.clear();
   if (device_side_ != nullptr) device_side_->Close();
   engine.reset();
@@ -313,7 +305,7 @@ absl::Status GroupMember::Fetch(const std::vector<ShardMove>& moves, int64_t opt
   ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(optimizer_step));
   Stamp(stamps);
   if (save == 0) return absl::OkStatus();
-  Log([&](ReplayLog& log) {
+  log_.Change([&](ReplayLog& log) {
     log.Clear();
     log.Saved(save, optimizer_step);
   });
@@ -427,16 +419,12 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
     const std::lock_guard lock(state_mutex_);
     stepped_ = fence_;
   }
-  {
-    const std::lock_guard lock(log_mutex_);
-    stepping_ = LoggedStep{0, ranges, learning_rate};
-    stepping_number_ = number;
-  }
+  log_.Begin(number, ranges, learning_rate);
   if (trace) transport_.log().Record(number);
   ATOLL_ASSIGN_OR_RETURN(
       StepOutcome outcome,
       engine->Step({number, Sequences(ranges), learning_rate, trace, masked}, read));
-  NoteStep(number, engine->optimizer_steps(), outcome.loss.nats);
+  log_.Taken(number, engine->optimizer_steps(), outcome.loss.nats);
   const std::lock_guard lock(state_mutex_);
   if (fence_.plan == 0) return outcome;  // without a plan there is nothing to compare it with
   for (DeviceWork& device : outcome.work) device.model_digest = job_->digest;
@@ -460,18 +448,8 @@ absl::Status GroupMember::TakeStep(const StepSums& step) {
   const std::shared_ptr<Engine> engine = this->engine();
   const std::lock_guard work(engine_mutex_);
   ATOLL_RETURN_IF_ERROR(engine->TakeStep(step));
-  NoteStep(step.number, engine->optimizer_steps(), std::nullopt);
+  log_.Taken(step.number, engine->optimizer_steps(), std::nullopt);
   return absl::OkStatus();
-}
-
-void GroupMember::NoteStep(int64_t number, int64_t optimizer_step,
-                           std::optional<double> loss_times_tokens) {
-  const std::lock_guard lock(log_mutex_);
-  if (!stepping_ || stepping_number_ != number) return;
-  LoggedStep step = *std::exchange(stepping_, std::nullopt);
-  step.optimizer_step = optimizer_step;
-  step.loss_times_tokens = loss_times_tokens;
-  log_.Stepped(std::move(step));
 }
 
 std::vector<DeviceWork> GroupMember::Work() const {

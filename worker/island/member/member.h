@@ -16,7 +16,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/net/peer/peer_link.h"
@@ -27,7 +26,9 @@
 #include "worker/island/member/device_side.h"
 #include "worker/island/member/peer_rendezvous.h"
 #include "worker/island/member/peer_transport.h"
+#include "worker/island/member/saved_tiers.h"
 #include "worker/island/member/stamps.h"
+#include "worker/island/member/step_log.h"
 #include "worker/island/messages/outer_wire.h"
 #include "worker/island/messages/wire.h"
 #include "worker/island/moves.h"
@@ -36,9 +37,6 @@
 #include "worker/island/work_queue.h"
 #include "worker/pipeline/engine.h"
 #include "worker/runtime/trainer.h"
-#include "worker/state/keeper.h"
-#include "worker/state/replay_log.h"
-#include "worker/state/tier_store.h"
 
 namespace atl::worker {
 
@@ -184,8 +182,10 @@ class GroupMember final : public IslandPort, private PeerHandler {
   absl::Status GetSaved(const NodeId& from, int64_t save, const LayerShard& shard, Range elements,
                         const ShardParts& out);
   // What this worker has seen happen to the island's state since its saves.
-  std::optional<ReplayLog::Changes> ChangesSince(int64_t save) const override;
-  void Log(const std::function<void(ReplayLog&)>& change) override;
+  std::optional<ReplayLog::Changes> ChangesSince(int64_t save) const override {
+    return log_.Since(save);
+  }
+  void Log(const std::function<void(ReplayLog&)>& change) override { log_.Change(change); }
 
   // ---- Work that all members do together. ----
   // `trace`: TraceOf(outcome) will be requested.
@@ -272,15 +272,13 @@ class GroupMember final : public IslandPort, private PeerHandler {
   int64_t turns_taken() const { return transport_.turns_taken(); }
 
  private:
-  // A job of the sending thread: sends a layer, or takes an addition to one.
+  // Work of transfers_: sends a layer.
   struct OutgoingTransfer {
     NodeId to;
     CallId call = 0;
     v1::LayerCall what;
     int64_t interrupts = 0;  // there had been, when it was requested
   };
-
-  static constexpr size_t kTransfersMax = 1024;
 
   explicit GroupMember(GroupOptions options);
 
@@ -313,24 +311,17 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // What quantised pushes owed at a save.
   int64_t KeptResiduals() const;
   absl::Status SaveResiduals(KeeperTask* task);
-  absl::Status ReadSavedResidual(int64_t save, int32_t layer, ElementRange range, bool remote,
-                                 std::span<float> out, ElementRanges* found);
   absl::Status RestoreResiduals(int64_t save, OuterState& next);
   absl::Status FetchResidualFrom(const NodeId& from, int64_t save, int32_t layer,
                                  ElementRange range, std::span<float> out);
   absl::StatusOr<bool> SendSavedResidual(const OutgoingTransfer& outgoing);
-  std::optional<int64_t> PresentSave() const;
   absl::Status KeepCopies(const KeeperTask& task, const Cancelled& cancelled);
-  absl::Status WriteUnits(const KeeperTask& task, const Cancelled& cancelled);
-  absl::StatusOr<std::shared_ptr<TierStore>> StoreOf(Tier tier);
-  absl::Status ReadSaved(int64_t save, const LayerShard& shard, Range elements,
-                         const ShardParts& out);
+  Cancelled UntilInterrupted() const;  // from now on
+  JobId JobOfFence() const;
   absl::Status AwaitChunks(const StateInbox::Key& key, const ShardParts& parts);
   bool AddTransfer(OutgoingTransfer outgoing);  // false: there are too many
-  void SendTransfers();
+  void AnswerTransfer(const OutgoingTransfer& outgoing);
   absl::Status SendTransfer(const OutgoingTransfer& outgoing);
-  void NoteStep(int64_t number, int64_t optimizer_step,
-                std::optional<double> loss_times_tokens);  // taken
   absl::Status SendOuter(const OutgoingTransfer& outgoing);
   absl::Status FetchOuter(const OuterSource& source, const std::shared_ptr<OuterState>& before,
                           OuterState& next);
@@ -394,22 +385,12 @@ class GroupMember final : public IslandPort, private PeerHandler {
   int64_t traced_number_ = -1;  // of newest_step_, if it was to be traced
   LossSum newest_loss_;
 
-  std::mutex transfers_mutex_;
-  std::condition_variable transfers_changed_;
-  std::deque<OutgoingTransfer> transfers_;  // guarded by transfers_mutex_
-  bool stopping_ = false;                   // guarded by transfers_mutex_
-  UnitStore units_;
-  std::mutex tiers_mutex_;                                // after state_mutex_
-  std::string remote_url_;                                // guarded by tiers_mutex_; of the job
-  std::array<std::shared_ptr<TierStore>, kTiers> tiers_;  // guarded by tiers_mutex_; once opened
-  mutable std::mutex log_mutex_;
-  ReplayLog log_;                       // guarded by log_mutex_
-  std::optional<LoggedStep> stepping_;  // guarded by log_mutex_; the newest, which may be taken yet
-  int64_t stepping_number_ = 0;         // guarded by log_mutex_
-  std::unique_ptr<PeerLink> link_;      // after all that its thread calls
-  std::thread transfer_thread_;
+  SavedTiers saved_;
+  StepLog log_;
+  std::unique_ptr<PeerLink> link_;  // after all that its thread calls
   std::array<std::unique_ptr<Keeper>, kTiers> keepers_;
-  WorkQueue beside_;  // makes pseudo-gradients, brings versions to devices
+  WorkQueue transfers_;  // answers requests for layers
+  WorkQueue beside_;     // makes pseudo-gradients, brings versions to devices
 };
 
 }  // namespace atl::worker

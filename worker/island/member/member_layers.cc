@@ -68,7 +68,7 @@ absl::Status GroupMember::SetAddition(const LayerShard& shard, std::span<const f
 absl::Status GroupMember::Add() {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  Log([](ReplayLog& log) { log.Changed(); });
+  log_.Change([](ReplayLog& log) { log.Changed(); });
   const std::lock_guard work(engine_mutex_);
   return engine->Add();
 }
@@ -104,7 +104,7 @@ absl::Status GroupMember::SetShard(const LayerShard& shard, const ShardParts& va
                                    bool borrowed) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  if (!borrowed) Log([](ReplayLog& log) { log.Changed(); });
+  if (!borrowed) log_.Change([](ReplayLog& log) { log.Changed(); });
   const std::lock_guard work(engine_mutex_);
   for (const auto& [part, span] : PartsOf(values)) {
     ATOLL_RETURN_IF_ERROR(engine->SetLayer(shard, static_cast<LayerPart>(part), span));
@@ -125,29 +125,21 @@ absl::Status GroupMember::SetState(const LayerShard& shard, int64_t optimizer_st
 absl::Status GroupMember::SetOptimizerSteps(int64_t steps) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  if (steps == 0) Log([](ReplayLog& log) { log.Changed(); });
+  if (steps == 0) log_.Change([](ReplayLog& log) { log.Changed(); });
   const std::lock_guard work(engine_mutex_);
   return engine->SetOptimizerSteps(steps);
 }
 
-void GroupMember::SendTransfers() {
-  for (;;) {
-    std::unique_lock lock(transfers_mutex_);
-    transfers_changed_.wait(lock, [this] { return stopping_ || !transfers_.empty(); });
-    if (stopping_) return;
-    const OutgoingTransfer outgoing = std::move(transfers_.front());
-    transfers_.pop_front();
-    lock.unlock();
-    v1::GroupReply reply;
-    if (outgoing.what.of_save() != 0) {
-      // Not an error: those that are interrupt what goes on at who leads.
-      const absl::StatusOr<bool> sent = SendSaved(outgoing);
-      reply.set_copies_taken(sent.ok() && *sent);
-    } else {
-      ToWire(SendTransfer(outgoing), &reply);
-    }
-    Reply(outgoing.to, outgoing.call, std::move(reply));
+void GroupMember::AnswerTransfer(const OutgoingTransfer& outgoing) {
+  v1::GroupReply reply;
+  if (outgoing.what.of_save() != 0) {
+    // Not an error: those that are interrupt what goes on at who leads.
+    const absl::StatusOr<bool> sent = SendSaved(outgoing);
+    reply.set_copies_taken(sent.ok() && *sent);
+  } else {
+    ToWire(SendTransfer(outgoing), &reply);
   }
+  Reply(outgoing.to, outgoing.call, std::move(reply));
 }
 
 absl::Status GroupMember::SendSnapshot(const OutgoingTransfer& outgoing) {

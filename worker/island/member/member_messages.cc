@@ -318,11 +318,7 @@ void GroupMember::OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame) {
 }
 
 bool GroupMember::AddTransfer(OutgoingTransfer outgoing) {
-  const std::lock_guard lock(transfers_mutex_);
-  if (transfers_.size() >= kTransfersMax) return false;
-  transfers_.push_back(std::move(outgoing));
-  transfers_changed_.notify_all();
-  return true;
+  return transfers_.Add([this, outgoing = std::move(outgoing)] { AnswerTransfer(outgoing); });
 }
 
 void GroupMember::OnPeerLost(const NodeId& peer, const std::string& reason) {

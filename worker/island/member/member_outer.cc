@@ -86,7 +86,7 @@ absl::Status GroupMember::SetOuterLayout(const OuterOrder& order) {
       ATOLL_RETURN_IF_ERROR(FetchOuter(source, before, *next));
     }
     // A restored state has the residual of its save, and pulls its base.
-    const std::optional<int64_t> save = PresentSave();
+    const std::optional<int64_t> save = log_.PresentSave();
     if (IsQuantized(spec.push_encoding) && save && order.tag == OuterTag()) {
       const absl::Status restored = RestoreResiduals(*save, *next);
       if (absl::IsAborted(restored)) return restored;
@@ -262,7 +262,7 @@ absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target,
   }
   if (target == OuterTarget::kNothing) return absl::OkStatus();
   // The island's state changes, also where no layer of the fragment is held here.
-  if (target != OuterTarget::kAddition) Log([](ReplayLog& log) { log.Changed(); });
+  if (target != OuterTarget::kAddition) log_.Change([](ReplayLog& log) { log.Changed(); });
   const auto blend = static_cast<float>(job_->spec.outer.fragment_blend);
   return SetHeld(target, shards, [&](int32_t layer, std::span<float> out) {
     ATOLL_RETURN_IF_ERROR(ReadOuterLayer(kind, layer, out));
@@ -329,7 +329,7 @@ absl::Status GroupMember::FinishOuter(const OuterTag& tag, bool keep_residual,
                                       const std::vector<ShardPlacement>& shards, double share) {
   const std::shared_ptr<OuterState> outer = this->outer();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
-  Log([](ReplayLog& log) { log.ForgetBase(); });
+  log_.Change([](ReplayLog& log) { log.ForgetBase(); });
   outer->Finish(tag.base, tag.since, keep_residual, shards, share);
   return absl::OkStatus();
 }

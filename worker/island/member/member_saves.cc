@@ -6,13 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes_text.h"
-#include "common/logging.h"
 #include "worker/island/member/member.h"
 
 namespace atl::worker {
 namespace {
-
-constexpr int kSavesMax = 4;  // of a tier, that are looked at
 
 // While the newer save is made the older one is kept. `residuals`: what quantised pushes owe.
 int64_t BytesOf(const SaveOrder& order, int64_t residuals) {
@@ -34,8 +31,8 @@ absl::Status GroupMember::Save(KeeperTask task, Keeper::Done done) {
   Keeper& keeper = *keepers_[static_cast<size_t>(task.tier)];
   keeper.Cancel();
   if (in_memory) {
-    for (const HeldSave& held : units_.Held()) {
-      if (held.save != task.keep) units_.Drop(held.save);
+    for (const HeldSave& held : saved_.memory().Held()) {
+      if (held.save != task.keep) saved_.memory().Drop(held.save);
     }
     if (const int64_t bytes = BytesOf(task.order, KeptResiduals());
         options_.saves_bytes_max > 0 && bytes > options_.saves_bytes_max) {
@@ -45,7 +42,7 @@ absl::Status GroupMember::Save(KeeperTask task, Keeper::Done done) {
                           "; set checkpoint.peer_copies = 0, or use workers with more memory")));
       return absl::OkStatus();
     }
-    units_.Begin(task.save, task.optimizer_step);
+    saved_.memory().Begin(task.save, task.optimizer_step);
   }
   for (const Unit& unit : task.order.own) {
     ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(unit.shard));
@@ -57,7 +54,7 @@ absl::Status GroupMember::Save(KeeperTask task, Keeper::Done done) {
     const auto parts = std::make_shared<OwnedParts>(unit.elements.size(), kAllParts);
     ATOLL_RETURN_IF_ERROR(GetShard(name(), unit.shard, unit.elements, parts->parts()));
     if (in_memory) {
-      ATOLL_RETURN_IF_ERROR(units_.Put(task.save, {unit, layout.size, parts}));
+      ATOLL_RETURN_IF_ERROR(saved_.memory().Put(task.save, {unit, layout.size, parts}));
     } else {
       task.units.push_back({unit, layout.size, parts});
     }
@@ -69,7 +66,8 @@ absl::Status GroupMember::Save(KeeperTask task, Keeper::Done done) {
     fetch.elements = layout.size;
     if (fetch.unit.elements.end > layout.size) return absl::InvalidArgumentError("no such unit");
   }
-  Log([&](ReplayLog& log) { log.Saved(task.save, task.optimizer_step, /*lasting=*/!in_memory); });
+  log_.Change(
+      [&](ReplayLog& log) { log.Saved(task.save, task.optimizer_step, /*lasting=*/!in_memory); });
   keeper.Prepare(std::move(task), std::move(done));
   return absl::OkStatus();
 }
@@ -100,7 +98,7 @@ absl::Status GroupMember::SaveResiduals(KeeperTask* task) {
     ATOLL_RETURN_IF_ERROR(outer->Read(OuterKind::kResidual, part.layer, part.range, *values));
     StoredResidual residual{part.layer, part.range, values};
     if (in_memory) {
-      ATOLL_RETURN_IF_ERROR(units_.PutResidual(task->save, std::move(residual)));
+      ATOLL_RETURN_IF_ERROR(saved_.memory().PutResidual(task->save, std::move(residual)));
     } else {
       task->residuals.push_back(std::move(residual));
     }
@@ -114,7 +112,7 @@ void GroupMember::GoOnSaving(int64_t save) {
 
 // Elsewhere what is older goes when the next save is written.
 void GroupMember::ForgetSaves(int64_t save, Tier tier) {
-  if (tier == Tier::kMemory) units_.DropBefore(save);
+  if (tier == Tier::kMemory) saved_.memory().DropBefore(save);
 }
 
 absl::Status GroupMember::KeepCopies(const KeeperTask& task, const Cancelled& cancelled) {
@@ -124,18 +122,9 @@ absl::Status GroupMember::KeepCopies(const KeeperTask& task, const Cancelled& ca
     const auto parts = std::make_shared<OwnedParts>(unit.elements.size(), kAllParts);
     ATOLL_RETURN_IF_ERROR(
         GetSaved(wanted.from, task.save, unit.shard, unit.elements, parts->parts()));
-    ATOLL_RETURN_IF_ERROR(units_.Put(task.save, {unit, wanted.elements, parts}));
+    ATOLL_RETURN_IF_ERROR(saved_.memory().Put(task.save, {unit, wanted.elements, parts}));
   }
   return absl::OkStatus();
-}
-
-absl::Status GroupMember::WriteUnits(const KeeperTask& task, const Cancelled& cancelled) {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, StoreOf(task.tier));
-  if (store == nullptr) return absl::FailedPreconditionError("this worker has no such tier");
-  // What a save left that was broken off goes, too: it would fill the tier.
-  ATOLL_RETURN_IF_ERROR(store->RemoveAllBut(name(), task.keep, cancelled));
-  return store->Write(name(), task.save, task.optimizer_step, task.units, task.residuals,
-                      cancelled);
 }
 
 void GroupMember::StopSaving() {
@@ -147,63 +136,24 @@ void GroupMember::StopSaving() {
 
 void GroupMember::DropCopies() {
   keepers_[static_cast<size_t>(Tier::kMemory)]->Cancel();
-  units_.Clear();
+  saved_.memory().Clear();
 }
 
 // ------------------------------------------------------------------------------------- tiers ----
 
-// Null: there is none.
-absl::StatusOr<std::shared_ptr<TierStore>> GroupMember::StoreOf(Tier tier) {
-  JobId job;
-  {
-    const std::lock_guard lock(state_mutex_);
-    job = fence_.job;
-  }
-  const std::lock_guard lock(tiers_mutex_);
-  std::shared_ptr<TierStore>& store = tiers_[static_cast<size_t>(tier)];
-  const std::string& url = tier == Tier::kDisk ? options_.saves_folder : remote_url_;
-  if (store != nullptr || tier == Tier::kMemory || url.empty() || job.empty()) return store;
-  ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<ObjectStore> objects, OpenObjectStore(url));
-  store = std::make_shared<TierStore>(std::move(objects), job, tier);
-  return store;
-}
-
 absl::StatusOr<std::vector<HeldSave>> GroupMember::SavesIn(Tier tier) {
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, StoreOf(tier));
-  if (store == nullptr) return std::vector<HeldSave>();
-  std::vector<std::string> problems;
-  const Cancelled cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
-  auto saves = store->List(kSavesMax, &problems, cancelled);
-  for (const std::string& problem : problems) LogWarning("checkpoint", "ignored: ", problem);
-  return saves;
+  return saved_.In(JobOfFence(), tier, UntilInterrupted());
 }
 
-std::vector<HeldSave> GroupMember::Saves() {
-  std::vector<HeldSave> saves = units_.Held();
-  absl::StatusOr<std::vector<HeldSave>> disk = SavesIn(Tier::kDisk);
-  if (!disk.ok()) {
-    LogWarning("checkpoint", "this worker's disk: ", disk.status().message());
-    return saves;
-  }
-  saves.insert(saves.end(), disk->begin(), disk->end());
-  return saves;
+std::vector<HeldSave> GroupMember::Saves() { return saved_.Here(JobOfFence(), UntilInterrupted()); }
+
+Cancelled GroupMember::UntilInterrupted() const {
+  return [this, before = interrupts_.load()] { return interrupts_ != before; };
 }
 
-absl::Status GroupMember::ReadSaved(int64_t save, const LayerShard& shard, Range elements,
-                                    const ShardParts& out) {
-  const Cancelled cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
-  for (const Tier tier : {Tier::kDisk, Tier::kRemote}) {
-    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, StoreOf(tier));
-    if (store == nullptr) continue;
-    if (!store->Has(save, shard, elements)) {
-      if (tier == Tier::kDisk) continue;
-      ATOLL_RETURN_IF_ERROR(SavesIn(tier).status());  // the leader alone has listed it
-    }
-    const absl::Status read = store->Read(save, shard, elements, out, cancelled);
-    if (!absl::IsNotFound(read)) return read;
-  }
-  return absl::NotFoundError(
-      absl::StrCat("no copy of ", ToString(shard), " from save ", save, " is here"));
+JobId GroupMember::JobOfFence() const {
+  const std::lock_guard lock(state_mutex_);
+  return fence_.job;
 }
 
 absl::Status GroupMember::GetSaved(const NodeId& from, int64_t save, const LayerShard& shard,
@@ -213,31 +163,7 @@ absl::Status GroupMember::GetSaved(const NodeId& from, int64_t save, const Layer
     of.set_of_save(save);
     return FetchFrom(from, shard, elements, std::move(of), out);
   }
-  const absl::StatusOr<StoredUnit> stored = units_.Find(save, shard, elements);
-  if (!stored.ok()) return ReadSaved(save, shard, elements, out);
-  const Range within{elements.begin - stored->unit.elements.begin,
-                     elements.end - stored->unit.elements.begin};
-  const PartMap from_parts = PartsOf(SliceOf(stored->parts->parts(), kAllParts, within));
-  for (const auto& [part, to] : PartsOf(out)) {
-    const std::span<float> values = from_parts.at(part);
-    std::copy(values.begin(), values.end(), to.begin());
-  }
-  return absl::OkStatus();
-}
-
-// Of this worker's memory and disk, or also of the remote tier.
-absl::Status GroupMember::ReadSavedResidual(int64_t save, int32_t layer, ElementRange range,
-                                            bool remote, std::span<float> out,
-                                            ElementRanges* found) {
-  const Cancelled cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
-  units_.ReadResidual(save, layer, range, out, found);
-  for (const Tier tier : {Tier::kDisk, Tier::kRemote}) {
-    if (found->Covers(range) || (tier == Tier::kRemote && !remote)) break;
-    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> store, StoreOf(tier));
-    if (store == nullptr) continue;
-    ATOLL_RETURN_IF_ERROR(store->ReadResidual(save, layer, range, out, found, cancelled));
-  }
-  return absl::OkStatus();
+  return saved_.Read(JobOfFence(), save, shard, elements, out, UntilInterrupted());
 }
 
 // What `next` keeps is what the save has of it, here or with other members; what is nowhere begins
@@ -247,8 +173,8 @@ absl::Status GroupMember::RestoreResiduals(int64_t save, OuterState& next) {
   for (const OwnedPart& part : *next.parts()) {
     std::vector<float> values(static_cast<size_t>(part.range.size()));
     ElementRanges found;
-    ATOLL_RETURN_IF_ERROR(
-        ReadSavedResidual(save, part.layer, part.range, /*remote=*/true, values, &found));
+    ATOLL_RETURN_IF_ERROR(saved_.ReadResidual(JobOfFence(), save, part.layer, part.range,
+                                              /*remote=*/true, values, &found, UntilInterrupted()));
     for (const IslandMember& member : plan.members) {
       if (member.worker == name()) continue;
       for (const ElementRange& missing : found.Missing(part.range)) {
@@ -291,8 +217,9 @@ absl::StatusOr<bool> GroupMember::SendSavedResidual(const OutgoingTransfer& outg
   }
   const auto parts = std::make_shared<const OwnedParts>(range.size(), outgoing.what.parts());
   ElementRanges found;
-  ATOLL_RETURN_IF_ERROR(ReadSavedResidual(outgoing.what.of_save(), layer, range, /*remote=*/false,
-                                          parts->parts().outer, &found));
+  ATOLL_RETURN_IF_ERROR(saved_.ReadResidual(JobOfFence(), outgoing.what.of_save(), layer, range,
+                                            /*remote=*/false, parts->parts().outer, &found,
+                                            UntilInterrupted()));
   if (found.empty()) return false;
   ATOLL_RETURN_IF_ERROR(SendParts(outgoing.to, outgoing.call, parts));
   return true;
@@ -303,35 +230,14 @@ absl::StatusOr<bool> GroupMember::SendSaved(const OutgoingTransfer& outgoing) {
   if ((outgoing.what.parts() & kOuterParts) != 0) return SendSavedResidual(outgoing);
   const LayerShard shard = FromWire(outgoing.what.shard());
   const Range elements{outgoing.what.begin(), outgoing.what.end()};
-  // Checks that it is here before memory is taken.
-  if (!units_.Find(outgoing.what.of_save(), shard, elements).ok()) {
-    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<TierStore> disk, StoreOf(Tier::kDisk));
-    if (disk == nullptr || !disk->Has(outgoing.what.of_save(), shard, elements)) return false;
-  }
+  // Before memory is taken for it.
+  ATOLL_ASSIGN_OR_RETURN(const bool here,
+                         saved_.IsHere(JobOfFence(), outgoing.what.of_save(), shard, elements));
+  if (!here) return false;
   const auto parts = std::make_shared<const OwnedParts>(elements.size(), outgoing.what.parts());
   ATOLL_RETURN_IF_ERROR(GetSaved(name(), outgoing.what.of_save(), shard, elements, parts->parts()));
   ATOLL_RETURN_IF_ERROR(SendParts(outgoing.to, outgoing.call, parts));
   return true;
-}
-
-// --------------------------------------------------------------------------------- the steps ----
-
-std::optional<ReplayLog::Changes> GroupMember::ChangesSince(int64_t save) const {
-  const std::lock_guard lock(log_mutex_);
-  return log_.Since(save);
-}
-
-// The save that the state of now is, with nothing since.
-std::optional<int64_t> GroupMember::PresentSave() const {
-  const std::lock_guard lock(log_mutex_);
-  const std::optional<int64_t> save = log_.newest_save();
-  const std::optional<ReplayLog::Changes> since = save ? log_.Since(*save) : std::nullopt;
-  return since && since->all && since->list.empty() ? save : std::nullopt;
-}
-
-void GroupMember::Log(const std::function<void(ReplayLog&)>& change) {
-  const std::lock_guard lock(log_mutex_);
-  change(log_);
 }
 
 }  // namespace atl::worker
