@@ -4,17 +4,18 @@
 
 #include "common/rng.h"
 #include "tests/fuzz/decoder.h"
-#include "tests/fuzz/json_mutator.h"
+#include "tests/fuzz/mutate.h"
 
 namespace atl::fuzz {
 namespace {
 
 constexpr int kChangesPerSeed = 200;
 
-// What a fuzzer does most: bytes changed, cut off, repeated; values of JSON replaced.
+// What a fuzzer does most: bytes changed, cut off, repeated; values of JSON and of messages
+// replaced.
 std::string Changed(std::string bytes, Rng& rng) {
   if (rng.Chance(0.5)) {
-    if (const auto json = MutatedJson(bytes, rng)) return *json;
+    if (const auto changed = Mutated(bytes, rng)) return *changed;
   }
   for (uint64_t left = 1 + rng.Below(4); left > 0 && !bytes.empty(); --left) {
     const size_t at = rng.Below(bytes.size());

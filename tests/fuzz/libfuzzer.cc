@@ -12,7 +12,7 @@
 
 #include "common/rng.h"
 #include "tests/fuzz/decoder.h"
-#include "tests/fuzz/json_mutator.h"
+#include "tests/fuzz/mutate.h"
 
 namespace {
 
@@ -32,16 +32,15 @@ void WriteSeeds(const std::filesystem::path& folder) {
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
-// Half of the changes of JSON are of MutatedJson(); the rest, and those of other bytes, of
-// libFuzzer.
+// Half of the changes of JSON and of messages go by their structure; all others are libFuzzer's.
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
                                           unsigned int seed) {
   atl::Rng rng(seed);
   if (rng.Chance(0.5)) {
-    const auto json = atl::fuzz::MutatedJson({reinterpret_cast<const char*>(data), size}, rng);
-    if (json.has_value() && json->size() <= max_size) {
-      std::memcpy(data, json->data(), json->size());
-      return json->size();
+    const auto changed = atl::fuzz::Mutated({reinterpret_cast<const char*>(data), size}, rng);
+    if (changed.has_value() && changed->size() <= max_size) {
+      std::memcpy(data, changed->data(), changed->size());
+      return changed->size();
     }
   }
   return LLVMFuzzerMutate(data, size, max_size);

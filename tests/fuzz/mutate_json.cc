@@ -1,9 +1,9 @@
-#include "tests/fuzz/json_mutator.h"
-
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
+
+#include "tests/fuzz/mutate.h"
 
 namespace atl::fuzz {
 namespace {
