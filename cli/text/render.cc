@@ -90,7 +90,7 @@ std::string PhaseOf(const v1::Job& job) {
 }
 
 void AppendDecisions(const v1::Job& job, int count, std::string* out) {
-  Table table({"version", "island", "base", "steps", TokenUnit(job.summary()), "norm", "score",
+  Table table({"version", "island", "base", "steps", TokenUnit(job.summary()), "norm", "z-score",
                "weight", "", "reason"},
               /*keys=*/2);
   const int first = std::max(0, job.decisions_size() - count);

@@ -75,18 +75,18 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outlier
   // A deviation of 0 (all norms were 0) is no scale to measure with.
   if (!first && usual.deviation > 0) verdict.score = (size - usual.mean) / usual.deviation;
   double counted = size;
-  verdict.reason = absl::StrFormat("accepted: norm %.4g, score %.2f of %.2f", norm, verdict.score,
-                                   verdict.limit);
+  const std::string measured =
+      absl::StrFormat("norm %.4g, z-score %.2f (limit %.2f)", norm, verdict.score, verdict.limit);
+  verdict.reason = "accepted: " + measured;
   if (warming_up) {
     verdict.reason +=
         absl::StrFormat(", warm-up push %d of %d", usual.warm_up_pushes + 1, kPenaltyWarmUpPushes);
   }
   if (outliers != Outliers::kAccepted && verdict.score > verdict.limit) {
     if (!warming_up && outliers == Outliers::kRejected) {
-      return Reject(verdict, before, fragment,
-                    absl::StrFormat("rejected: norm %.4g is %.2f deviations above its usual %.4g, "
-                                    "the limit is %.2f",
-                                    norm, verdict.score, usual.mean * reach, verdict.limit));
+      return Reject(
+          verdict, before, fragment,
+          absl::StrFormat("rejected: %s; its usual norm is %.4g", measured, usual.mean * reach));
     }
     counted = usual.mean + verdict.limit * usual.deviation;
     verdict.clip = counted / size;

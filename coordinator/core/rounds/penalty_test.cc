@@ -59,17 +59,15 @@ TEST_CASE("norms that grow with the learning rate are no outliers, others are") 
   }
   const PenaltyVerdict verdict = island.Push(0.002 * 31, 1e-5 * 10);
   CHECK_FALSE(verdict.accepted);
-  CHECK(verdict.reason.find("norm 0.062 is") != std::string::npos);
-  CHECK(verdict.reason.find("its usual 0.02,") != std::string::npos);
+  CHECK(verdict.score > verdict.limit);
 }
 
-TEST_CASE("after the warm-up an outlier is rejected, teaches nothing, and says why") {
+TEST_CASE("after the warm-up an outlier is rejected and teaches nothing") {
   Island island;
   island.WarmUp();
   const PenaltyState before = island.state;
   const PenaltyVerdict verdict = island.Push(100);
   CHECK_FALSE(verdict.accepted);
-  CHECK(verdict.reason.find("deviations above its usual") != std::string::npos);
   CHECK(island.usual().mean == before.usual[0].mean);
   CHECK(island.state.scores == before.scores);
   CHECK(island.usual().rejections_in_row == 1);
