@@ -191,7 +191,7 @@ TEST_CASE("Whatever fails under a plan, the island is set up again before the ne
   fixture.Happens(CommandFailed{"w2/0: connection reset"});
   CHECK(fixture.Wants<WorkerLog>().text != "");
   CHECK(fixture.Idle<Reconfigure>());  // not at once
-  CHECK(fixture.Doing() == "failed, tries again: w2/0: connection reset");
+  CHECK(fixture.Doing() == "failed; retrying in 1 s: w2/0: connection reset");
   fixture.Passes(std::chrono::seconds(1));
   fixture.Wants<Reconfigure>();
   fixture.Happens(CommandFailed{"w2 does not answer"});

@@ -128,7 +128,7 @@ class WorkerCore::Impl {
   void CountStep(const StepDone& step);
   void OnFailure(Command command);
   void CaptureFailed();
-  void TriesAgain(const std::string& reason);
+  void RetryLater(const std::string& reason);
   void GiveUp(const std::string& reason);
   void PlanGivenUp();
   // Its pseudo-gradient is being made, perhaps beside steps.
@@ -209,6 +209,7 @@ class WorkerCore::Impl {
   PlanName settled_;          // nothing of the plan before it goes on any more
   std::string trainer_trouble_;
   Instant trainer_again_at_;
+  Duration trainer_retry_{};            // after which that is
   int trainer_failures_ = 0;            // since the newest step
   int not_finite_tries_ = 0;            // since the newest contribution
   std::optional<JobRefused> given_up_;  // sent to the coordinator until it orders a stop

@@ -177,10 +177,10 @@ void WorkerCore::Impl::PlanTrainer() {
     return;
   }
   if (!trainer_trouble_.empty()) {
-    doing_ = trainer_failures_ == 1
-                 ? absl::StrCat("failed, tries again: ", trainer_trouble_)
-                 : absl::StrCat("failed ", trainer_failures_,
-                                " times in a row, tries again: ", trainer_trouble_);
+    const std::string times =
+        trainer_failures_ == 1 ? "" : absl::StrCat(" ", trainer_failures_, " times in a row");
+    doing_ = absl::StrCat("failed", times, "; retrying in ", Seconds(trainer_retry_),
+                          " s: ", trainer_trouble_);
     if (!Due(trainer_again_at_)) return;
     trainer_trouble_.clear();
   }

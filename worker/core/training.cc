@@ -99,7 +99,7 @@ void WorkerCore::Impl::On(const DeltaReady& event) {
     return;
   }
   CaptureFailed();
-  TriesAgain(event.reason);
+  RetryLater(event.reason);
   // What the devices hold may be lost, too, and was to be replaced at the adoption.
   if (diverged_) DropLocalProgress();
 }
@@ -158,7 +158,7 @@ void WorkerCore::Impl::On(const CommandFailed& event) {
   OnFailure(command);
   if (interrupted) return;  // as intended
   if (event.permanent) return GiveUp(event.reason);
-  TriesAgain(event.reason);
+  RetryLater(event.reason);
 }
 
 // The job cannot be trained here. Nothing is done for it any more; another worker may do better.
@@ -169,14 +169,15 @@ void WorkerCore::Impl::GiveUp(const std::string& reason) {
   if (pull_.pulling() || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
 }
 
-void WorkerCore::Impl::TriesAgain(const std::string& reason) {
+void WorkerCore::Impl::RetryLater(const std::string& reason) {
   LogOnce(reason);
   trainer_trouble_ = reason;
   Duration retry = kTrainerRetry;
   const int longer = trainer_failures_ - kTriesAtOnce;
   for (int i = 0; i < longer && retry < kRetryMax; ++i) retry *= 2;
   ++trainer_failures_;
-  trainer_again_at_ = now_ + std::min(retry, kRetryMax);
+  trainer_retry_ = std::min(retry, kRetryMax);
+  trainer_again_at_ = now_ + trainer_retry_;
 }
 
 void WorkerCore::Impl::OnFailure(Command command) {

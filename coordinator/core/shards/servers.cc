@@ -149,7 +149,7 @@ void OnServerFault(State& s, Member& server, const ServerFault& message) {
   }
   link->trouble = trouble;
   if (std::exchange(link->logged_trouble, trouble) == trouble) return;
-  s.Log(job->id(), Severity::kWarning, absl::StrCat(trouble, "; it tries again"));
+  s.Log(job->id(), Severity::kWarning, absl::StrCat(trouble, "; retrying"));
 }
 
 // ------------------------------------------------------------------------------- what is owed ----
