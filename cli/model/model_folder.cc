@@ -83,9 +83,10 @@ absl::StatusOr<std::vector<std::string>> ReadClassNames(const std::string& folde
   ATOLL_ASSIGN_OR_RETURN(const Json json, ReadConfig(folder));
   const auto labels = json.find("id2label");
   if (labels == json.end() || labels->is_null()) return std::vector<std::string>();
-  std::vector<std::string> names(static_cast<size_t>(classes));
-  std::vector<bool> named(names.size());
   bool fits = labels->is_object() && static_cast<int64_t>(labels->size()) == classes;
+  // No room for more names than the file has: it is not ours.
+  std::vector<std::string> names(fits ? static_cast<size_t>(classes) : 0);
+  std::vector<bool> named(names.size());
   for (auto it = labels->begin(); fits && it != labels->end(); ++it) {
     int64_t number = -1;
     fits = it->is_string() && absl::SimpleAtoi(it.key(), &number) && number >= 0 &&
