@@ -33,8 +33,6 @@ std::string HostOf(const std::string& endpoint) {
 
 absl::StatusOr<std::unique_ptr<GroupMember>> GroupMember::Create(GroupOptions options) {
   std::unique_ptr<GroupMember> member(new GroupMember(std::move(options)));
-  ATOLL_ASSIGN_OR_RETURN(member->link_, PeerLink::Create(member->options_.link, member.get()));
-  member->transport_.Use(member->link_.get());
   for (std::unique_ptr<Keeper>& keeper : member->keepers_) {
     keeper = std::make_unique<Keeper>(
         [m = member.get()](const KeeperTask& task, const Cancelled& cancelled) {
@@ -43,6 +41,8 @@ absl::StatusOr<std::unique_ptr<GroupMember>> GroupMember::Create(GroupOptions op
                      : m->saved_.Write(m->JobOfFence(), m->name(), task, cancelled);
         });
   }
+  ATOLL_ASSIGN_OR_RETURN(member->link_, PeerLink::Create(member->options_.link, member.get()));
+  member->transport_.Use(member->link_.get());
   return member;
 }
 
@@ -64,15 +64,18 @@ GroupMember::GroupMember(GroupOptions options)
       saved_(options_.saves_folder) {}
 
 GroupMember::~GroupMember() {
-  for (const std::unique_ptr<Keeper>& keeper : keepers_) {
-    if (keeper != nullptr) keeper->Cancel();
-  }
+  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Cancel();
   Interrupt("the worker ends");
-  for (std::unique_ptr<Keeper>& keeper : keepers_) keeper.reset();
+  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Stop();
   transfers_.Stop();
   beside_.Stop();
   if (device_side_ != nullptr) device_side_->Close();
-  engine_.reset();
+  std::shared_ptr<Engine> engine;
+  {
+    const std::lock_guard lock(state_mutex_);
+    engine.swap(engine_);
+  }
+  engine.reset();
   device_side_.reset();
   transport_.Stop();
   // link_ is destroyed next, and not here: its thread may be about to answer a call through the

@@ -387,10 +387,10 @@ class GroupMember final : public IslandPort, private PeerHandler {
 
   SavedTiers saved_;
   StepLog log_;
-  std::unique_ptr<PeerLink> link_;  // after all that its thread calls
   std::array<std::unique_ptr<Keeper>, kTiers> keepers_;
-  WorkQueue transfers_;  // answers requests for layers
-  WorkQueue beside_;     // makes pseudo-gradients, brings versions to devices
+  WorkQueue transfers_;             // answers requests for layers
+  WorkQueue beside_;                // makes pseudo-gradients, brings versions to devices
+  std::unique_ptr<PeerLink> link_;  // last, after all that its thread calls
 };
 
 }  // namespace atl::worker
