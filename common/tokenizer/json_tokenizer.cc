@@ -86,6 +86,7 @@ absl::Status JsonTokenizer::ParseModel(const Json& json) {
 absl::Status JsonTokenizer::ParseAddedTokens(const Json& list) {
   if (list.is_null()) return absl::OkStatus();
   if (!list.is_array()) return Bad("added_tokens", "must be a list");
+  vocabulary_->Expect(list.size());
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string where = absl::StrCat("added_tokens[", i, "]");
     const Json& json = list[i];

@@ -1,5 +1,6 @@
 #include "common/tokenizer/model.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -8,9 +9,10 @@
 namespace atl::tokenizer {
 
 absl::Status Vocabulary::Add(std::string token, int64_t id, const std::string& where) {
-  if (id < 0 || id >= kMaxIds) {
+  const int64_t ids_max = std::min(kMaxIds, expected_ + kUnusedIdsMax);
+  if (id < 0 || id >= ids_max) {
     return Bad(where,
-               absl::StrCat("token \"", token, "\" has the id ", id, ", not one below ", kMaxIds));
+               absl::StrCat("token \"", token, "\" has the id ", id, ", not one below ", ids_max));
   }
   if (static_cast<size_t>(id) >= tokens_.size()) tokens_.resize(static_cast<size_t>(id) + 1);
   ids_.insert_or_assign(token, static_cast<int32_t>(id));
@@ -25,6 +27,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Parse(const Json& json, const std::string
     if (vocabulary.Find(token) >= 0) return Bad(where, absl::StrCat("\"", token, "\" comes twice"));
     return vocabulary.Add(token, id.get<int64_t>(), where);
   };
+  vocabulary.Expect(json.size());
   if (json.is_object()) {
     vocabulary.ids_.reserve(json.size());
     for (const auto& [token, id] : json.items()) ATOLL_RETURN_IF_ERROR(add(token, id));

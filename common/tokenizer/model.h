@@ -15,8 +15,10 @@
 
 namespace atl::tokenizer {
 
-// Ids are below this. It bounds what a hostile file can take.
+// Ids are below this, and at most so many of them are of no token: together these bound what a
+// hostile file can take.
 inline constexpr int64_t kMaxIds = 1 << 24;
+inline constexpr int64_t kUnusedIdsMax = 1 << 17;
 
 // Tokens by id and ids by token. Ids may have gaps.
 class Vocabulary {
@@ -24,6 +26,8 @@ class Vocabulary {
   // {"token": id, ...}, or [["token", id], ...]. Refused: ids out of range or given twice.
   static absl::StatusOr<Vocabulary> Parse(const Json& json, const std::string& where);
 
+  // So many tokens more may be added.
+  void Expect(size_t tokens) { expected_ = static_cast<int64_t>(ids_.size() + tokens); }
   absl::Status Add(std::string token, int64_t id, const std::string& where);
 
   // -1: there is no such token.
@@ -37,6 +41,7 @@ class Vocabulary {
  private:
   std::vector<std::string> tokens_;
   TextIds ids_;
+  int64_t expected_ = 0;  // tokens in all
 };
 
 // What a thread needs to encode, kept from piece to piece.

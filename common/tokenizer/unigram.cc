@@ -17,6 +17,7 @@ absl::StatusOr<Vocabulary> UnigramModel::ParseVocabulary(const Json& json,
                                                          const std::string& where) {
   if (!json.is_array() || json.empty()) return Bad(where, "must be a list of tokens and scores");
   Vocabulary vocabulary;
+  vocabulary.Expect(json.size());
   for (size_t id = 0; id < json.size(); ++id) {
     const Json& entry = json[id];
     if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() ||

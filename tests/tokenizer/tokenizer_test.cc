@@ -173,6 +173,9 @@ TEST_CASE("a hostile file is refused with one message that names the field") {
   REQUIRE_THAT(WhyNot(Json(R"({"type": "WordLevel", "vocab": {"a": 99999999999}})")),
                Contains("99999999999"));
   REQUIRE_THAT(WhyNot(Json(R"({"type": "WordLevel", "vocab": {"a": -1}})")), Contains("-1"));
+  // Room for eight million tokens, of which there is one.
+  REQUIRE_THAT(WhyNot(Json(R"({"type": "WordLevel", "vocab": {"a": 8388608}})")),
+               Contains("8388608"));
   REQUIRE_THAT(WhyNot(Json(R"({"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]})")),
                Contains("model.merges[0]"));
   REQUIRE_THAT(WhyNot(Json(R"({"type": "Unigram", "vocab": [["a", "x"]]})")),
