@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<std::string>> ReadClassNames(const std::string& folde
   const auto labels = json.find("id2label");
   if (labels == json.end() || labels->is_null()) return std::vector<std::string>();
   bool fits = labels->is_object() && static_cast<int64_t>(labels->size()) == classes;
-  // No room for more names than the file has: it is not ours.
+  // `classes` is the file's own num_labels, which may be far more than the names it lists.
   std::vector<std::string> names(fits ? static_cast<size_t>(classes) : 0);
   std::vector<bool> named(names.size());
   for (auto it = labels->begin(); fits && it != labels->end(); ++it) {

@@ -68,7 +68,7 @@ GroupMember::~GroupMember() {
   Interrupt("the worker ends");
   for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Stop();
   transfers_.Stop();
-  beside_.Stop();
+  outer_work_.Stop();
   if (device_side_ != nullptr) device_side_->Close();
   std::shared_ptr<Engine> engine;
   {
@@ -103,7 +103,7 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bo
 
 void GroupMember::Close() {
   Interrupt("the job is closed");
-  beside_.Drain();
+  outer_work_.Drain();
   const std::lock_guard work(engine_mutex_);
   std::shared_ptr<Engine> engine;
   {

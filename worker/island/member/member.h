@@ -389,7 +389,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   StepLog log_;
   std::array<std::unique_ptr<Keeper>, kTiers> keepers_;
   WorkQueue transfers_;             // answers requests for layers
-  WorkQueue beside_;                // makes pseudo-gradients, brings versions to devices
+  WorkQueue outer_work_;            // makes pseudo-gradients, brings versions to devices
   std::unique_ptr<PeerLink> link_;  // last, after all that its thread calls
 };
 

@@ -297,7 +297,7 @@ bool GroupMember::DoLater(const NodeId& from, v1::GroupFrame& frame) {
   const IslandPlan plan = this->plan();
   const bool leads = !plan.members.empty() && plan.members.front().worker == from;
   if (frame.epoch() != epoch_ || !leads) return false;
-  return beside_.Add(
+  return outer_work_.Add(
       [this, from, call = frame.call(), interrupts = interrupts_.load(), what = frame.outer()] {
         v1::GroupReply reply;
         ToWire(interrupts == interrupts_ ? DoDuringSteps(what) : absl::AbortedError("interrupted"),
