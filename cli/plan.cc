@@ -196,6 +196,7 @@ struct Search {
 Search SearchOf(const PlanFlags& flags, const Task& task) {
   Search search{task.request, nullptr};
   search.request.seed = flags.seed;
+  search.request.threads = SearchThreads();
   if (flags.seconds <= 0) return search;
   search.request.improvements = plan::Options::kUntilStopped;
   const auto end = Clock::now() + std::chrono::duration<double>(flags.seconds);

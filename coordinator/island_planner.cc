@@ -264,6 +264,7 @@ void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
   const auto running = running_.insert(running_.end(), Running{key});
   const std::deque<Kept> losses = losses_;
   lock.unlock();
+  next->request.threads = 1;
   next->request.stop = [this, begun] {
     if (SteadyNow() - begun > kPlanningLimit) return true;
     const std::lock_guard guard(mutex_);
@@ -296,6 +297,7 @@ void IslandPlanner::Plan(std::unique_lock<std::mutex>& lock, Item item) {
   const auto running = running_.insert(running_.end(), Running{item.key});
   std::vector<Kept> others = OthersMade(item);
   lock.unlock();
+  item.request.threads = SearchThreads();
   item.request.stop = [this, running, begun = SteadyNow()] {
     if (SteadyNow() - begun > kPlanningLimit) return true;
     const std::lock_guard guard(mutex_);

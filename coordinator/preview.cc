@@ -124,6 +124,7 @@ absl::StatusOr<Preview> Previews::Answer(Item& item, const std::function<bool()>
     ATOLL_RETURN_IF_ERROR(CheckMeasured(all));
     IslandScope extent = all.spec.layout.island;
     if (extent == IslandScope::kAuto) {
+      all.threads = SearchThreads();
       all.stop = stop;
       const WorkersGrouped grouped = AnswerGrouping(all);
       extent = grouped.extent;
@@ -141,6 +142,7 @@ absl::StatusOr<Preview> Previews::Answer(Item& item, const std::function<bool()>
     }
   }
   for (Island& island : item.islands) {
+    island.request.threads = SearchThreads();
     island.request.stop = stop;
     PreviewedPlan& plan = preview.plans.emplace_back();
     const PlanRequest offered = island.request;

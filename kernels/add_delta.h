@@ -6,8 +6,8 @@
 
 #include <span>
 
+#include "common/thread_pool.h"
 #include "kernels/deltas.h"
-#include "kernels/thread_pool.h"
 
 namespace atl {
 

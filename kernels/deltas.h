@@ -9,7 +9,7 @@
 
 #include "common/ids.h"
 #include "common/status.h"
-#include "kernels/thread_pool.h"
+#include "common/thread_pool.h"
 
 namespace atl {
 

@@ -7,9 +7,9 @@
 
 #include <span>
 
+#include "common/thread_pool.h"
 #include "kernels/deltas.h"
 #include "kernels/tensor.h"
-#include "kernels/thread_pool.h"
 
 namespace atl {
 

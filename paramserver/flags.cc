@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
-#include <thread>
 
 #include "common/flag_sources.h"
 #include "common/logging.h"
@@ -14,6 +13,7 @@
 #include "common/parse_bytes.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
+#include "common/thread_pool.h"
 #include "common/trust/member_access.h"
 #include "common/usage.h"
 
@@ -52,7 +52,7 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   CLI::App app("atoll-paramserver holds shards of the global model and applies outer rounds.",
                "atoll-paramserver");
   DaemonOptions options;
-  options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
+  options.threads = CoresUpTo(8);
   std::string memory = "4GiB", curve_key, curve_clients, log_level = "info", join;
   app.add_option("--coordinator", options.coordinator,
                  "HOST:PORT[,HOST:PORT...] of the coordinators; also given by --join");

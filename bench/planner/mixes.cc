@@ -12,7 +12,7 @@ namespace atl::bench {
 namespace {
 
 double StepSeconds(const Setting& setting) {
-  const auto plan = plan::PlanJob(setting.cluster, setting.costs(), setting.job, {});
+  const auto plan = PlanOf(setting);
   return plan.ok() ? plan->outcome.step_s : 0;
 }
 
@@ -57,7 +57,7 @@ void PrintMixes() {
     for (const uint64_t seed : {1, 2, 3}) {
       const int sites = count < 20 ? 3 : 6;
       const Setting setting = Unlike(count, sites, seed, "gpt3-1.3b", 64);
-      const Row row = PlanRow(setting, {}, nullptr);
+      const Row row = PlanRow(setting, nullptr);
       if (!row.plan.ok()) continue;
       std::string which;
       const double step_s = row.plan->outcome.step_s;
@@ -96,7 +96,7 @@ void PrintSites(const std::vector<int>& sizes) {
       for (const auto& types : {three, four}) {
         if (scale.count > 64 && types.size() == 3) continue;
         const Setting setting = Sites(types, scale.count, sites, scale.model, scale.batch);
-        const Row row = PlanRow(setting, {}, nullptr);
+        const Row row = PlanRow(setting, nullptr);
         PrintFigureAtMost(
             absl::StrCat("plan_", scale.count, "_gpus_", types.size(), "_types_", sites, "_sites"),
             row.seconds, "s", scale.goal_s);

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bench/measure.h"
@@ -42,24 +41,23 @@ void SimulatorSpeed() {
 
 void PlanningTime(BoundRatios* bounds) {
   std::printf("\nPlanning time\n");
-  const plan::Options options;
   std::vector<std::pair<std::string, int>> types = {{"a100-80", 24}, {"h800", 24}, {"h20", 16}};
-  PrintFigureAtMost("plan_22_devices", PlanRow(SpanTrain(1, "gpt2", 128), options, bounds).seconds,
-                    "s", 0.1);
+  PrintFigureAtMost("plan_22_devices", PlanRow(SpanTrain(1, "gpt2", 128), bounds).seconds, "s",
+                    0.1);
   PrintFigureAtMost("plan_64_gpus_3_types",
-                    PlanRow(AutoHet(types, "gpt3-6.7b", 512), options, bounds).seconds, "s", 0.5);
+                    PlanRow(AutoHet(types, "gpt3-6.7b", 512), bounds).seconds, "s", 0.5);
   types = {{"a100-80", 16}, {"h800", 16}, {"h20", 16}, {"l20", 16}};
   PrintFigureAtMost("plan_64_gpus_4_types",
-                    PlanRow(AutoHet(types, "gpt3-6.7b", 512), options, bounds).seconds, "s", 1);
+                    PlanRow(AutoHet(types, "gpt3-6.7b", 512), bounds).seconds, "s", 1);
   types = {{"a100-80", 256}, {"h800", 256}};
   PrintFigureAtMost("plan_512_gpus_2_types",
-                    PlanRow(AutoHet(types, "gpt3-13b", 2048), options, bounds).seconds, "s", 2);
+                    PlanRow(AutoHet(types, "gpt3-13b", 2048), bounds).seconds, "s", 2);
   types = {{"a100-80", 512}, {"h800", 512}};
   PrintFigureAtMost("plan_1024_gpus_2_types",
-                    PlanRow(AutoHet(types, "gpt3-22b", 2048), options, bounds).seconds, "s", 10);
+                    PlanRow(AutoHet(types, "gpt3-22b", 2048), bounds).seconds, "s", 10);
   types = {{"a100-80", 2048}, {"h800", 2048}};
   PrintFigureAtMost("plan_4096_gpus_2_types",
-                    PlanRow(AutoHet(types, "gpt3-175b", 4096), options, bounds).seconds, "s", 10);
+                    PlanRow(AutoHet(types, "gpt3-175b", 4096), bounds).seconds, "s", 10);
 }
 
 // Two models of eight operators each on three unlike devices joined by links of two edges.
@@ -92,14 +90,9 @@ void OperatorPlacement() {
   const plan::PlacementProblem problem = Operators();
   plan::PlacementOptions alone;
   alone.max_nodes = 20'000;
+  ThreadPool pool(2);
   plan::PlacementOptions two = alone;
-  two.parallel = [](int n, const std::function<void(int)>& work) {
-    std::thread other([&] {
-      for (int i = 1; i < n; i += 2) work(i);
-    });
-    for (int i = 0; i < n; i += 2) work(i);
-    other.join();
-  };
+  two.pool = &pool;
   const auto greedy = plan::PlaceGreedily(problem);
   const auto best = plan::PlaceOptimally(problem, alone);
   const auto together = plan::PlaceOptimally(problem, two);

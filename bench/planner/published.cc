@@ -27,8 +27,7 @@ void AutoHetGroup(const std::string& name, const std::string& model,
       const Setting setting = AutoHet(devices, model, per_device * count);
       const bool shown = per_device == 8;
       const plan::Costs costs = setting.costs();
-      const auto plan = shown ? PlanRow(setting, {}, bounds).plan
-                              : plan::PlanJob(setting.cluster, costs, setting.job, {});
+      const auto plan = shown ? PlanRow(setting, bounds).plan : PlanOf(setting);
       if (!plan.ok()) continue;
       const auto of_setting = shown ? CompareRow(setting, *plan, plan::BaselineNames())
                                     : RatiosOf(setting, *plan, {"megatron", "whale"});
@@ -85,7 +84,7 @@ void SpanTrainRows(BoundRatios* bounds) {
     for (const char* model : {"gpt2", "bert-small", "resnet101", "efficientnet-b0"}) {
       for (const int batch : {128, 256}) {
         const Setting made = SpanTrain(setting, model, batch);
-        const Row row = PlanRow(made, {}, bounds);
+        const Row row = PlanRow(made, bounds);
         if (!row.plan.ok()) continue;
         for (const auto& [baseline, ratio] : CompareRow(made, *row.plan, plan::BaselineNames())) {
           if (ratio <= 0) continue;

@@ -20,14 +20,18 @@ struct BoundRatios {
 
 struct Row {
   absl::StatusOr<plan::Plan> plan = absl::UnknownError("not planned");
-  double seconds = 0;  // of the processor: planning runs on one thread, and others use this machine
+  double seconds = 0;            // of the clock
+  double processor_seconds = 0;  // of all threads
 };
 
 double ProcessorSecondsOf(const std::function<void()>& work);
 
-// Plans and prints: time to plan, layout, step, ratio to the bound with the reason where it is
-// above 1.05.
-Row PlanRow(const Setting& setting, const plan::Options& options, BoundRatios* ratios);
+// With as many threads as a coordinator searches with.
+absl::StatusOr<plan::Plan> PlanOf(const Setting& setting);
+
+// Plans and prints: time to plan by the clock and of the processor, layout, step, ratio to the
+// bound with the reason where it is above 1.05.
+Row PlanRow(const Setting& setting, BoundRatios* ratios);
 
 // Each baseline's step over the plan's (0: does not fit).
 std::map<std::string, double> RatiosOf(const Setting& setting, const plan::Plan& plan,

@@ -28,7 +28,7 @@ void UnlikeDevices(const std::vector<std::string>& types, double v100_flops, con
     for (plan::DeviceType& type : setting.cluster.types) {
       if (type.name == "v100" && v100_flops > 0) type.flops_per_s = v100_flops;
     }
-    const Row row = PlanRow(setting, {}, bounds);
+    const Row row = PlanRow(setting, bounds);
     if (!row.plan.ok()) continue;
     ratios.push_back(CompareRow(setting, *row.plan, {"megatron"})["megatron"]);
   }
@@ -59,7 +59,7 @@ Setting V100s(const TensorSizes& sizes, double share, const std::vector<int>& te
 }
 
 double StepSeconds(const Setting& setting, absl::StatusOr<plan::Plan>* plan) {
-  *plan = plan::PlanJob(setting.cluster, setting.costs(), setting.job, {});
+  *plan = PlanOf(setting);
   return plan->ok() ? (*plan)->outcome.step_s : 0;
 }
 

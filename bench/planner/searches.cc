@@ -56,8 +56,7 @@ void PrintSearches() {
     absl::StatusOr<plan::Plan> local = absl::UnknownError(""), bounded = local;
     const auto plan_into = [&](plan::Search search, absl::StatusOr<plan::Plan>* plan) {
       setting.job.search = search;
-      return ProcessorSecondsOf(
-          [&] { *plan = plan::PlanJob(setting.cluster, setting.costs(), setting.job, {}); });
+      return ProcessorSecondsOf([&] { *plan = PlanOf(setting); });
     };
     const double local_s = plan_into(plan::Search::kLocal, &local);
     const double bounded_s = plan_into(plan::Search::kBranchAndBound, &bounded);

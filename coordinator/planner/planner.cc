@@ -8,17 +8,15 @@
 
 #include "absl/strings/str_format.h"
 #include "common/check.h"
-#include "common/rng.h"
 #include "common/status.h"
 #include "coordinator/planner/candidates.h"
 #include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planner/cluster/leader.h"
 #include "coordinator/planner/cluster/objective.h"
-#include "coordinator/planner/cluster/traffic.h"
+#include "coordinator/planner/contest.h"
 #include "coordinator/planner/fit.h"
 #include "coordinator/planner/groups/mapped_layout.h"
 #include "coordinator/planner/groups/refine.h"
-#include "coordinator/planner/improve.h"
 
 namespace atl::plan {
 namespace {
@@ -28,251 +26,17 @@ constexpr size_t kRefined = 20;
 constexpr size_t kAnnealed = 4;
 constexpr size_t kMapped = 24;  // candidates
 
-// A layout's schedule is searched for a little first. A longer search ends at most half of what
-// the step takes beyond its bound, and is not worth it where that is less than this.
-constexpr int kQuickRestarts = 8;
 // Candidates whose estimate is so many times the best simulated rank may still be better.
 constexpr double kNear = 1.15;
-// Two stages a device may make a layout so many times faster.
-constexpr double kShapesGain = 1.08;
-constexpr size_t kReshaped = 4;
 constexpr int64_t kNearWork = 40'000;  // WorkOf all of them together
 constexpr int64_t kAlikeWork = 3'000;  // and of those whose structure has been simulated
-constexpr double kAtBound = 1.001;
-
-constexpr char kByBranchAndBound[] = "mapped by branch and bound";
 
 MappingOptions MappingOptionsOf(const Options& options) {
   MappingOptions mapping;
   mapping.stop = options.stop;
-  mapping.parallel = options.parallel;
+  mapping.pool = options.pool;
   return mapping;
 }
-
-// Different kinds of layout, not small changes of one.
-std::string Family(const Candidate& c) { return absl::StrCat(Describe(c.layout), ", ", c.how); }
-
-// Numbers of replicas, stages and devices a stage: what sets layouts' steps apart most.
-std::string StructureOf(const Layout& layout) {
-  std::vector<std::string> replicas;
-  for (const Replica& replica : layout.replicas) {
-    std::string text = absl::StrCat(replica.micro_batches, ":");
-    for (const Stage& stage : replica.stages) absl::StrAppend(&text, stage.devices.size(), ",");
-    replicas.push_back(std::move(text));
-  }
-  std::sort(replicas.begin(), replicas.end());
-  return absl::StrCat(layout.micro_batch, " ", absl::StrJoin(replicas, " "));
-}
-
-// Simulates layouts and keeps the best; the others become alternatives.
-class Contest {
- public:
-  Contest(const Cluster& cluster, const Costs& costs, const Job& job, const Options& options,
-          Plan& plan)
-      : cluster_(cluster),
-        costs_(costs),
-        job_(job),
-        options_(options),
-        ranking_(cluster, costs, job),
-        plan_(plan) {
-    plan_.seed = options.seed;
-    plan_.outcome.step_s = INFINITY;
-    plan_.rank = INFINITY;
-  }
-
-  bool Stopped() const { return options_.stop && options_.stop(); }
-  bool any() const { return !plan_.layout.replicas.empty(); }
-  const absl::Status& why_not() const { return why_not_; }
-  const absl::Status& over_limit() const { return over_limit_; }  // the last one that was refused
-
-  // True if it is the best so far.
-  bool Enter(Layout layout, const std::string& what) {
-    if (!job_.fixed.schedule.empty()) {
-      const absl::Status set = SetSchedule(cluster_, costs_, job_.fixed.schedule, layout);
-      if (!set.ok()) why_not_ = set;
-      if (!set.ok()) return false;
-    }
-    auto outcome = Evaluated(layout, nullptr);
-    ++plan_.simulated;
-    if (absl::IsCancelled(outcome.status())) {
-      Lose(what, layout, EstimateSeconds(cluster_, costs_, job_, layout), false);
-      return false;
-    }
-    if (!outcome.ok()) {
-      why_not_ = outcome.status();
-      return false;
-    }
-    if (!KeepsLimits(layout, outcome->step_s)) return false;
-    const double rank = ranking_.Rank(layout, outcome->step_s);
-    NoteIdling(layout, *outcome, rank);
-    if (rank >= plan_.rank) {
-      Lose(what, layout, outcome->step_s, true);
-      return false;
-    }
-    if (any()) Lose(winner_, plan_.layout, plan_.outcome.step_s, true);
-    winner_ = what;
-    Win(std::move(layout), *std::move(outcome), rank);
-    return true;
-  }
-
-  // A candidate, and the same with its groups ordered by SpanTrain's search.
-  void EnterBoth(const Candidate& candidate) {
-    const bool obeys = Obeys(job_.fixed, candidate.layout);
-    if (obeys) Enter(candidate.layout, Family(candidate));
-    if (!obeys && ++disobeyed_ > options_.simulate) return;
-    std::string how;
-    const std::optional<Layout> reordered =
-        Reordered(cluster_, costs_, candidate.layout, options_.exact_work, &how);
-    if (!reordered.has_value() || !IsAllowed(*reordered)) return;
-    const double estimate_s = EstimateSeconds(cluster_, costs_, job_, *reordered);
-    if (ranking_.Rank(*reordered, estimate_s) >= candidate.rank) return;
-    Enter(*reordered, absl::StrCat(Describe(*reordered), ", ", candidate.how, ", ", how));
-  }
-
-  // The winner's devices once more, with a quarter of all nodes, or until the time is over.
-  void MapWinner() {
-    MappingOptions options = MappingOptionsOf(options_);
-    options.max_nodes = options_.improvements == Options::kUntilStopped
-                            ? std::numeric_limits<int64_t>::max()
-                            : options_.mapping_nodes / 4;
-    const std::optional<MappedLayout> mapped =
-        Mapped(cluster_, costs_, job_, plan_.layout, options);
-    if (!mapped) return;
-    plan_.mapping = {mapped->seconds, mapped->bound_s, mapped->nodes};
-    if (!IsAllowed(mapped->layout)) return;
-    Enter(mapped->layout, absl::StrCat(Describe(mapped->layout), ", ", kByBranchAndBound));
-  }
-
-  // Small changes of the winner.
-  void Improve(int tries) {
-    Rng rng(options_.seed);
-    for (int i = 0; i < tries && !Stopped(); ++i) {
-      Layout layout = plan_.layout;
-      if (!Perturb(cluster_, costs_, plan_.outcome, rng, layout)) continue;
-      if (!IsAllowed(layout)) continue;
-      auto outcome = Evaluated(layout, &plan_.outcome);
-      ++plan_.simulated;
-      if (!outcome.ok() || !KeepsLimits(layout, outcome->step_s)) continue;
-      const double rank = ranking_.Rank(layout, outcome->step_s);
-      if (rank < plan_.rank) Win(std::move(layout), *std::move(outcome), rank);
-    }
-  }
-
-  void Lose(const std::string& what, const Layout& layout, double step_s, bool simulated) {
-    plan_.alternatives.push_back({.what = what,
-                                  .step_s = step_s,
-                                  .price = PriceOf(cluster_, costs_, job_, layout).Of(step_s),
-                                  .rank = ranking_.Rank(layout, step_s),
-                                  .simulated = simulated});
-  }
-
-  // Two stages per device, of the winner and of those that it may make better than the winner.
-  void TryShapes() {
-    if (!options_.two_stages_per_device || plan_.layout.shape != Shape::kPlain) return;
-    if (!job_.fixed.schedule.empty()) return;
-    NoteIdling(plan_.layout, plan_.outcome, plan_.rank);
-    const double rank = plan_.rank;
-    const std::vector<std::pair<double, Layout>> idling = std::move(idling_);
-    bool won = false;
-    for (const auto& [plain_rank, plain] : idling) {
-      if (plain_rank > kShapesGain * rank) break;
-      for (const Shape shape : {Shape::kVShaped, Shape::kInterleaved}) {
-        Layout layout = plain;
-        if (Stopped() || !Reshape(cluster_, costs_, shape, layout)) continue;
-        won = Enter(layout, Describe(layout)) || won;
-      }
-    }
-    if (won) Improve(options_.improvements / 4);
-  }
-
-  // A longer search for the winner's schedule, where there is something to gain.
-  void Polish() {
-    if (Stopped() || plan_.outcome.step_s <= 1.01 * plan_.outcome.bound_s) return;
-    const Evaluation longer{.restarts = 4 * options_.restarts,
-                            .seed = options_.seed,
-                            .improve = 8 * options_.restarts,
-                            .searches = &searches_};
-    auto outcome = EvaluateLayout(cluster_, costs_, job_, plan_.layout, longer);
-    ++plan_.simulated;
-    if (!outcome.ok() || outcome->step_s >= plan_.outcome.step_s) return;
-    if (!KeepsLimits(plan_.layout, outcome->step_s)) return;
-    const double rank = ranking_.Rank(plan_.layout, outcome->step_s);
-    Win(plan_.layout, *std::move(outcome), rank);
-  }
-
-  void Finish() {
-    Rerank(cluster_, costs_, job_, plan_);
-    std::stable_sort(plan_.alternatives.begin(), plan_.alternatives.end(),
-                     [](const Alternative& a, const Alternative& b) { return a.rank < b.rank; });
-    plan_.cluster_bound_s = ClusterBoundSeconds(cluster_, costs_, job_);
-    plan_.times_from = TimesFrom(cluster_, costs_, plan_.layout);
-  }
-
- private:
-  // Of the layout with the best savings, which it gets: by a short search for its schedule, and by
-  // a longer one where half of what is left to its bound would make it the best.
-  absl::StatusOr<Outcome> Evaluated(Layout& layout, const Outcome* known) {
-    Evaluation evaluation{std::min(kQuickRestarts, options_.restarts), options_.seed};
-    evaluation.known = known;
-    evaluation.searches = &searches_;
-    evaluation.limit_s = ranking_.LongestStepBetter(layout, plan_.rank);
-    // With two stages a device it may still be better (NoteIdling).
-    evaluation.step_limit_s =
-        evaluation.limit_s * (StaysInSites(cluster_, layout) ? kShapesGain : 1);
-    auto outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
-    const bool gains = outcome.ok() && outcome->step_s > kAtBound * outcome->bound_s &&
-                       (outcome->step_s + outcome->bound_s) / 2 < evaluation.limit_s;
-    if (!gains || evaluation.restarts == options_.restarts) return outcome;
-    evaluation.restarts = options_.restarts;
-    return EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
-  }
-
-  // Keeps the best plain layouts whose devices idle and whose pipelines stay inside sites, one of
-  // each structure.
-  void NoteIdling(const Layout& layout, const Outcome& outcome, double rank) {
-    if (layout.shape != Shape::kPlain || BubbleOf(outcome) < 0.01) return;
-    if (!StaysInSites(cluster_, layout)) return;
-    const std::string structure = StructureOf(layout);
-    const auto same = std::find_if(idling_.begin(), idling_.end(), [&](const auto& one) {
-      return StructureOf(one.second) == structure;
-    });
-    if (same != idling_.end() && same->first <= rank) return;
-    if (same != idling_.end()) idling_.erase(same);
-    const auto place = std::find_if(idling_.begin(), idling_.end(),
-                                    [&](const auto& one) { return one.first > rank; });
-    idling_.insert(place, {rank, layout});
-    if (idling_.size() > kReshaped) idling_.pop_back();
-  }
-  void Win(Layout layout, Outcome outcome, double rank) {
-    plan_.layout = std::move(layout);
-    plan_.outcome = std::move(outcome);
-    plan_.rank = rank;
-  }
-  // Notes which limit it goes over.
-  bool KeepsLimits(const Layout& layout, double step_s) {
-    absl::Status kept = CheckTraffic(cluster_, costs_, job_, layout, step_s);
-    if (kept.ok()) return true;
-    over_limit_ = std::move(kept);
-    return false;
-  }
-  bool IsAllowed(const Layout& layout) const {
-    return Obeys(job_.fixed, layout) && UsesLeader(cluster_, layout) &&
-           DegreesAgree(costs_.model(), layout);
-  }
-
-  const Cluster& cluster_;
-  const Costs& costs_;
-  const Job& job_;
-  const Options& options_;
-  const Ranking ranking_;
-  Plan& plan_;
-  ScheduleSearches searches_;
-  std::vector<std::pair<double, Layout>> idling_;  // by rank
-  int disobeyed_ = 0;  // candidates that break what the job fixes, looked at all the same
-  std::string winner_;
-  absl::Status why_not_ = absl::ResourceExhaustedError("no layout fits");
-  absl::Status over_limit_ = absl::OkStatus();
-};
 
 std::string Reason(const Plan& plan, absl::string_view compared) {
   std::string text(compared);
@@ -320,30 +84,36 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
   const Candidate& best = candidates[0];
   if (!AreUnlike(PoolsOf(cluster, costs, best.sizes, best.layout.micro_batch))) return;
   options.simulate *= 2;
+  std::vector<Candidate> refined;
   for (const bool fitted : {false, true}) {
     std::set<size_t> replicas;
     std::set<std::string> scopes;
-    std::vector<Candidate> refined;
+    const size_t most = refined.size() + kRefined;
     for (const Candidate& candidate : candidates) {
-      if (refined.size() == kRefined) break;
+      if (refined.size() == most) break;
       if (candidate.fitted != fitted) continue;
       const bool new_scope = scopes.insert(candidate.scope).second;
       const bool new_count = replicas.insert(candidate.layout.replicas.size()).second;
-      if (!new_scope && !new_count) continue;
-      Candidate& better = refined.emplace_back(candidate);
-      Refine(cluster, costs, job, options.seed, options.stop, better);
-      better.how += ", refined";
+      if (new_scope || new_count) refined.push_back(candidate);
     }
-    candidates.insert(candidates.end(), refined.begin(), refined.end());
   }
+  ForAll(options.pool, refined.size(), [&](size_t i) {
+    const Costs own = costs;  // they are not for several threads
+    Refine(cluster, own, job, options.seed, options.stop, refined[i]);
+    refined[i].how += ", refined";
+  });
+  candidates.insert(candidates.end(), refined.begin(), refined.end());
   SortByRank(candidates);
-  const size_t annealed = std::min(kAnnealed, candidates.size());
-  for (size_t i = 0; i < annealed; ++i) {
-    Candidate& better = candidates.emplace_back(candidates[i]);
-    Anneal(cluster, costs, job, options.seed + i, options.stop, better);
-    better.how += ", annealed";
-  }
-  options.simulate += static_cast<int>(annealed);
+  const size_t best_count = std::min(kAnnealed, candidates.size());
+  std::vector<Candidate> annealed(candidates.begin(),
+                                  candidates.begin() + static_cast<std::ptrdiff_t>(best_count));
+  ForAll(options.pool, annealed.size(), [&](size_t i) {
+    const Costs own = costs;
+    Anneal(cluster, own, job, options.seed + i, options.stop, annealed[i]);
+    annealed[i].how += ", annealed";
+  });
+  candidates.insert(candidates.end(), annealed.begin(), annealed.end());
+  options.simulate += static_cast<int>(annealed.size());
   SortByRank(candidates);
 }
 

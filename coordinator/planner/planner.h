@@ -24,13 +24,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/planner/groups/stage_mapping.h"
+#include "common/thread_pool.h"
 #include "coordinator/planner/layout.h"
 
 namespace atl::plan {
 
 struct Options {
   static constexpr int kUntilStopped = 1 << 30;  // improvements, where `stop` ends them
+  static constexpr int kThreadsMax = 4;          // that it has work for
 
   int simulate = 6;       // candidates to simulate, and those that are nearly as good
   int restarts = 32;      // simulations per kind of replica and candidate
@@ -39,8 +40,8 @@ struct Options {
   bool two_stages_per_device = true;  // also try interleaved and V-shaped placements
   double exact_work = 1e7;            // steps that an exact order of groups may take; else beam
   int64_t mapping_nodes = 20'000;     // of all searches by branch and bound together
-  Parallel parallel;                  // of these searches' nodes; no plan depends on it
-  std::function<bool()> stop;         // polled between candidates; what is best by then is returned
+  ThreadPool* pool = nullptr;         // null: one thread; no plan depends on it
+  std::function<bool()> stop;  // polled between candidates, by any thread; ends with what is best
 };
 
 struct Alternative {
@@ -82,6 +83,9 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
 
 // After a change of the plan's layout or outcome.
 void Rerank(const Cluster& cluster, const Costs& costs, const Job& job, Plan& plan);
+
+// Of a layout whose devices branch and bound has mapped to stages, in what it is called.
+inline constexpr char kByBranchAndBound[] = "mapped by branch and bound";
 
 // Every device trains on its own, without communication, at its best size: no plan is faster.
 double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job& job);

@@ -65,7 +65,7 @@ void CheckPlan(const Cluster& cluster, const Costs& costs, const Job& job, const
   CHECK_FALSE(plan.reason.empty());
 }
 
-TEST_CASE("Any mix of devices gets a valid plan, the same one every time") {
+TEST_CASE("Any mix of devices gets a valid plan, the same one with any number of threads") {
   const uint64_t seed = GENERATE(range(0, 12));
   INFO("seed " << seed);
   Rng rng(seed);
@@ -81,8 +81,12 @@ TEST_CASE("Any mix of devices gets a valid plan, the same one every time") {
   INFO(plan.status().ToString());
   REQUIRE(plan.ok());
   CheckPlan(cluster, costs, job, *plan);
-  const auto again = PlanJob(cluster, costs, job, kQuick);
+  ThreadPool pool(3);
+  Options by_three = kQuick;
+  by_three.pool = &pool;
+  const auto again = PlanJob(cluster, costs, job, by_three);
   CHECK(again->outcome.step_s == plan->outcome.step_s);
+  CHECK(again->simulated == plan->simulated);
   CHECK(again->reason == plan->reason);
 }
 

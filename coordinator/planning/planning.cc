@@ -167,8 +167,10 @@ std::vector<MemoryLack> PredictFitting(const PlanRequest& request, IslandPlan* i
 // The best layout by the search's own account of memory.
 absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput& input) {
   const NodeId& leader = input.cluster.leader;
+  ThreadPool pool(request.threads);
   plan::Options options;
   options.seed = request.seed;
+  options.pool = &pool;
   options.stop = request.stop;
   if (request.improvements) options.improvements = *request.improvements;
   FoundPlan found;

@@ -12,6 +12,7 @@
 #include "common/protocol/peer_collectives.h"
 #include "common/status.h"
 #include "coordinator/planner/cluster/constraints.h"
+#include "coordinator/planner/planner.h"
 #include "coordinator/planning/auxiliary_memory.h"
 #include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"
@@ -306,6 +307,8 @@ absl::Status Check(const PlanRequest& request) {
 }
 
 }  // namespace
+
+int SearchThreads() { return CoresUpTo(plan::Options::kThreadsMax); }
 
 ElementBytes ElementBytesOf(const PlanRequest& request) {
   const std::vector<std::string>& excluded = request.spec.layout.exclude;

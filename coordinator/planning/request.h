@@ -36,6 +36,9 @@ struct UnreachablePair {
   std::string reason;
 };
 
+// As many as a search has work for, and the machine has.
+int SearchThreads();
+
 struct PlanRequest {
   JobSpec spec;  // spec.layout: what the operator fixed; the rest is the planner's to choose
   JobFacts facts;
@@ -51,6 +54,7 @@ struct PlanRequest {
   std::map<std::string, double> servers = {};
   int islands_at_site = 1;
   uint64_t seed = 1;
+  int threads = 1;             // that search; no plan depends on it
   std::function<bool()> stop;  // polled between candidates; what is best by then is returned
   std::optional<int>
       improvements;  // small changes to try on the winner; none: the planner's number

@@ -23,16 +23,28 @@ class ClusterError(Exception):
     """Something that the cluster's user should read: one line, and where to look further."""
 
 
+def built_folder():
+    """Bazel's outputs: $ATOLL_BIN, the runfiles of a Bazel test, or those of this checkout."""
+    if "ATOLL_BIN" in os.environ:
+        return os.environ["ATOLL_BIN"]
+    if "TEST_SRCDIR" in os.environ:
+        return os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
+    return os.path.join(ROOT, ".bz", "bin")
+
+
+def built_file(path):
+    found = os.path.join(built_folder(), path)
+    if not os.access(found, os.R_OK):
+        raise ClusterError(f"no {path} in {built_folder()}; run ./dev build")
+    return found
+
+
 def binary(name):
-    """Path of a built program: from $ATOLL_BIN (a folder), the runfiles of a Bazel test, or Bazel's
-    output of this checkout."""
+    """Path of a built program. $ATOLL_BIN may also be a folder of programs alone."""
     places = {"atoll": "cli/atoll", "atoll-coordinator": "coordinator/atoll-coordinator",
               "atoll-worker": "worker/atoll-worker",
               "atoll-paramserver": "paramserver/atoll-paramserver"}
-    folder = os.path.join(ROOT, ".bz", "bin")
-    if "TEST_SRCDIR" in os.environ:
-        folder = os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
-    folder = os.environ.get("ATOLL_BIN", folder)
+    folder = built_folder()
     for candidate in (os.path.join(folder, places[name]), os.path.join(folder, name)):
         if os.access(candidate, os.X_OK):
             return candidate

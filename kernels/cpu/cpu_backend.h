@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <string>
 
+#include "common/thread_pool.h"
 #include "kernels/host_backend.h"
-#include "kernels/thread_pool.h"
 
 namespace atl {
 

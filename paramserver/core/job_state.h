@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "common/element_ranges.h"
 #include "common/protocol/round_limit.h"
-#include "kernels/thread_pool.h"
+#include "common/thread_pool.h"
 #include "paramserver/core/outer_optimizer.h"
 #include "paramserver/core/push_gate.h"
 #include "paramserver/core/records.h"

@@ -12,8 +12,8 @@
 
 #include "common/ids.h"
 #include "common/protocol/job_spec.h"
+#include "common/thread_pool.h"
 #include "kernels/host_ops.h"
-#include "kernels/thread_pool.h"
 
 namespace atl::ps {
 

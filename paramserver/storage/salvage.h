@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/files.h"
 #include "common/protocol/control.h"
-#include "kernels/thread_pool.h"
+#include "common/thread_pool.h"
 
 namespace atl::ps {
 

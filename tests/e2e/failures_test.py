@@ -82,7 +82,7 @@ def the_coordinator_is_killed(fixture):
     after = fixture.wait_until("the workers' first words", lambda: (
         lambda seen: seen if all(i.get("progress") for i in seen["islands"]) else None)(
             fixture.job(job)), LIMIT_S, every_s=0.02)
-    check(fixture.json("status")["epoch"] == 2, "a second start is a second epoch")
+    check(fixture.status()["epoch"] == 2, "a second start is a second epoch")
     for old, new in zip(before["islands"], after["islands"]):
         grown = new["progress"]["inner_step"] - old["progress"]["inner_step"]
         check(grown >= before["spec"]["outer"]["steps_per_round"],
@@ -167,7 +167,7 @@ def the_machine_stands_still(fixture):
     fixture.reaches(job, fixture.version(job) + 2)
     # Heartbeats of all come before the check: a silent member would be evicted by then.
     fixture.wait_until("heartbeats of all", lambda: all(
-        m["since_heartbeat_s"] < 6 for m in fixture.json("status")["members"]), LIMIT_S)
+        m["since_heartbeat_s"] < 6 for m in fixture.status()["members"]), LIMIT_S)
     island = fixture.job(job)["islands"][0]
     check(island["evictions"] == 0 and island["steps_interrupted"] == 0, f"{island}")
     check(not any("is unavailable" in change["reason"] for change in island["plan_changes"]),

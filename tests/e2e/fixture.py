@@ -19,6 +19,7 @@ from xml.sax.saxutils import quoteattr
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/local"))
 from cluster import Cluster, ClusterError, decided_twice, parse_json  # noqa: E402
+from monitor import Monitor  # noqa: E402
 
 LIMIT_S = 120  # of one wait; generous, because the machine may be busy
 STRETCHES = (1, 4, 16)  # of jobs, each time that a case is repeated
@@ -107,12 +108,12 @@ class Fixture(Cluster):
             raise Again("the machine stalled while daemons thawed: some were frozen for longer")
 
     def wait_until(self, what, condition, timeout_s=60, every_s=0.2, slowest_s=0.4):
-        # Most conditions run the command line, which takes a tenth of a second of CPU time.
+        # Some conditions run the command line, which takes some hundredths of a second of CPU time.
         return super().wait_until(what, condition, timeout_s, every_s, slowest_s)
 
     def attached(self, count):
         self.wait_until(f"{count} members to attach", lambda: count == sum(
-            member["attached"] for member in self.json("status")["members"]), LIMIT_S)
+            member["attached"] for member in self.status()["members"]), LIMIT_S)
 
     def job_file(self, name="job", **changes):
         """Path of a job file. Changes are section__key=value; None leaves a key out."""
@@ -144,15 +145,24 @@ class Fixture(Cluster):
         return self.atoll("submit", self.job_file(name, **changes))[1].strip()
 
     # ---- what is seen ----
+    def call(self, service, method, command, **fields):
+        """What the command prints as JSON: by a call to a single coordinator without TLS, else by it."""
+        if self.cli_flags not in ([], ["--insecure"]) or "," in self.address:
+            return self.json(*command)
+        return Monitor.at(self.cli).call(self.address, service, method, fields)
+
     def job(self, job):
-        return self.json("show", job)
+        return self.call("Jobs", "Get", ["show", job], job=job)
+
+    def status(self):
+        return self.call("Status", "Get", ["status"])
 
     def island(self, job, worker):
         """The island of a worker, or None."""
         return next((i for i in self.job(job)["islands"] if i["worker"] == worker), None)
 
     def member(self, name):
-        return next(m for m in self.json("status")["members"] if m["name"] == name)
+        return next(m for m in self.status()["members"] if m["name"] == name)
 
     def logs(self, job=""):
         return self.atoll("logs", *([job] if job else []))[1]

@@ -62,7 +62,7 @@ def two_networks(fixture):
         fixture.worker(name, "--peer-endpoint=tcp://127.0.0.1:*", "--peer-endpoint=tcp://127.0.0.2:*",
                        f"--metrics-listen=127.0.0.1:{port}")
     fixture.attached(3)
-    members = {m["name"]: m for m in fixture.json("status")["members"]}
+    members = {m["name"]: m for m in fixture.status()["members"]}
     for name in ports:
         check(members[name]["more_peer_endpoints"][0].startswith("tcp://127.0.0.2:"), members[name])
     # Activations of a micro-batch and gradients of a layer are larger than a chunk.

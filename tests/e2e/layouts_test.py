@@ -32,7 +32,7 @@ def shared_layers(fixture):
     check(fixture.daemons["w1"].stop() == 0, "w1's exit code")
     fixture.worker("w2", "--devices=3", threads=3)
     fixture.wait_until("w2", lambda: any(m["name"] == "w2" and m["attached"]
-                                         for m in fixture.json("status")["members"]), LIMIT_S)
+                                         for m in fixture.status()["members"]), LIMIT_S)
     job = fixture.submits("thirds", **dict(TINY, layout__tensor_parallel=3))
     fixture.reaches(job, 1)
     devices = ["w2/0", "w2/1", "w2/2"]

@@ -73,7 +73,7 @@ def sites_found_by_measuring(fixture):
             starts(fixture, net, ["a1", "b1", "a2", "b2"], block_ms=1)
             job = fixture.submits(layout__island="auto", **EMULATED)
             fixture.wait_until("two islands", lambda: len(partners(fixture, job)) == 2, 2 * LIMIT_S)
-            sites = {m["name"]: m for m in fixture.json("status")["members"] if m["name"] != "ps1"}
+            sites = {m["name"]: m for m in fixture.status()["members"] if m["name"] != "ps1"}
             check(sites["w1"]["site"] == sites["w3"]["site"] != sites["w2"]["site"] ==
                   sites["w4"]["site"], f"sites: {sites}")
             check(sites["w1"]["site_source"].startswith("measured: "), f"from where: {sites['w1']}")

@@ -41,7 +41,7 @@ def an_empty_coordinator_on_the_address(fixture):
     own = restarts_without_its_folder(fixture, "coordinator")
     foreign = fixture.wait_until("all members to refuse it", lambda: (
         lambda seen: seen if len(seen) == 4 else None)(
-            fixture.json("status")["foreign_members"]), LIMIT_S)
+            fixture.status()["foreign_members"]), LIMIT_S)
     cluster = foreign[0]["cluster"]
     check(all(member["cluster"] == cluster for member in foreign), f"{foreign}")
     for name in ("w1", "w2", "ps1", "ps2"):
@@ -53,7 +53,7 @@ def an_empty_coordinator_on_the_address(fixture):
     shutil.rmtree(own)
     os.rename(own + "-own", own)
     fixture.daemons["coordinator"].start()
-    seen = fixture.wait_until("the coordinator", lambda: fixture.json("status")["cluster"], LIMIT_S)
+    seen = fixture.wait_until("the coordinator", lambda: fixture.status()["cluster"], LIMIT_S)
     check(seen == cluster, "another cluster")
     fixture.finishes(job, before["decisions"])
 
@@ -65,7 +65,7 @@ def the_coordinators_folder_is_lost(fixture):
     fixture.starts(workers=2, step_ms=STEP_MS)
     job = fixture.submits(schedule__train_tokens=150_000)
     fixture.reaches(job, 4)
-    cluster = fixture.json("status")["cluster"]
+    cluster = fixture.status()["cluster"]
     restarts_without_its_folder(fixture, "coordinator", f"--cluster={cluster}")
     orphan = fixture.wait_until("the orphaned job to be whole", lambda: next(
         (o for o in fixture.json("ls")["orphans"] if o["job"] == job and not o["missing"] and

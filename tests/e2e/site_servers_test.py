@@ -113,7 +113,7 @@ def the_coordinator_is_killed(fixture):
     before = fixture.reaches(job, 2)
     fixture.daemons["coordinator"].kill()
     fixture.daemons["coordinator"].start()
-    fixture.wait_until("the coordinator", lambda: fixture.json("status")["cluster"], LIMIT_S)
+    fixture.wait_until("the coordinator", lambda: fixture.status()["cluster"], LIMIT_S)
     fixture.reaches(job, fixture.version(job) + 2)
     check(site_jobs(fixture, job) == jobs, f"{site_jobs(fixture, job)}, not {jobs}")
     fixture.finishes(job, before["decisions"])

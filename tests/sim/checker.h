@@ -18,8 +18,8 @@
 
 #include "common/ids.h"
 #include "common/protocol/control.h"
+#include "common/thread_pool.h"
 #include "coordinator/core/records.h"
-#include "kernels/thread_pool.h"
 #include "tests/sim/toy_trainer.h"
 
 namespace atl::sim {

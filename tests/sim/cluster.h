@@ -21,8 +21,8 @@
 
 #include "common/protocol/control.h"
 #include "common/rng.h"
+#include "common/thread_pool.h"
 #include "coordinator/core/core.h"
-#include "kernels/thread_pool.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/network.h"
 #include "tests/sim/timeline.h"

@@ -13,7 +13,7 @@
 #include "common/ids.h"
 #include "common/protocol/control.h"
 #include "common/status.h"
-#include "kernels/thread_pool.h"
+#include "common/thread_pool.h"
 
 namespace atl::worker {
 

@@ -21,7 +21,7 @@
 #include "common/protocol/island_plan.h"
 #include "common/protocol/state_stamp.h"
 #include "common/status.h"
-#include "kernels/thread_pool.h"
+#include "common/thread_pool.h"
 #include "worker/core/actions.h"
 #include "worker/runtime/delta.h"
 

@@ -441,14 +441,8 @@ absl::StatusOr<Placement> PlaceOptimally(const PlacementProblem& problem,
         static_cast<size_t>(std::min<int64_t>(options.batch, options.max_nodes - nodes)));
     nodes += static_cast<int64_t>(parents.size());
     std::vector<std::vector<Node>> children(parents.size());
-    const std::function<void(int)> expand = [&](int i) {
-      children[i] = search.Children(*parents[i], best.cost_ns);
-    };
-    if (options.parallel) {
-      options.parallel(static_cast<int>(parents.size()), expand);
-    } else {
-      for (size_t i = 0; i < parents.size(); ++i) expand(static_cast<int>(i));
-    }
+    ForAll(options.pool, parents.size(),
+           [&](size_t i) { children[i] = search.Children(*parents[i], best.cost_ns); });
     for (std::vector<Node>& of_parent : children) {
       for (Node& child : of_parent) frontier.Add(std::move(child));
     }

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/thread_pool.h"
 #include "coordinator/simulator/network.h"
 
 namespace atl::plan {
@@ -65,9 +66,7 @@ struct PlacementOptions {
   std::function<bool()> stop;     // polled between batches; true ends the search
   // Nodes taken from the frontier at once. The result depends on it, not on who expands them.
   int batch = 32;
-  // Calls work(0) .. work(n - 1), at the same time if it likes, and returns when all are done.
-  // Empty: one after another, here.
-  std::function<void(int n, const std::function<void(int)>& work)> parallel;
+  ThreadPool* pool = nullptr;  // of a batch; null: one after another, here
 };
 
 // Never worse than greedy; ended early it returns what is best by then with its bound. The same for

@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
-#include <thread>
 #include <vector>
 
 #include "common/rng.h"
@@ -190,16 +189,9 @@ TEST_CASE("Any number of workers finds the same placement") {
   const PlacementProblem problem = RandomProblem(seed);
   const auto alone = PlaceOptimally(problem, {});
   for (const int workers : {2, 5}) {
+    ThreadPool pool(workers);
     PlacementOptions options;
-    options.parallel = [&](int n, const std::function<void(int)>& work) {
-      std::vector<std::thread> threads;
-      for (int w = 0; w < workers; ++w) {
-        threads.emplace_back([&, w] {
-          for (int i = w; i < n; i += workers) work(i);
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
-    };
+    options.pool = &pool;
     const auto together = PlaceOptimally(problem, options);
     REQUIRE(together.ok() == alone.ok());
     if (!alone.ok()) continue;

@@ -332,14 +332,9 @@ std::optional<StageMapping> MapStages(const OrderProblem& problem, const StageMa
     if (parents.empty()) break;
     nodes += static_cast<int64_t>(parents.size());
     std::vector<std::vector<Node>> children(parents.size());
-    const std::function<void(int)> expand = [&](int i) {
+    ForAll(options.pool, parents.size(), [&](size_t i) {
       children[i] = expander.Children(tree.at(parents[i]), parents[i], tree.limit_s());
-    };
-    if (options.parallel) {
-      options.parallel(static_cast<int>(parents.size()), expand);
-    } else {
-      for (size_t i = 0; i < parents.size(); ++i) expand(static_cast<int>(i));
-    }
+    });
     for (std::vector<Node>& of_parent : children) {
       for (Node& child : of_parent) tree.Add(std::move(child));
     }

@@ -23,12 +23,10 @@
 #include <optional>
 #include <vector>
 
+#include "common/thread_pool.h"
 #include "coordinator/planner/groups/group_order.h"
 
 namespace atl::plan {
-
-// Calls work(0) .. work(n - 1), at the same time if it likes, and returns when all are done.
-using Parallel = std::function<void(int n, const std::function<void(int)>& work)>;
 
 // Stage i is a member of groups[i] with layers cuts[i] to cuts[i + 1].
 struct StageMapping {
@@ -46,7 +44,7 @@ struct MappingOptions {
   int stages = 0;              // of the pipeline; 0: any number
   int in_flight = 1 << 30;     // micro-batches that a stage keeps at most; 1F1B's otherwise
   std::function<bool()> stop;  // polled between batches; true ends the search
-  Parallel parallel;           // of a batch; empty: one after another, here
+  ThreadPool* pool = nullptr;  // of a batch; null: one after another, here
 };
 
 // T of a mapping; infinite where a stage does not hold its layers.
@@ -54,7 +52,7 @@ double MappingSeconds(const OrderProblem& problem, const StageMapping& mapping,
                       const MappingOptions& options);
 
 // Never worse than `known`, if that is given. Nothing: no mapping was found. The result is the same
-// for any `parallel`.
+// for any `pool`.
 // REQUIRES: at most 255 members a group.
 std::optional<StageMapping> MapStages(const OrderProblem& problem, const StageMapping* known,
                                       const MappingOptions& options);

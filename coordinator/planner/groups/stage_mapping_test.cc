@@ -2,7 +2,6 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <thread>
 
 #include "coordinator/planner/groups/random_groups.h"
 
@@ -113,14 +112,9 @@ TEST_CASE("mapping_is_never_worse_than_the_known_one_and_keeps_it_without_nodes"
 TEST_CASE("threads_find_the_same_mapping") {
   const RandomGroups random(11, 6, 20);
   MappingOptions alone;
+  ThreadPool pool(2);
   MappingOptions two = alone;
-  two.parallel = [](int n, const std::function<void(int)>& work) {
-    std::thread other([&] {
-      for (int i = 1; i < n; i += 2) work(i);
-    });
-    for (int i = 0; i < n; i += 2) work(i);
-    other.join();
-  };
+  two.pool = &pool;
   const auto a = MapStages(random.problem(), nullptr, alone);
   const auto b = MapStages(random.problem(), nullptr, two);
   REQUIRE((a.has_value() && b.has_value()));

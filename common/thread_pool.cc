@@ -1,4 +1,6 @@
-#include "kernels/thread_pool.h"
+#include "common/thread_pool.h"
+
+#include <algorithm>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -40,6 +42,10 @@ class FlushDenormals {
 };
 
 }  // namespace
+
+int CoresUpTo(int most) {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, most);
+}
 
 ThreadPool::ThreadPool(int threads) {
   ATOLL_CHECK(threads >= 1, "a pool needs a thread");

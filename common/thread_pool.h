@@ -1,7 +1,7 @@
 // A fixed set of threads for loops over independent blocks.
 
-#ifndef ATOLL_KERNELS_THREAD_POOL_H_
-#define ATOLL_KERNELS_THREAD_POOL_H_
+#ifndef ATOLL_COMMON_THREAD_POOL_H_
+#define ATOLL_COMMON_THREAD_POOL_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -59,6 +59,19 @@ class ThreadPool {
   std::vector<std::thread> workers_;
 };
 
+// The machine's cores, at most so many; one where they are not known.
+int CoresUpTo(int most);
+
+// body(0) .. body(count - 1), by the pool's threads, or one after another without a pool.
+template <typename Body>
+void ForAll(ThreadPool* pool, size_t count, const Body& body) {
+  if (pool == nullptr) {
+    for (size_t i = 0; i < count; ++i) body(i);
+  } else {
+    pool->For(static_cast<int64_t>(count), [&](int64_t i, int) { body(static_cast<size_t>(i)); });
+  }
+}
+
 }  // namespace atl
 
-#endif  // ATOLL_KERNELS_THREAD_POOL_H_
+#endif  // ATOLL_COMMON_THREAD_POOL_H_

@@ -1,0 +1,222 @@
+#include "coordinator/planner/contest.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "absl/strings/str_join.h"
+#include "common/rng.h"
+#include "coordinator/planner/cluster/leader.h"
+#include "coordinator/planner/cluster/traffic.h"
+#include "coordinator/planner/groups/mapped_layout.h"
+#include "coordinator/planner/improve.h"
+
+namespace atl::plan {
+namespace {
+
+// A layout's schedule is searched for a little first. A longer search ends at most half of what
+// the step takes beyond its bound, and is not worth it where that is less than this.
+constexpr int kQuickRestarts = 8;
+constexpr double kAtBound = 1.001;
+// Two stages a device may make a layout so many times faster.
+constexpr double kShapesGain = 1.08;
+constexpr size_t kReshaped = 4;
+
+}  // namespace
+
+std::string Family(const Candidate& candidate) {
+  return absl::StrCat(Describe(candidate.layout), ", ", candidate.how);
+}
+
+std::string StructureOf(const Layout& layout) {
+  std::vector<std::string> replicas;
+  for (const Replica& replica : layout.replicas) {
+    std::string text = absl::StrCat(replica.micro_batches, ":");
+    for (const Stage& stage : replica.stages) absl::StrAppend(&text, stage.devices.size(), ",");
+    replicas.push_back(std::move(text));
+  }
+  std::sort(replicas.begin(), replicas.end());
+  return absl::StrCat(layout.micro_batch, " ", absl::StrJoin(replicas, " "));
+}
+
+Contest::Contest(const Cluster& cluster, const Costs& costs, const Job& job, const Options& options,
+                 Plan& plan)
+    : cluster_(cluster),
+      costs_(costs),
+      job_(job),
+      options_(options),
+      ranking_(cluster, costs, job),
+      plan_(plan) {
+  plan_.seed = options.seed;
+  plan_.outcome.step_s = INFINITY;
+  plan_.rank = INFINITY;
+}
+
+bool Contest::Enter(Layout layout, const std::string& what) {
+  if (!job_.fixed.schedule.empty()) {
+    const absl::Status set = SetSchedule(cluster_, costs_, job_.fixed.schedule, layout);
+    if (!set.ok()) why_not_ = set;
+    if (!set.ok()) return false;
+  }
+  auto outcome = Evaluated(layout, nullptr);
+  ++plan_.simulated;
+  if (absl::IsCancelled(outcome.status())) {
+    Lose(what, layout, EstimateSeconds(cluster_, costs_, job_, layout), false);
+    return false;
+  }
+  if (!outcome.ok()) {
+    why_not_ = outcome.status();
+    return false;
+  }
+  if (!KeepsLimits(layout, outcome->step_s)) return false;
+  const double rank = ranking_.Rank(layout, outcome->step_s);
+  NoteIdling(layout, *outcome, rank);
+  if (rank >= plan_.rank) {
+    Lose(what, layout, outcome->step_s, true);
+    return false;
+  }
+  if (any()) Lose(winner_, plan_.layout, plan_.outcome.step_s, true);
+  winner_ = what;
+  Win(std::move(layout), *std::move(outcome), rank);
+  return true;
+}
+
+void Contest::EnterBoth(const Candidate& candidate) {
+  const bool obeys = Obeys(job_.fixed, candidate.layout);
+  if (obeys) Enter(candidate.layout, Family(candidate));
+  if (!obeys && ++disobeyed_ > options_.simulate) return;
+  std::string how;
+  const std::optional<Layout> reordered =
+      Reordered(cluster_, costs_, candidate.layout, options_.exact_work, &how);
+  if (!reordered.has_value() || !IsAllowed(*reordered)) return;
+  const double estimate_s = EstimateSeconds(cluster_, costs_, job_, *reordered);
+  if (ranking_.Rank(*reordered, estimate_s) >= candidate.rank) return;
+  Enter(*reordered, absl::StrCat(Describe(*reordered), ", ", candidate.how, ", ", how));
+}
+
+void Contest::Lose(const std::string& what, const Layout& layout, double step_s, bool simulated) {
+  plan_.alternatives.push_back({.what = what,
+                                .step_s = step_s,
+                                .price = PriceOf(cluster_, costs_, job_, layout).Of(step_s),
+                                .rank = ranking_.Rank(layout, step_s),
+                                .simulated = simulated});
+}
+
+void Contest::MapWinner() {
+  MappingOptions options;
+  options.stop = options_.stop;
+  options.pool = options_.pool;
+  options.max_nodes = options_.improvements == Options::kUntilStopped
+                          ? std::numeric_limits<int64_t>::max()
+                          : options_.mapping_nodes / 4;
+  const std::optional<MappedLayout> mapped = Mapped(cluster_, costs_, job_, plan_.layout, options);
+  if (!mapped) return;
+  plan_.mapping = {mapped->seconds, mapped->bound_s, mapped->nodes};
+  if (!IsAllowed(mapped->layout)) return;
+  Enter(mapped->layout, absl::StrCat(Describe(mapped->layout), ", ", kByBranchAndBound));
+}
+
+void Contest::Improve(int tries) {
+  Rng rng(options_.seed);
+  for (int i = 0; i < tries && !Stopped(); ++i) {
+    Layout layout = plan_.layout;
+    if (!Perturb(cluster_, costs_, plan_.outcome, rng, layout)) continue;
+    if (!IsAllowed(layout)) continue;
+    auto outcome = Evaluated(layout, &plan_.outcome);
+    ++plan_.simulated;
+    if (!outcome.ok() || !KeepsLimits(layout, outcome->step_s)) continue;
+    const double rank = ranking_.Rank(layout, outcome->step_s);
+    if (rank < plan_.rank) Win(std::move(layout), *std::move(outcome), rank);
+  }
+}
+
+void Contest::TryShapes() {
+  if (!options_.two_stages_per_device || plan_.layout.shape != Shape::kPlain) return;
+  if (!job_.fixed.schedule.empty()) return;
+  NoteIdling(plan_.layout, plan_.outcome, plan_.rank);
+  const double rank = plan_.rank;
+  const std::vector<std::pair<double, Layout>> idling = std::move(idling_);
+  bool won = false;
+  for (const auto& [plain_rank, plain] : idling) {
+    if (plain_rank > kShapesGain * rank) break;
+    for (const Shape shape : {Shape::kVShaped, Shape::kInterleaved}) {
+      Layout layout = plain;
+      if (Stopped() || !Reshape(cluster_, costs_, shape, layout)) continue;
+      won = Enter(layout, Describe(layout)) || won;
+    }
+  }
+  if (won) Improve(options_.improvements / 4);
+}
+
+void Contest::Polish() {
+  if (Stopped() || plan_.outcome.step_s <= 1.01 * plan_.outcome.bound_s) return;
+  const Evaluation longer{.restarts = 4 * options_.restarts,
+                          .seed = options_.seed,
+                          .improve = 8 * options_.restarts,
+                          .searches = &searches_};
+  auto outcome = EvaluateLayout(cluster_, costs_, job_, plan_.layout, longer);
+  ++plan_.simulated;
+  if (!outcome.ok() || outcome->step_s >= plan_.outcome.step_s) return;
+  if (!KeepsLimits(plan_.layout, outcome->step_s)) return;
+  const double rank = ranking_.Rank(plan_.layout, outcome->step_s);
+  Win(plan_.layout, *std::move(outcome), rank);
+}
+
+void Contest::Finish() {
+  Rerank(cluster_, costs_, job_, plan_);
+  std::stable_sort(plan_.alternatives.begin(), plan_.alternatives.end(),
+                   [](const Alternative& a, const Alternative& b) { return a.rank < b.rank; });
+  plan_.cluster_bound_s = ClusterBoundSeconds(cluster_, costs_, job_);
+  plan_.times_from = TimesFrom(cluster_, costs_, plan_.layout);
+}
+
+absl::StatusOr<Outcome> Contest::Evaluated(Layout& layout, const Outcome* known) {
+  Evaluation evaluation{std::min(kQuickRestarts, options_.restarts), options_.seed};
+  evaluation.known = known;
+  evaluation.searches = &searches_;
+  evaluation.limit_s = ranking_.LongestStepBetter(layout, plan_.rank);
+  // With two stages a device it may still be better (NoteIdling).
+  evaluation.step_limit_s = evaluation.limit_s * (StaysInSites(cluster_, layout) ? kShapesGain : 1);
+  auto outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
+  const bool gains = outcome.ok() && outcome->step_s > kAtBound * outcome->bound_s &&
+                     (outcome->step_s + outcome->bound_s) / 2 < evaluation.limit_s;
+  if (!gains || evaluation.restarts == options_.restarts) return outcome;
+  evaluation.restarts = options_.restarts;
+  return EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
+}
+
+bool Contest::KeepsLimits(const Layout& layout, double step_s) {
+  absl::Status kept = CheckTraffic(cluster_, costs_, job_, layout, step_s);
+  if (kept.ok()) return true;
+  over_limit_ = std::move(kept);
+  return false;
+}
+
+void Contest::NoteIdling(const Layout& layout, const Outcome& outcome, double rank) {
+  if (layout.shape != Shape::kPlain || BubbleOf(outcome) < 0.01) return;
+  if (!StaysInSites(cluster_, layout)) return;
+  const std::string structure = StructureOf(layout);
+  const auto same = std::find_if(idling_.begin(), idling_.end(), [&](const auto& one) {
+    return StructureOf(one.second) == structure;
+  });
+  if (same != idling_.end() && same->first <= rank) return;
+  if (same != idling_.end()) idling_.erase(same);
+  const auto place = std::find_if(idling_.begin(), idling_.end(),
+                                  [&](const auto& one) { return one.first > rank; });
+  idling_.insert(place, {rank, layout});
+  if (idling_.size() > kReshaped) idling_.pop_back();
+}
+
+void Contest::Win(Layout layout, Outcome outcome, double rank) {
+  plan_.layout = std::move(layout);
+  plan_.outcome = std::move(outcome);
+  plan_.rank = rank;
+}
+
+bool Contest::IsAllowed(const Layout& layout) const {
+  return Obeys(job_.fixed, layout) && UsesLeader(cluster_, layout) &&
+         DegreesAgree(costs_.model(), layout);
+}
+
+}  // namespace atl::plan

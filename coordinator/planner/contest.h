@@ -1,0 +1,76 @@
+// Simulates layouts and keeps the best; the others become alternatives. Internal to the planner.
+
+#ifndef ATOLL_COORDINATOR_PLANNER_CONTEST_H_
+#define ATOLL_COORDINATOR_PLANNER_CONTEST_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/planner/candidates.h"
+#include "coordinator/planner/cluster/objective.h"
+#include "coordinator/planner/planner.h"
+
+namespace atl::plan {
+
+// Different kinds of layout, not small changes of one.
+std::string Family(const Candidate& candidate);
+// Numbers of replicas, stages and devices a stage: what sets layouts' steps apart most.
+std::string StructureOf(const Layout& layout);
+
+class Contest {
+ public:
+  // They must outlive it; `plan` gets the best layout.
+  Contest(const Cluster& cluster, const Costs& costs, const Job& job, const Options& options,
+          Plan& plan);
+
+  bool Stopped() const { return options_.stop && options_.stop(); }
+  bool any() const { return !plan_.layout.replicas.empty(); }
+  const absl::Status& why_not() const { return why_not_; }
+  const absl::Status& over_limit() const { return over_limit_; }  // the last one that was refused
+
+  // True if it is the best so far.
+  bool Enter(Layout layout, const std::string& what);
+  // A candidate, and the same with its groups ordered by SpanTrain's search.
+  void EnterBoth(const Candidate& candidate);
+  // An alternative that is not simulated, or not as fast.
+  void Lose(const std::string& what, const Layout& layout, double step_s, bool simulated);
+  // The winner's devices once more, with a quarter of all nodes, or until the time is over.
+  void MapWinner();
+  // Small changes of the winner.
+  void Improve(int tries);
+  // Two stages per device, of the winner and of those that it may make better than the winner.
+  void TryShapes();
+  // A longer search for the winner's schedule, where there is something to gain.
+  void Polish();
+  void Finish();
+
+ private:
+  // Of the layout with the best savings, which it gets: by a short search for its schedule, and by
+  // a longer one where half of what is left to its bound would make it the best.
+  absl::StatusOr<Outcome> Evaluated(Layout& layout, const Outcome* known);
+  // Notes which limit it goes over.
+  bool KeepsLimits(const Layout& layout, double step_s);
+  // Keeps the best plain layouts whose devices idle and whose pipelines stay inside sites, one of
+  // each structure.
+  void NoteIdling(const Layout& layout, const Outcome& outcome, double rank);
+  void Win(Layout layout, Outcome outcome, double rank);
+  bool IsAllowed(const Layout& layout) const;
+
+  const Cluster& cluster_;
+  const Costs& costs_;
+  const Job& job_;
+  const Options& options_;
+  const Ranking ranking_;
+  Plan& plan_;
+  ScheduleSearches searches_;
+  std::vector<std::pair<double, Layout>> idling_;  // by rank
+  int disobeyed_ = 0;  // candidates that break what the job fixes, looked at all the same
+  std::string winner_;
+  absl::Status why_not_ = absl::ResourceExhaustedError("no layout fits");
+  absl::Status over_limit_ = absl::OkStatus();
+};
+
+}  // namespace atl::plan
+
+#endif  // ATOLL_COORDINATOR_PLANNER_CONTEST_H_
