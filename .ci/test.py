@@ -24,7 +24,7 @@ def run_bazel(arguments):
         path = os.path.join(folder, "events.json")
         command = [BAZEL, "test", "--keep_going", "--nocache_test_results",
                    # Tests of real daemons mostly wait: run more at a time than there are cores.
-                   "--local_cpu_resources=HOST_CPUS*1.5", "--jobs=HOST_CPUS*1.5",
+                   "--local_cpu_resources=HOST_CPUS*2", "--jobs=HOST_CPUS*2",
                    "--build_event_json_file=" + path] + arguments
         code = subprocess.run(command, check=False).returncode
         if not os.path.exists(path):

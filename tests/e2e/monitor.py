@@ -17,13 +17,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import ClusterError, built_file, die_with_parent, parse_json  # noqa: E402
 
 DEADLINE_S = 30
-CHANNEL_OPTIONS = [
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),
-    # A coordinator that is started again is found at once.
-    ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
-]
+CHANNEL_OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
 
 
 class Monitor:
@@ -76,20 +70,26 @@ class Calls:
         self.channels = {}
 
     def answer(self, address, service, method, fields):
-        if address not in self.channels:
-            self.channels[address] = self.grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         types = self.pool.FindServiceByName("atl.v1." + service).FindMethodByName(method)
         request = self.factory.GetPrototype(types.input_type)(**fields)
-        call = self.channels[address].unary_unary(
-            f"/atl.v1.{service}/{method}", type(request).SerializeToString,
-            self.factory.GetPrototype(types.output_type).FromString)
-        try:
-            reply = call(request, timeout=DEADLINE_S)
-        except self.grpc.RpcError as error:
-            return json.dumps({"error": f"{error.code().name}: {error.details()}"})
-        text = self.json_format.MessageToJson(reply, including_default_value_fields=True,
-                                              preserving_proto_field_name=True, indent=None)
-        return f'{{"reply": {text}}}'
+        reply_type = self.factory.GetPrototype(types.output_type)
+        while True:
+            is_new = address not in self.channels
+            if is_new:
+                self.channels[address] = self.grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+            call = self.channels[address].unary_unary(
+                f"/atl.v1.{service}/{method}", type(request).SerializeToString, reply_type.FromString)
+            try:
+                reply = call(request, timeout=DEADLINE_S)
+            except self.grpc.RpcError as error:
+                if error.code() == self.grpc.StatusCode.UNAVAILABLE:
+                    self.channels.pop(address).close()
+                    if not is_new:
+                        continue  # the coordinator may have been started again since the connection was made
+                return json.dumps({"error": f"{error.code().name}: {error.details()}"})
+            text = self.json_format.MessageToJson(reply, including_default_value_fields=True,
+                                                  preserving_proto_field_name=True, indent=None)
+            return f'{{"reply": {text}}}'
 
 
 def main():

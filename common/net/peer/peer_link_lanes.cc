@@ -301,7 +301,7 @@ void PeerLink::Impl::Fail(const NodeId& to, Outgoing outgoing, const absl::Statu
 // Keeps the round trip known, and finds a peer whose network thread is stuck.
 void PeerLink::Impl::Ping(Peer& peer) {
   if (peer.ping) {
-    if (now_ - peer.ping->sent - peer.ping->excused > options_.silence_max) {
+    if (now_ - peer.ping->sent - peer.ping->excused >= options_.silence_max) {
       OnPeerLost(peer.member.worker,
                  absl::StrCat("it has not answered for ", Seconds(options_.silence_max), " s"));
     }
@@ -311,9 +311,8 @@ void PeerLink::Impl::Ping(Peer& peer) {
   Lane& lane = *peer.lanes[0];
   v1::Frame frame = MakeFrame(lane.next_number);
   frame.mutable_peer_ping();
-  if (lane.link->Send(frame) != SendOutcome::kSent) return;
-  peer.ping = {lane.next_number++, now_};
   peer.next_ping = now_ + kPingInterval;
+  if (lane.link->Send(frame) == SendOutcome::kSent) peer.ping = {lane.next_number++, now_};
 }
 
 void PeerLink::Impl::OnLaneFrame(const NodeId& name, int lane_index, LinkFrame& in) {

@@ -106,7 +106,11 @@ void PeerLink::Impl::ExcuseSilence(Duration turn) {
 int PeerLink::Impl::WaitMs() const {
   Instant until = now_ + kTurnMax;
   for (const auto& [name, peer] : peers_) {
-    if (!peer->lost && peer->welcomed()) until = std::min(until, std::max(now_, peer->next_ping));
+    if (peer->lost || !peer->welcomed()) continue;
+    // What answers a ping wakes us.
+    const Instant due = peer->ping ? peer->ping->sent + peer->ping->excused + options_.silence_max
+                                   : peer->next_ping;
+    until = std::min(until, std::max(now_, due));
   }
   const Duration wait = std::max(until - SteadyNow(), Duration(0));
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
