@@ -1,4 +1,5 @@
-// Simulates layouts and keeps the best; the others become alternatives. Internal to the planner.
+// Simulates layouts and keeps the best; the others become alternatives. Called by one thread.
+// Internal to the planner.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_CONTEST_H_
 #define ATOLL_COORDINATOR_PLANNER_CONTEST_H_

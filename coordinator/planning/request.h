@@ -54,8 +54,9 @@ struct PlanRequest {
   std::map<std::string, double> servers = {};
   int islands_at_site = 1;
   uint64_t seed = 1;
-  int threads = 1;             // that search; no plan depends on it
-  std::function<bool()> stop;  // polled between candidates; what is best by then is returned
+  int threads = 1;  // that search; no plan depends on it
+  // Polled between candidates by any of them; true ends the search with what is best by then.
+  std::function<bool()> stop;
   std::optional<int>
       improvements;  // small changes to try on the winner; none: the planner's number
 };
