@@ -89,7 +89,13 @@ struct Option {
   double value() const { return samples_per_s / factor; }
 };
 
-// The best of those that the job allows, or null; `compared` says how they compare.
+// More islands cost more state, transfers and rounds that can fail; rates predicted from measured
+// links that differ by less are the same.
+constexpr double kWorthMoreIslands = 1.02;
+
+// The best of those that the job allows, or null; `compared` says how they compare. The choices are
+// in the order of their numbers of islands: a later one is taken if it is better by more than
+// kWorthMoreIslands.
 const Option* BestOf(const std::vector<Option>& choices, const OuterSpec& outer,
                      const plan::Job& job, std::string* compared) {
   const Option* best = nullptr;
@@ -112,8 +118,14 @@ const Option* BestOf(const std::vector<Option>& choices, const OuterSpec& outer,
       absl::StrAppendFormat(compared, " by %d islands, %.4g worth", option.islands, option.value());
     }
     if (option.price > 0) absl::StrAppendFormat(compared, ", %.4g a sample", option.price);
-    const double rank = plan::RankOfSample(job, option.samples_per_s, option.price, option.factor);
-    if (best != nullptr && rank >= best_rank) continue;
+    const auto rank_at = [&](double factor) {
+      return plan::RankOfSample(job, option.samples_per_s, option.price, factor);
+    };
+    const double rank = rank_at(option.factor);
+    if (best != nullptr && rank_at(kWorthMoreIslands * option.factor) >= best_rank) {
+      if (rank < best_rank) absl::StrAppend(compared, ", not enough better for more islands");
+      continue;
+    }
     best = &option;
     best_rank = rank;
   }

@@ -123,11 +123,40 @@ TEST_CASE("auto_is_the_best_of_what_each_extent_gives") {
   CHECK(same.choice.islands_samples_per_s == chosen.choice.islands_samples_per_s);
   for (const IslandScope extent : {IslandScope::kSite, IslandScope::kWorker}) {
     const plan::IslandChoice other = Plans(spec, extent).choice;
-    CHECK(chosen.choice.islands_samples_per_s / chosen.choice.islands_factor >=
+    CHECK(1.02 * chosen.choice.islands_samples_per_s / chosen.choice.islands_factor >=
           other.islands_samples_per_s / other.islands_factor);
   }
   spec.outer.max_islands = 1;
   CHECK(Plans(spec, IslandScope::kAuto).extent == IslandScope::kAll);
+}
+
+TEST_CASE("more_islands_are_taken_only_if_they_are_clearly_better") {
+  JobSpec spec = Job();
+  spec.outer.steps_per_round = 4096;
+  spec.outer.min_islands = 2;  // all devices as one island are no choice
+  PlanRequest request;
+  request.spec = spec;
+  request.improvements = 0;
+  plan::IslandOptions islands = IslandOptionsOf(spec);
+  const auto plan = [&](IslandScope extent) {
+    auto plans = PlanScope(request, InputOf(spec), extent, islands);
+    REQUIRE(plans.ok());
+    return *std::move(plans);
+  };
+  const double of_sites = plan(IslandScope::kSite).choice.islands_samples_per_s;      // by 2
+  const double of_workers = plan(IslandScope::kWorker).choice.islands_samples_per_s;  // by 4
+  int clearly_better = 0, not_enough_better = 0, worse = 0;
+  for (const double cost : {0.0, 0.15, 0.17, 0.18, 0.19, 0.2, 0.21, 0.22, 0.25, 0.3}) {
+    islands.cost_per_doubling = cost;
+    const double better = of_workers / (1 + 2 * cost) * (1 + cost) / of_sites;
+    CAPTURE(cost, better);
+    CHECK(plan(IslandScope::kAuto).extent ==
+          (better > 1.02 ? IslandScope::kWorker : IslandScope::kSite));
+    ++(better > 1.02 ? clearly_better : better > 1 ? not_enough_better : worse);
+  }
+  CHECK(clearly_better > 0);
+  CHECK(not_enough_better > 0);
+  CHECK(worse > 0);
 }
 
 TEST_CASE("every_plan_gets_its_part_of_the_time") {

@@ -70,7 +70,7 @@ def sites_found_by_measuring(fixture):
     becomes an island, and says why"""
     try:
         with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=100, latency_ms=20)) as net:
-            starts(fixture, net, ["a1", "b1", "a2", "b2"], block_ms=1)
+            starts(fixture, net, ["a1", "b1", "a2", "b2"], block_ms=2)
             job = fixture.submits(layout__island="auto", **EMULATED)
             fixture.wait_until("two islands", lambda: len(partners(fixture, job)) == 2, 2 * LIMIT_S)
             sites = {m["name"]: m for m in fixture.status()["members"] if m["name"] != "ps1"}
