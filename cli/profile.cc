@@ -17,7 +17,7 @@
 namespace atl::cli {
 namespace {
 
-std::string Ms(int64_t ns) { return absl::StrFormat("%.3f", static_cast<double>(ns) * 1e-6); }
+std::string MsText(int64_t ns) { return absl::StrFormat("%.3f", static_cast<double>(ns) * 1e-6); }
 
 int LayersOf(const v1::ClusterProfile& profile) {
   int layers = 0;
@@ -83,8 +83,9 @@ std::string TimesText(const v1::ClusterProfile& profile) {
                : block           ? "block"
                                  : "head",
                absl::StrCat(time.tensor_parallel()), absl::StrCat(time.micro_batch_sequences()),
-               Ms(time.forward_ns()), Ms(time.input_gradient_ns()), Ms(time.weight_gradient_ns()),
-               Ms(time.optimizer_ns()), absl::StrFormat("%.0f%%", 100 * time.spread_ratio())});
+               MsText(time.forward_ns()), MsText(time.input_gradient_ns()),
+               MsText(time.weight_gradient_ns()), MsText(time.optimizer_ns()),
+               absl::StrFormat("%.0f%%", 100 * time.spread_ratio())});
   }
   if (table.empty()) return "layer times: none measured\n";
   return absl::StrCat("layer times of ", profile.job(), " (model ", profile.model_digest(), ")\n",
@@ -102,7 +103,7 @@ std::string LinksText(const v1::ClusterProfile& profile) {
   for (const v1::Link& link : profile.cluster().links()) {
     const std::string from = node_of[link.from()], to = node_of[link.to()];
     if (link.edges_size() != 1 || !seen.insert({from, to}).second) continue;
-    table.Add({from, to, Ms(link.edges(0).latency_ns()),
+    table.Add({from, to, MsText(link.edges(0).latency_ns()),
                absl::StrFormat("%.1f", link.edges(0).bandwidth_bytes_per_s() * 8e-6),
                absl::StrFormat("%.1f%%", 100 * link.residual_ratio()),
                link.age_s() == 0 ? "taken from the opposite direction"

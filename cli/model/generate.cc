@@ -20,7 +20,7 @@ namespace atl::cli {
 namespace {
 
 constexpr int64_t kMaxContext = 4096;
-constexpr std::streamsize kConfigBytesMax = 1 << 20;
+constexpr std::streamsize kEndsFileBytesMax = 1 << 20;
 
 // A model's folder, ready to make tokens.
 struct Loaded {
@@ -73,8 +73,8 @@ absl::Status Written() {
 // there: the tokenizer's own ends a text all the same.
 std::vector<int32_t> EndsIn(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text(kConfigBytesMax, '\0');
-  file.read(text.data(), kConfigBytesMax);
+  std::string text(kEndsFileBytesMax, '\0');
+  file.read(text.data(), kEndsFileBytesMax);
   text.resize(static_cast<size_t>(file.gcount()));
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   std::vector<int32_t> ends;

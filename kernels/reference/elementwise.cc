@@ -8,8 +8,6 @@
 namespace atl {
 namespace {
 
-double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
 template <typename Function>
 void ForEachElement(const Tensor& x, const Function& function) {
   for (int64_t row = 0; row < x.rows; ++row) {

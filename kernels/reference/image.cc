@@ -58,8 +58,6 @@ class Sums {
   std::vector<double> sums_;
 };
 
-double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
 double VarianceOf(double rstd, double eps) { return 1 / (rstd * rstd) - eps; }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #ifndef ATOLL_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
 #define ATOLL_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
 
+#include <cmath>
 #include <string>
 
 #include "kernels/bfloat16.h"
@@ -36,6 +37,8 @@ class Element {
   const Tensor& x_;
   const int64_t index_;
 };
+
+inline double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 // x[row][col].
 inline Element At(const Tensor& x, int64_t row, int64_t col) { return {x, row * x.stride + col}; }

@@ -7,6 +7,11 @@
 
 namespace atl::testing {
 
+inline constexpr auto kAct = Type::kAct;
+inline constexpr auto kF32 = Type::kF32;
+inline constexpr auto kOnlyF32 = Type::kOnlyF32;
+inline constexpr auto kInt32 = Type::kInt32;
+
 // Bytes of `count` f32 numbers.
 inline double Floats(double count) { return 4 * count; }
 

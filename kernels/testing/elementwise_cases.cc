@@ -7,10 +7,6 @@
 namespace atl::testing {
 namespace {
 
-constexpr auto kF32 = Type::kF32;
-constexpr auto kOnlyF32 = Type::kOnlyF32;
-constexpr auto kInt32 = Type::kInt32;
-
 auto Constant(double value) {
   return [value](int64_t) { return value; };
 }

@@ -5,8 +5,6 @@
 namespace atl::testing {
 namespace {
 
-constexpr auto kAct = Type::kAct, kF32 = Type::kF32;
-
 // Contiguous, as all tensors of images are.
 Arg Flat(const std::string& name, Role role, int64_t rows, int64_t cols, Type type = kAct,
          const std::string& added_to = "", std::function<double(int64_t)> value = nullptr) {

@@ -8,10 +8,6 @@
 namespace atl::testing {
 namespace {
 
-constexpr auto kAct = Type::kAct;
-constexpr auto kF32 = Type::kF32;
-constexpr auto kInt32 = Type::kInt32;
-
 // A table of rotary positions.
 auto Angle(int64_t head_dim) {
   return [head_dim](int64_t i) {

@@ -5,7 +5,6 @@
 namespace atl::testing {
 namespace {
 
-constexpr auto kF32 = Type::kF32;
 constexpr auto kTanh = Activation::kGeluTanh, kErf = Activation::kGeluErf;
 
 std::vector<OpCase> AttentionCases() {

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -82,10 +83,26 @@ inline testing::Gate& LayerGate() {
   return gate;
 }
 
-// Device `index` of a worker: the CPU, or with ATOLL_ON_FAKE_DEVICES one that computes as the CPU
-// does in memory that the host cannot touch; with ATOLL_ON_FAKE_NCCL these are of one site.
+// What the workers of this run of the cases compute on: $ATOLL_TEST_DEVICES.
+enum class Devices {
+  kHost,      // the CPU
+  kFake,      // computes as the CPU does, in memory that the host cannot touch
+  kFakeNccl,  // these, of one site, with NCCL between them
+};
+inline Devices DevicesOfRun() {
+  static const Devices devices = [] {
+    const char* name = std::getenv("ATOLL_TEST_DEVICES");
+    if (name == nullptr) return Devices::kHost;
+    const std::string_view given = name;
+    CHECK((given == "fake" || given == "fake_nccl"));
+    return given == "fake" ? Devices::kFake : Devices::kFakeNccl;
+  }();
+  return devices;
+}
+
+// Device `index` of a worker.
 inline LocalDevice NewDevice(int index) {
-#ifdef ATOLL_ON_FAKE_DEVICES
+  if (DevicesOfRun() == Devices::kHost) return {index, NewCpuBackend(1), NewCpuBackend(1)};
   const testing::FakeDevice device(absl::StrCat("fake ", index), [] { return NewCpuBackend(1); });
   return {index,
           device.NewBackend(),
@@ -94,21 +111,15 @@ inline LocalDevice NewDevice(int index) {
           device.NewBackend(),
           device.NewBackend(),
           device.NewBackend([] { LayerGate().Pass(); })};
-#else
-  return {index, NewCpuBackend(1), NewCpuBackend(1)};
-#endif
 }
 
-#ifdef ATOLL_ON_FAKE_NCCL
-inline constexpr char kNccl[] = "2.27.3", kSite[] = "north";
+inline bool HasNccl() { return DevicesOfRun() == Devices::kFakeNccl; }
+inline std::string NcclVersion() { return HasNccl() ? "2.27.3" : ""; }
 // This NCCL does not report that a member has failed.
 inline testing::FakeNccl& Nccl() {
   static testing::FakeNccl nccl(/*tells_of_the_lost=*/false);
   return nccl;
 }
-#else
-inline constexpr char kNccl[] = "", kSite[] = "";
-#endif
 
 class TestWorker {
  public:
@@ -120,15 +131,15 @@ class TestWorker {
     options.link.incarnation = 1;
     options.engine = engine;
     options.device_name = "cpu";
-    options.nccl = kNccl;
+    options.nccl = NcclVersion();
     options.saves_bytes_max = world.saves_bytes_max;
     if (world.disks) options.saves_folder = absl::StrCat(world.folder, "/disk-", name);
-#ifdef ATOLL_ON_FAKE_NCCL
-    options.nccl_functions.new_id = [] { return Nccl().NewId(); };
-    options.nccl_functions.join = [](Backend& backend, const NcclGroup& group) {
-      return JoinNcclBy(Nccl(), backend, group);
-    };
-#endif
+    if (HasNccl()) {
+      options.nccl_functions.new_id = [] { return Nccl().NewId(); };
+      options.nccl_functions.join = [](Backend& backend, const NcclGroup& group) {
+        return JoinNcclBy(Nccl(), backend, group);
+      };
+    }
     options.make_devices = [devices] {
       std::vector<LocalDevice> all;
       for (int i = 0; i < devices; ++i) all.push_back(NewDevice(i));
@@ -155,7 +166,9 @@ class TestWorker {
     follower.reset();
     trainer.reset();
   }
-  IslandMember Address() const { return {member->name(), 1, member->endpoint(), "", kSite, kNccl}; }
+  IslandMember Address() const {
+    return {member->name(), 1, member->endpoint(), "", HasNccl() ? "north" : "", NcclVersion()};
+  }
   std::string doing() {
     const std::lock_guard lock(mutex_);
     return doing_;

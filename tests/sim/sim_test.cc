@@ -124,13 +124,16 @@ void PlaySites(uint64_t first, uint64_t seeds) {
 // 400 histories in all. The slow target more_seeds_test plays 3,200 others.
 TEST_CASE("160_seeded_histories_keep_every_promise") { PlayRandom(1, 160); }
 
-TEST_CASE("shards_move_and_are_filled_in_80_seeded_histories") { PlayMoves(1, 80); }
+TEST_CASE("shards_move_and_are_filled_in_80_seeded_histories", "[servers]") { PlayMoves(1, 80); }
 
-TEST_CASE("with_two_copies_of_each_shard_lost_disks_cost_nothing_in_80_seeded_histories") {
+TEST_CASE("with_two_copies_of_each_shard_lost_disks_cost_nothing_in_80_seeded_histories",
+          "[servers]") {
   PlayCopies(1, 80);
 }
 
-TEST_CASE("sites_have_servers_of_their_own_in_80_seeded_histories") { PlaySites(1, 80); }
+TEST_CASE("sites_have_servers_of_their_own_in_80_seeded_histories", "[servers]") {
+  PlaySites(1, 80);
+}
 
 TEST_CASE("1,340_more_seeded_histories_keep_every_promise", "[.more]") { PlayRandom(161, 1340); }
 

@@ -75,21 +75,37 @@ _test_unit = rule(
     },
 )
 
-def atoll_test(name, srcs, deps = [], size = "small", data = [], copts = [], **kwargs):
+def _test_units(name, srcs):
+    """What is compiled of a test's sources: units of several."""
     sources = [source for source in srcs if source.endswith(".cc")]
     units = sources
     if len(sources) > 1:
         units = []
         for number, together in enumerate(_balanced(sources, _TEST_SOURCES_A_UNIT)):
-            unit = "%s_unit_%d_test" % (name[:-len("_test")], number)
+            unit = "%s_unit_%d_test" % (name, number)
             _test_unit(name = unit, srcs = together, out = unit + ".cc")
             units.append(unit + ".cc")
+    return [source for source in srcs if source not in sources] + select({
+        "//third_party/bazel:single_sources": sources,
+        "//conditions:default": units,
+    })
+
+def atoll_test_cases(name, srcs, deps = [], copts = [], **kwargs):
+    """Cases of several tests, compiled once: each has them in its deps."""
+    native.cc_library(
+        name = name,
+        testonly = True,
+        srcs = _test_units(name, srcs),
+        deps = deps + ["//tests/catch"],
+        copts = copts + TEST_COPTS,
+        alwayslink = True,
+        **kwargs
+    )
+
+def atoll_test(name, srcs, deps = [], size = "small", data = [], copts = [], **kwargs):
     native.cc_test(
         name = name,
-        srcs = [source for source in srcs if source not in sources] + select({
-            "//third_party/bazel:single_sources": sources,
-            "//conditions:default": units,
-        }),
+        srcs = _test_units(name[:-len("_test")], srcs),
         deps = deps + ["//tests/catch"],
         size = size,
         copts = copts + TEST_COPTS,

@@ -3,7 +3,7 @@
 #include "common/model/family.h"
 
 namespace atl {
-namespace {
+namespace bert {
 
 void Read(ConfigFields& fields, ModelConfig* c) {
   c->vocab = fields.Integer("vocab_size", kMaxVocab);
@@ -78,7 +78,7 @@ Architecture Describe(const ModelConfig&) {
   return a;
 }
 
-}  // namespace
+}  // namespace bert
 
 extern const Family kBertFamily = {.id = ModelFamily::kBert,
                                    .model_type = "bert",
@@ -92,8 +92,8 @@ extern const Family kBertFamily = {.id = ModelFamily::kBert,
                                          c->mask_token = c->vocab - 1;
                                          c->tied_head = true;
                                        },
-                                   .read = Read,
-                                   .write = Write,
-                                   .describe = Describe};
+                                   .read = bert::Read,
+                                   .write = bert::Write,
+                                   .describe = bert::Describe};
 
 }  // namespace atl

@@ -9,7 +9,7 @@
 #include "common/model/image_model.h"
 
 namespace atl {
-namespace {
+namespace efficientnet {
 
 struct Stage {
   int64_t expand, kernel, stride, channels, blocks;
@@ -119,7 +119,7 @@ std::vector<ImageLayer> Layers(const ModelConfig& c) {
   return layers;
 }
 
-}  // namespace
+}  // namespace efficientnet
 
 extern const Family kEfficientNetFamily = {.id = ModelFamily::kEfficientNet,
                                            .model_type = "efficientnet",
@@ -127,9 +127,9 @@ extern const Family kEfficientNetFamily = {.id = ModelFamily::kEfficientNet,
                                            .usual_ffn = 0,
                                            .ffn_multiple = 1,
                                            .set_defaults = [](ModelConfig*) {},
-                                           .read = Read,
-                                           .write = Write,
+                                           .read = efficientnet::Read,
+                                           .write = efficientnet::Write,
                                            .describe = DescribeImages,
-                                           .image_layers = Layers};
+                                           .image_layers = efficientnet::Layers};
 
 }  // namespace atl

@@ -6,7 +6,7 @@
 #include "common/model/family.h"
 
 namespace atl {
-namespace {
+namespace gemma2 {
 
 void Read(ConfigFields& fields, ModelConfig* c) {
   ReadLlamaSizes(fields, {.kv_heads = 4, .head_dim = 256, .max_positions = 8192}, c);
@@ -54,16 +54,16 @@ void SetDefaults(ModelConfig* c) {
   c->logit_softcap = 30;
 }
 
-}  // namespace
+}  // namespace gemma2
 
 extern const Family kGemma2Family = {.id = ModelFamily::kGemma2,
                                      .model_type = "gemma2",
                                      .architecture = "Gemma2ForCausalLM",
                                      .usual_ffn = 4,
                                      .ffn_multiple = 1,
-                                     .set_defaults = SetDefaults,
-                                     .read = Read,
-                                     .write = Write,
-                                     .describe = Describe};
+                                     .set_defaults = gemma2::SetDefaults,
+                                     .read = gemma2::Read,
+                                     .write = gemma2::Write,
+                                     .describe = gemma2::Describe};
 
 }  // namespace atl

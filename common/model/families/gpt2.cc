@@ -3,7 +3,7 @@
 #include "common/model/family.h"
 
 namespace atl {
-namespace {
+namespace gpt2 {
 
 void Read(ConfigFields& fields, ModelConfig* c) {
   c->vocab = fields.Integer("vocab_size", kMaxVocab);
@@ -59,7 +59,7 @@ Architecture Describe(const ModelConfig&) {
   return a;
 }
 
-}  // namespace
+}  // namespace gpt2
 
 extern const Family kGpt2Family = {.id = ModelFamily::kGpt2,
                                    .model_type = "gpt2",
@@ -67,8 +67,8 @@ extern const Family kGpt2Family = {.id = ModelFamily::kGpt2,
                                    .usual_ffn = 4,
                                    .ffn_multiple = 1,
                                    .set_defaults = [](ModelConfig*) {},
-                                   .read = Read,
-                                   .write = Write,
-                                   .describe = Describe};
+                                   .read = gpt2::Read,
+                                   .write = gpt2::Write,
+                                   .describe = gpt2::Describe};
 
 }  // namespace atl

@@ -100,7 +100,7 @@ Architecture DescribeLlama(const ModelConfig&) {
   return a;
 }
 
-namespace {
+namespace llama {
 
 void Read(ConfigFields& fields, ModelConfig* c) {
   ReadLlamaSizes(fields, {}, c);
@@ -117,7 +117,7 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* j) {
   (*j)["mlp_bias"] = false;
 }
 
-}  // namespace
+}  // namespace llama
 
 extern const Family kLlamaFamily = {.id = ModelFamily::kLlama,
                                     .model_type = "llama",
@@ -125,8 +125,8 @@ extern const Family kLlamaFamily = {.id = ModelFamily::kLlama,
                                     .usual_ffn = 8.0 / 3,
                                     .ffn_multiple = 32,
                                     .set_defaults = [](ModelConfig*) {},
-                                    .read = Read,
-                                    .write = Write,
+                                    .read = llama::Read,
+                                    .write = llama::Write,
                                     .describe = DescribeLlama};
 
 }  // namespace atl

@@ -3,7 +3,7 @@
 #include "common/model/family.h"
 
 namespace atl {
-namespace {
+namespace mistral {
 
 void Read(ConfigFields& fields, ModelConfig* c) {
   ReadLlamaSizes(fields, {.kv_heads = 8, .max_positions = 131072}, c);
@@ -19,7 +19,7 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* j) {
   (*j)["sliding_window"] = PositiveOrNull(c.window.tokens);
 }
 
-}  // namespace
+}  // namespace mistral
 
 extern const Family kMistralFamily = {.id = ModelFamily::kMistral,
                                       .model_type = "mistral",
@@ -27,8 +27,8 @@ extern const Family kMistralFamily = {.id = ModelFamily::kMistral,
                                       .usual_ffn = 3.5,
                                       .ffn_multiple = 32,
                                       .set_defaults = [](ModelConfig*) {},
-                                      .read = Read,
-                                      .write = Write,
+                                      .read = mistral::Read,
+                                      .write = mistral::Write,
                                       .describe = DescribeLlama};
 
 }  // namespace atl

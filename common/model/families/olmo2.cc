@@ -3,7 +3,7 @@
 #include "common/model/family.h"
 
 namespace atl {
-namespace {
+namespace olmo2 {
 
 void Read(ConfigFields& fields, ModelConfig* c) {
   ReadLlamaSizes(fields, {.norm_eps = 1e-5}, c);
@@ -30,7 +30,7 @@ Architecture Describe(const ModelConfig& c) {
   return a;
 }
 
-}  // namespace
+}  // namespace olmo2
 
 extern const Family kOlmo2Family = {.id = ModelFamily::kOlmo2,
                                     .model_type = "olmo2",
@@ -38,8 +38,8 @@ extern const Family kOlmo2Family = {.id = ModelFamily::kOlmo2,
                                     .usual_ffn = 8.0 / 3,
                                     .ffn_multiple = 32,
                                     .set_defaults = [](ModelConfig* c) { c->norm_eps = 1e-6; },
-                                    .read = Read,
-                                    .write = Write,
-                                    .describe = Describe};
+                                    .read = olmo2::Read,
+                                    .write = olmo2::Write,
+                                    .describe = olmo2::Describe};
 
 }  // namespace atl

@@ -3,7 +3,7 @@
 #include "common/model/family.h"
 
 namespace atl {
-namespace {
+namespace phi3 {
 
 void Read(ConfigFields& fields, ModelConfig* c) {
   ReadLlamaSizes(fields, {.max_positions = 4096, .norm_eps = 1e-5}, c);
@@ -32,7 +32,7 @@ Architecture Describe(const ModelConfig& c) {
   return a;
 }
 
-}  // namespace
+}  // namespace phi3
 
 extern const Family kPhi3Family = {.id = ModelFamily::kPhi3,
                                    .model_type = "phi3",
@@ -40,8 +40,8 @@ extern const Family kPhi3Family = {.id = ModelFamily::kPhi3,
                                    .usual_ffn = 8.0 / 3,
                                    .ffn_multiple = 32,
                                    .set_defaults = [](ModelConfig*) {},
-                                   .read = Read,
-                                   .write = Write,
-                                   .describe = Describe};
+                                   .read = phi3::Read,
+                                   .write = phi3::Write,
+                                   .describe = phi3::Describe};
 
 }  // namespace atl

@@ -4,7 +4,7 @@
 #include "common/model/family.h"
 
 namespace atl {
-namespace {
+namespace qwen {
 
 void Read(ConfigFields& fields, int64_t head_dim, ModelConfig* c) {
   ReadLlamaSizes(fields, {.kv_heads = 32, .head_dim = head_dim, .max_positions = 32768}, c);
@@ -29,7 +29,7 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
 
 void SetDefaults(ModelConfig* c) { c->norm_eps = 1e-6; }
 
-}  // namespace
+}  // namespace qwen
 
 extern const Family kQwen2Family = {
     .id = ModelFamily::kQwen2,
@@ -37,9 +37,9 @@ extern const Family kQwen2Family = {
     .architecture = "Qwen2ForCausalLM",
     .usual_ffn = 8.0 / 3,
     .ffn_multiple = 32,
-    .set_defaults = SetDefaults,
-    .read = [](ConfigFields& fields, ModelConfig* c) { Read(fields, 0, c); },
-    .write = Write,
+    .set_defaults = qwen::SetDefaults,
+    .read = [](ConfigFields& fields, ModelConfig* c) { qwen::Read(fields, 0, c); },
+    .write = qwen::Write,
     .describe =
         [](const ModelConfig& c) {
           Architecture a = DescribeLlama(c);
@@ -52,15 +52,15 @@ extern const Family kQwen3Family = {.id = ModelFamily::kQwen3,
                                     .architecture = "Qwen3ForCausalLM",
                                     .usual_ffn = 3,
                                     .ffn_multiple = 32,
-                                    .set_defaults = SetDefaults,
+                                    .set_defaults = qwen::SetDefaults,
                                     .read =
                                         [](ConfigFields& fields, ModelConfig* c) {
-                                          Read(fields, 128, c);
+                                          qwen::Read(fields, 128, c);
                                           fields.MustBe("attention_bias", false);
                                         },
                                     .write =
                                         [](const ModelConfig& c, nlohmann::ordered_json* j) {
-                                          Write(c, j);
+                                          qwen::Write(c, j);
                                           (*j)["attention_bias"] = false;
                                         },
                                     .describe =

@@ -5,7 +5,7 @@
 #include "common/model/image_model.h"
 
 namespace atl {
-namespace {
+namespace resnet {
 
 constexpr int64_t kMaxStages = 8;
 
@@ -113,7 +113,7 @@ std::vector<ImageLayer> Layers(const ModelConfig& c) {
   return layers;
 }
 
-}  // namespace
+}  // namespace resnet
 
 extern const Family kResNetFamily = {.id = ModelFamily::kResNet,
                                      .model_type = "resnet",
@@ -121,9 +121,9 @@ extern const Family kResNetFamily = {.id = ModelFamily::kResNet,
                                      .usual_ffn = 0,
                                      .ffn_multiple = 1,
                                      .set_defaults = [](ModelConfig*) {},
-                                     .read = Read,
-                                     .write = Write,
+                                     .read = resnet::Read,
+                                     .write = resnet::Write,
                                      .describe = DescribeImages,
-                                     .image_layers = Layers};
+                                     .image_layers = resnet::Layers};
 
 }  // namespace atl
