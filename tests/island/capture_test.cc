@@ -118,7 +118,8 @@ class Place {
       const LayerShard whole{static_cast<int32_t>(theta.size()), 0, {1}};
       theta.emplace_back(layer.elements);
       const ShardParts parameters{theta.back(), {}, {}};
-      REQUIRE(member_->GetShard(member_->name(), whole, {0, layer.elements}, parameters).ok());
+      REQUIRE(
+          member_->layers().GetShard(member_->name(), whole, {0, layer.elements}, parameters).ok());
     }
     return theta;
   }
@@ -462,7 +463,7 @@ TEST_CASE("members of an island take what is adopted while it trains on") {
     }
     REQUIRE(after[3 * l] == theta);
     REQUIRE(after[3 * l + 1] == before[3 * l + 1]);
-    REQUIRE(leader.member->ReadOuterLayer(OuterKind::kBase, layer, base).ok());
+    REQUIRE(leader.member->outer_exchange().ReadLayer(OuterKind::kBase, layer, base).ok());
     for (size_t i = 0; i < base.size(); ++i) {
       REQUIRE(base[i] == version(1)(layer, static_cast<int64_t>(i)));
     }

@@ -219,9 +219,9 @@ class TestWorker {
         const OwnedParts cut(layout->size, kAllParts);
         for (const ShardSource& source :
              SourcesOf(trainer->holdings(), here.shard, kAllParts, member->name())) {
-          REQUIRE(member
-                      ->GetShard(source.from, source.shard, source.elements,
-                                 SliceOf(cut.parts(), source.parts, source.elements))
+          REQUIRE(member->layers()
+                      .GetShard(source.from, source.shard, source.elements,
+                                SliceOf(cut.parts(), source.parts, source.elements))
                       .ToString() == "OK");
         }
         for (const auto& [part, from] : PartsOf(cut.parts())) {
@@ -288,7 +288,7 @@ class TestGroup {
   using Values = std::function<float(int32_t layer, int64_t element)>;
   void Pulled(const Values& values) {
     for (const auto& [name, worker] : workers_) {
-      const std::shared_ptr<OuterState> outer = worker->member->outer();
+      const std::shared_ptr<OuterState> outer = worker->member->outer_exchange().state();
       if (outer == nullptr) continue;
       LayerBuffers& pulled = *outer->pulled();
       for (size_t p = 0; p < pulled.size(); ++p) {

@@ -262,7 +262,7 @@ TEST_CASE("a worker alone whose data cannot be read for a while goes on where it
     REQUIRE_FALSE(taken->step_taken);
   }
   // A version that is adopted meanwhile is not forgotten.
-  LayerBuffers& pulled = *worker.member->outer()->pulled();
+  LayerBuffers& pulled = *worker.member->outer_exchange().state()->pulled();
   for (size_t l = 0; l < pulled.size(); ++l) {
     REQUIRE(alone.trainer->GetParameters(static_cast<int>(l), pulled[l]).ok());
     pulled[l][0] += 1;
@@ -362,11 +362,11 @@ TEST_CASE("what has come whole before a fetch was broken off is not fetched agai
     const int64_t elements = group["w1"].layers[static_cast<size_t>(shard.layer)].elements;
     return {shard, source, kAllParts, {0, elements}};
   };
-  const absl::Status status =
-      member.Fetch({{first, {from(first, "w1")}}, {second, {from(second, "who has failed")}}}, 9);
+  const absl::Status status = member.layers().Fetch(
+      {{first, {from(first, "w1")}}, {second, {from(second, "who has failed")}}}, 9);
   REQUIRE(Says(status.message(), "layer 1"));
   std::map<int32_t, int64_t> steps;
-  for (const HeldLayer& held : member.Held()) {
+  for (const HeldLayer& held : member.layers().Held()) {
     CHECK(held.written);
     steps[held.shard.layer] = held.optimizer_step;
   }

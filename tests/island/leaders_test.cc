@@ -16,7 +16,7 @@ LayerBuffers ReadOuter(TestWorker& worker, OuterKind kind) {
   for (size_t l = 0; l < worker.layers.size(); ++l) {
     all.emplace_back(static_cast<size_t>(worker.layers[l].elements));
     const absl::Status read =
-        worker.member->ReadOuterLayer(kind, static_cast<int32_t>(l), all.back());
+        worker.member->outer_exchange().ReadLayer(kind, static_cast<int32_t>(l), all.back());
     REQUIRE(read.ToString() == "OK");
   }
   return all;
@@ -60,7 +60,7 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
   const LayerBuffers delta = ReadOuter(before, OuterKind::kDelta);
   std::map<ShardId, std::vector<std::byte>> encoded;
   for (const char* name : {"w1", "w2", "w3"}) {
-    const auto& own = group[name].member->outer()->delta()->encoded;
+    const auto& own = group[name].member->outer_exchange().state()->delta()->encoded;
     encoded.insert(own.begin(), own.end());
   }
   CHECK(encoded.size() == capture.shards.size());
@@ -87,7 +87,8 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
   REQUIRE(ReadOuter(successor, OuterKind::kBase) == base);
   REQUIRE(ReadOuter(successor, OuterKind::kDelta) == delta);
   for (const char* name : {"w2", "w3"}) {
-    for (const auto& [shard, bytes] : group[name].member->outer()->delta()->encoded) {
+    for (const auto& [shard, bytes] :
+         group[name].member->outer_exchange().state()->delta()->encoded) {
       CHECK(bytes == encoded.at(shard));
     }
   }
@@ -196,7 +197,9 @@ TEST_CASE(
   }
   for (size_t l = 0; l < leader.layers.size(); ++l) {
     std::vector<float> base(static_cast<size_t>(leader.layers[l].elements));
-    REQUIRE(leader.member->ReadOuterLayer(OuterKind::kBase, static_cast<int32_t>(l), base).ok());
+    REQUIRE(leader.member->outer_exchange()
+                .ReadLayer(OuterKind::kBase, static_cast<int32_t>(l), base)
+                .ok());
     for (size_t i = 0; i < base.size(); ++i) {
       REQUIRE(base[i] == values(static_cast<int32_t>(l), static_cast<int64_t>(i)));
     }

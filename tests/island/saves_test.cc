@@ -398,7 +398,7 @@ void EachResidual(
     Fixture& f, const std::vector<NodeId>& members,
     const std::function<void(OuterState&, const OwnedPart&, std::vector<float>)>& do_) {
   for (const NodeId& name : members) {
-    const std::shared_ptr<OuterState> outer = f.group[name].member->outer();
+    const std::shared_ptr<OuterState> outer = f.group[name].member->outer_exchange().state();
     for (const OwnedPart& part : *outer->parts()) {
       std::vector<float> values;
       for (int64_t i = part.range.begin; i < part.range.end; ++i) {

@@ -1,5 +1,5 @@
 // SimMember: what is kept for the parameter servers. The buffers are the product's; how they are
-// filled follows worker/island/member/member_outer.cc.
+// filled follows worker/island/member/outer_exchange.cc.
 
 #include <algorithm>
 #include <utility>

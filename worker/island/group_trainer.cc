@@ -28,7 +28,7 @@ GroupTrainer::GroupTrainer(GroupMember* member, OnStageLinks on_stage_links, OnM
 
 GroupTrainer::~GroupTrainer() {
   member_->SetHooks({});
-  member_->StopSaving();
+  member_->saves().StopSaving();
 }
 
 std::string GroupTrainer::Name() const { return member_->options().device_name; }

@@ -53,7 +53,7 @@ class GroupTrainer final : public Trainer {
   absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) override;
   absl::StatusOr<MeanLoss> Validate(int64_t sequences, int set) override;
 
-  std::shared_ptr<OuterState> outer() const override { return member_->outer(); }
+  std::shared_ptr<OuterState> outer() const override { return member_->outer_exchange().state(); }
   // Members whose devices have room for it snapshot what they hold, and read it while steps go on;
   // if one has none, all read it at once.
   absl::StatusOr<Completion> CaptureDelta(const worker::CaptureDelta& command) override {

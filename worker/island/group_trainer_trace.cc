@@ -12,17 +12,17 @@ constexpr Duration kTraceTimeout = std::chrono::seconds(10);  // of one answer
 }  // namespace
 
 absl::StatusOr<std::map<NodeId, ClockOffset>> GroupTrainer::AskClocks() {
-  (void)member_->clocks().Take();
+  (void)member_->calls().clocks().Take();
   for (int round = 0; round < kClockRounds; ++round) {
     IslandControl::Calls calls;
     for (const NodeId& follower : control_.Followers()) {
-      ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->AskClock(follower));
+      ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->calls().AskClock(follower));
       calls.emplace_back(follower, call);
     }
     ATOLL_RETURN_IF_ERROR(control_.AwaitAll(calls, kTraceTimeout));
   }
   std::map<NodeId, ClockOffset> clocks;
-  for (const auto& [worker, samples] : member_->clocks().Take()) {
+  for (const auto& [worker, samples] : member_->calls().clocks().Take()) {
     clocks[worker] = EstimateOffset(samples);
   }
   return clocks;
@@ -43,7 +43,7 @@ absl::StatusOr<StepTrace> GroupTrainer::CollectTrace(Instant begun, int64_t sequ
   ATOLL_ASSIGN_OR_RETURN(const IslandControl::Calls calls, control_.CallAll(frame));
   absl::Status status;
   for (const auto& [follower, call] : calls) {  // each call is awaited, also after an error
-    auto reply = member_->Await(call, kTraceTimeout);
+    auto reply = member_->calls().Await(call, kTraceTimeout);
     const auto clock = clocks.find(follower);
     if (reply.ok() && clock == clocks.end()) {
       reply = absl::UnavailableError(absl::StrCat(follower, " did not say what time it is"));

@@ -1,13 +1,9 @@
 #include "worker/island/member/member.h"
 
 #include <algorithm>
-#include <cstring>
-#include <map>
 #include <utility>
 
-#include "common/check.h"
 #include "common/event_loop.h"
-#include "common/model/tensor_layout.h"
 #include "common/net/security.h"
 #include "common/protocol/peer_collectives.h"
 #include "worker/core/leases.h"
@@ -33,49 +29,44 @@ std::string HostOf(const std::string& endpoint) {
 
 absl::StatusOr<std::unique_ptr<GroupMember>> GroupMember::Create(GroupOptions options) {
   std::unique_ptr<GroupMember> member(new GroupMember(std::move(options)));
-  for (std::unique_ptr<Keeper>& keeper : member->keepers_) {
-    keeper = std::make_unique<Keeper>(
-        [m = member.get()](const KeeperTask& task, const Cancelled& cancelled) {
-          return task.tier == Tier::kMemory
-                     ? m->KeepCopies(task, cancelled)
-                     : m->saved_.Write(m->JobOfFence(), m->name(), task, cancelled);
-        });
-  }
   ATOLL_ASSIGN_OR_RETURN(member->link_, PeerLink::Create(member->options_.link, member.get()));
+  member->calls_.Use(member->link_.get());
   member->transport_.Use(member->link_.get());
   return member;
 }
 
 GroupMember::GroupMember(GroupOptions options)
     : options_(std::move(options)),
+      state_(options_.link.name),
+      calls_(&state_,
+             {options_.call_timeout, options_.link.queued_bytes_max, options_.on_transfer_due}),
       transport_(options_.link.name, options_.transport_bytes_max,
                  [this](const NodeId& to, const LineCall& call) {
                    v1::GroupFrame frame;
                    ToWire(call, frame.mutable_line());
-                   Tell(to, std::move(frame));
+                   calls_.Tell(to, std::move(frame));
                  }),
       rendezvous_([this](const std::string& key, const std::string& value) {
         v1::GroupFrame frame;
         frame.mutable_rendezvous()->set_key(key);
         frame.mutable_rendezvous()->set_value(value);
-        return TellAll(std::move(frame));
+        return calls_.TellAll(std::move(frame));
       }),
       blocks_(options_.link.name, SumsOver(&link_)),
-      saved_(options_.saves_folder) {}
+      saved_(options_.saves_folder),
+      layers_(&state_, &calls_, &saved_),
+      saves_(&state_, &calls_, &layers_, &saved_, options_.saves_bytes_max),
+      outer_exchange_(&state_, &calls_, &layers_, &saves_) {}
 
 GroupMember::~GroupMember() {
-  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Cancel();
+  saves_.Cancel();
   Interrupt("the worker ends");
-  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Stop();
+  saves_.Stop();
   transfers_.Stop();
-  outer_work_.Stop();
+  outer_exchange_.Stop();
   if (device_side_ != nullptr) device_side_->Close();
-  std::shared_ptr<Engine> engine;
-  {
-    const std::lock_guard lock(state_mutex_);
-    engine.swap(engine_);
-  }
-  engine.reset();
+  const std::shared_ptr<const GroupJob> job = state_.job();  // until its engine has ended
+  state_.Close().reset();
   device_side_.reset();
   transport_.Stop();
   // link_ is destroyed next, and not here: its thread may be about to answer a call through the
@@ -91,42 +82,34 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bo
   data.watch.cancelled = std::move(cancelled);
   ATOLL_ASSIGN_OR_RETURN(GroupJob job, GroupJob::Open(spec, options_.compute, data));
   ATOLL_ASSIGN_OR_RETURN(std::vector<LocalDevice> devices, options_.make_devices());
-  job_ = std::make_unique<GroupJob>(std::move(job));
-  island_job_ = {job_->spec, job_->facts.layers, job_->undivided};
+  const auto opened = std::make_shared<const GroupJob>(std::move(job));
+  island_job_ = {opened->spec, opened->facts.layers, opened->undivided};
   saved_.SetRemote(spec.checkpoint.remote);
   device_side_ = DeviceSide::Of(name(), devices, &transport_, &transport_.log(),
                                 options_.engine.message_timeout);
-  const std::lock_guard lock(state_mutex_);
-  engine_ = std::make_shared<Engine>(name(), std::move(devices), options_.engine);
-  return job_->facts;
+  state_.Open(opened, std::make_shared<Engine>(name(), std::move(devices), options_.engine));
+  return opened->facts;
 }
 
 void GroupMember::Close() {
   Interrupt("the job is closed");
-  outer_work_.Drain();
-  const std::lock_guard work(engine_mutex_);
-  std::shared_ptr<Engine> engine;
-  {
-    const std::lock_guard lock(state_mutex_);
-    engine.swap(engine_);
-    kept_.reset();
-    outer_.reset();
-    next_outer_.reset();
-    stamps_.Clear();
-  }
-  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Cancel();
-  DropCopies();
-  log_.Change([](ReplayLog& log) { log.Clear(); });
-  put_aside_.clear();
+  outer_exchange_.Drain();
+  const std::lock_guard work(state_.engine_mutex());
+  const std::shared_ptr<const GroupJob> job = state_.job();  // until its engine has ended
+  std::shared_ptr<Engine> engine = state_.Close();
+  outer_exchange_.Clear();
+  layers_.ForgetStamps();
+  saves_.Cancel();
+  saves_.DropCopies();
+  state_.log().Change([](ReplayLog& log) { log.Clear(); });
   if (device_side_ != nullptr) device_side_->Close();
   engine.reset();
   device_side_.reset();
   communicators_.reset();
-  job_.reset();
 }
 
 const IslandJob* GroupMember::island_job() const {
-  return job_ == nullptr ? nullptr : &island_job_;
+  return state_.job() == nullptr ? nullptr : &island_job_;
 }
 
 IslandMember GroupMember::Self() const {
@@ -138,29 +121,21 @@ int64_t GroupMember::NowUs() const {
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
 }
 
-std::shared_ptr<Engine> GroupMember::engine() const {
-  const std::lock_guard lock(state_mutex_);
-  return engine_;
+int GroupMember::devices() const {
+  const std::shared_ptr<Engine> engine = state_.engine();
+  return engine == nullptr ? 0 : engine->devices();
 }
 
 // ------------------------------------------------------------------------------------ plan ----
 
 absl::Status GroupMember::Join(const PeerFence& fence, const IslandPlan& plan) {
   if (fence.plan == 0) {
-    JoinAlone(fence, plan);
+    Leave();
+    state_.Join(fence, plan);
     return absl::OkStatus();
   }
   const std::lock_guard meeting(meeting_mutex_);
-  {
-    const std::lock_guard lock(state_mutex_);
-    if (fence != fence_) {
-      epoch_ = 0;
-      interrupted_epoch_ = -1;
-    }
-    if (fence != fence_) ForgetSeen();
-    fence_ = fence;
-    plan_ = plan;
-  }
+  state_.Join(fence, plan);
   return link_->SetPeers(fence, plan.members);
 }
 
@@ -178,64 +153,42 @@ absl::Status GroupMember::Meet(const std::vector<NodeId>& workers,
 absl::Status GroupMember::MeetToMeasure(const PeerFence& fence,
                                         const std::vector<IslandMember>& members) {
   const std::lock_guard meeting(meeting_mutex_);
-  {
-    const std::lock_guard lock(state_mutex_);
-    if (fence_.plan > 0 && plan_.number > 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("worker ", name(), " works in an island of ", fence_.job));
-    }
+  const MemberState::Speaking now = state_.speaking();
+  if (now.fence.plan > 0 && now.plan->number > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker ", name(), " works in an island of ", now.fence.job));
   }
   return link_->SetPeers(fence, members);
 }
 
-void GroupMember::JoinAlone(const PeerFence& fence, const IslandPlan& plan) {
-  Leave();
-  const std::lock_guard lock(state_mutex_);
-  if (fence != fence_) {
-    epoch_ = 0;
-    interrupted_epoch_ = -1;
-  }
-  fence_ = fence;
-  plan_ = plan;
-  ForgetSeen();
-}
-
 void GroupMember::Leave() {
-  PeerFence fence;
-  {
-    const std::lock_guard lock(state_mutex_);
-    fence = fence_;
-    plan_ = IslandPlan();
-    ForgetSeen();
-  }
+  const PeerFence fence = state_.Leave();
   if (!fence.job.empty()) (void)link_->SetPeers(fence, {});  // no peers: cannot be refused
 }
 
 void GroupMember::BeginEpoch(int64_t epoch) {
-  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Cancel();
-  epoch_ = epoch;
-  inbox_.BeginEpoch(epoch);
+  saves_.Cancel();
+  state_.BeginEpoch(epoch);
+  calls_.BeginEpoch(epoch);
   rendezvous_.BeginEpoch(epoch);
-  if (interrupted_epoch_ >= epoch) rendezvous_.Abort(absl::AbortedError("aborted before it began"));
+  if (state_.IsInterrupted(epoch)) {
+    rendezvous_.Abort(absl::AbortedError("aborted before it began"));
+  }
   transport_.BeginEpoch(epoch);
 }
 
 absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
+  const std::shared_ptr<const GroupJob> job = state_.job();
   CommunicatorsOptions options;
   options.worker = name();
   options.address = HostOf(endpoint());
   options.allow_plaintext_beyond_loopback = options_.link.allow_plaintext_beyond_loopback;
   options.timeout = StepTimeout();
-  IslandPlan plan;
-  {
-    const std::lock_guard lock(state_mutex_);
-    plan = plan_;
-    options.scope =
-        absl::StrCat(fence_.job, "/", fence_.generation, "/", fence_.plan, "/", epoch());
-  }
-  ATOLL_RETURN_IF_ERROR(PutBack());
+  const auto [fence, joined] = state_.speaking();
+  IslandPlan plan = *joined;
+  options.scope = absl::StrCat(fence.job, "/", fence.generation, "/", fence.plan, "/", epoch());
+  ATOLL_RETURN_IF_ERROR(outer_exchange_.PutBack());
   blocks_.BeginScope(options.scope + "/");
   if (CollectivesUsePeerLinks(plan.members)) options.peer_blocks = &blocks_;
   for (const IslandMember& member : plan.members) options.sites[member.worker] = member.site;
@@ -251,7 +204,7 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   }
   std::shared_ptr<CommunicatorFactory> communicators =
       std::make_shared<Communicators>(std::move(options), &rendezvous_);
-  const std::lock_guard work(engine_mutex_);
+  const std::lock_guard work(state_.engine_mutex());
   // What is left of an interrupted step must not meet the new plan's order of messages.
   if (device_side_ != nullptr) device_side_->Close();
   transport_.SetPlan(plan);
@@ -259,10 +212,10 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   if (device_side_ != nullptr) {
     communicators = device_side_->Communicators(plan, std::move(nccl), &rendezvous_, communicators);
     transport = device_side_->transport();
-    ATOLL_RETURN_IF_ERROR(device_side_->Prepare(plan, job_->engine));
+    ATOLL_RETURN_IF_ERROR(device_side_->Prepare(plan, job->engine));
   }
   const absl::Status status =
-      engine->Configure(job_->engine, plan, transport, communicators.get(), cancelled);
+      engine->Configure(job->engine, plan, transport, communicators.get(), cancelled);
   if (status.ok()) older_.reset();
   if (!status.ok() && older_ == nullptr) older_ = communicators_;
   communicators_ = std::move(communicators);
@@ -273,132 +226,21 @@ std::vector<StageLinkCounters> GroupMember::StageLinks() const {
   return device_side_ == nullptr ? transport_.counters() : device_side_->transport()->counters();
 }
 
-std::vector<HeldLayer> GroupMember::Held() {
-  const std::shared_ptr<Engine> engine = this->engine();
-  std::vector<HeldLayer> held;
-  {
-    const std::lock_guard work(engine_mutex_);
-    if (engine != nullptr) held = engine->Held();
-  }
-  const std::lock_guard lock(state_mutex_);
-  stamps_.Note(&held);
-  return held;
-}
-
-void GroupMember::Stamp(const StampBook::Stamps& stamps) {
-  const std::vector<HeldLayer> held = Held();
-  const std::lock_guard lock(state_mutex_);
-  stamps_.Set(held, stamps);
-}
-
-void GroupMember::DropSurplus() {
-  const std::shared_ptr<Engine> engine = this->engine();
-  const std::lock_guard work(engine_mutex_);
-  if (engine != nullptr) engine->DropSurplus();
-}
-
-absl::Status GroupMember::Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step,
-                                int64_t save, const StampBook::Stamps& stamps) {
-  for (const ShardMove& move : moves) {
-    ATOLL_RETURN_IF_ERROR(Annotate(FetchOne(move, optimizer_step), ToString(move.shard)));
-    const std::vector<HeldLayer> held = Held();
-    const std::lock_guard lock(state_mutex_);
-    stamps_.Set(held, move.shard, stamps);
-  }
-  ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(optimizer_step));
-  Stamp(stamps);
-  if (save == 0) return absl::OkStatus();
-  log_.Change([&](ReplayLog& log) {
-    log.Clear();
-    log.Saved(save, optimizer_step);
-  });
-  return absl::OkStatus();
-}
-
-absl::Status GroupMember::FetchOne(const ShardMove& move, int64_t optimizer_step) {
-  // Of each shard that is a source: one, or all ranks of another cut.
-  std::map<int32_t, std::unique_ptr<OwnedParts>> shards;
-  for (const ShardSource& source : move.sources) {
-    std::unique_ptr<OwnedParts>& parts = shards[source.shard.rank];
-    if (parts == nullptr) {
-      ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(source.shard));
-      parts = std::make_unique<OwnedParts>(layout.size, kAllParts);
-    }
-    const int64_t size = std::ssize(parts->parts().parameters);
-    if (source.elements.end > size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("elements up to ", source.elements.end, " of a shard that has ", size));
-    }
-    const ShardParts to = SliceOf(parts->parts(), source.parts, source.elements);
-    ATOLL_RETURN_IF_ERROR(
-        source.save == 0 ? GetShard(source.from, source.shard, source.elements, to)
-                         : GetSaved(source.from, source.save, source.shard, source.elements, to));
-  }
-  if (move.sources[0].shard == move.shard) {
-    return SetState(move.shard, optimizer_step, shards.begin()->second->parts());
-  }
-  // Another cut: through the whole layer.
-  ATOLL_ASSIGN_OR_RETURN(const LayerLayout own, job_->LayoutOf(move.shard));
-  const LayerLayout& whole = job_->layouts[static_cast<size_t>(move.shard.layer)];
-  const OwnedParts joined(whole.size, kAllParts);
-  const PartMap all = PartsOf(joined.parts());
-  for (const auto& [rank, parts] : shards) {
-    LayerShard shard = move.sources[0].shard;
-    shard.rank = rank;
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(shard));
-    for (const auto& [part, values] : PartsOf(parts->parts())) {
-      JoinLayer(whole, layout, values, all.at(part));
-    }
-  }
-  const OwnedParts cut(own.size, kAllParts);
-  for (const auto& [part, values] : PartsOf(cut.parts())) {
-    CutLayer(whole, own, all.at(part), values);
-  }
-  return SetState(move.shard, optimizer_step, cut.parts());
-}
-
-// As long as chunks come, however slowly: two receivers of one source may need minutes for a layer,
-// and a timeout would only restart it.
-absl::Status GroupMember::AwaitChunks(const StateInbox::Key& key, const ShardParts& parts) {
-  int64_t bytes = 0;
-  for (const auto& [part, values] : PartsOf(parts)) bytes += std::ssize(values) * 4;
-  return inbox_.Await(key, options_.call_timeout,
-                      SteadyNow() + options_.call_timeout + MoveLimit(bytes));
-}
-
 Duration GroupMember::StepTimeout() const {
-  const std::lock_guard lock(state_mutex_);
-  return StepLimit(plan_, options_.call_timeout);
-}
-
-void GroupMember::Keep(v1::Handover kept) {
-  const std::lock_guard lock(state_mutex_);
-  kept_ = std::move(kept);
-}
-
-void GroupMember::DropKept() {
-  const std::lock_guard lock(state_mutex_);
-  kept_.reset();
-}
-
-std::optional<v1::Handover> GroupMember::kept() const {
-  const std::lock_guard lock(state_mutex_);
-  return kept_;
+  return StepLimit(*state_.plan(), options_.call_timeout);
 }
 
 // ------------------------------------------------------------------------------------ work ----
 
-std::shared_ptr<Engine> GroupMember::Begin(int64_t number) {
-  last_number_ = std::max<int64_t>(last_number_, number);
-  return engine();
-}
+void GroupMember::Begin(int64_t number) { last_number_ = std::max<int64_t>(last_number_, number); }
 
 absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
                                               const std::vector<PositionRange>& ranges,
                                               double learning_rate, bool trace) {
-  const Cancelled cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
+  const std::shared_ptr<const GroupJob> job = state_.job();
+  const Cancelled cancelled = state_.UntilInterrupted();
   const auto read = [&](int64_t first_row, std::span<int32_t> tokens) -> absl::Status {
-    const int64_t row = job_->row();
+    const int64_t row = job->row();
     int64_t before = 0;  // rows of earlier ranges
     for (const PositionRange& range : ranges) {
       const int64_t begin = std::max<int64_t>(first_row - before, 0);
@@ -406,7 +248,7 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
       if (begin >= range.size() || tokens.empty()) continue;
       const int64_t rows =
           std::min<int64_t>(range.size() - begin, static_cast<int64_t>(tokens.size()) / row);
-      ATOLL_RETURN_IF_ERROR(job_->data.ReadTrain(
+      ATOLL_RETURN_IF_ERROR(job->data.ReadTrain(
           range.begin + begin, tokens.first(static_cast<size_t>(rows * row)), cancelled));
       tokens = tokens.subspan(static_cast<size_t>(rows * row));
       first_row += rows;
@@ -414,61 +256,40 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
     return tokens.empty() ? absl::OkStatus()
                           : absl::InvalidArgumentError("the step has fewer sequences than that");
   };
-  const std::shared_ptr<Engine> engine = Begin(number);
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  const std::lock_guard work(engine_mutex_);
-  ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job_->data.CountMasked(ranges, cancelled));
-  {
-    const std::lock_guard lock(state_mutex_);
-    stepped_ = fence_;
-  }
-  log_.Begin(number, ranges, learning_rate);
+  Begin(number);
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
+  const std::lock_guard work(state_.engine_mutex());
+  ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job->data.CountMasked(ranges, cancelled));
+  state_.BeginStep();
+  state_.log().Begin(number, ranges, learning_rate);
   if (trace) transport_.log().Record(number);
   ATOLL_ASSIGN_OR_RETURN(
       StepOutcome outcome,
       engine->Step({number, Sequences(ranges), learning_rate, trace, masked}, read));
-  log_.Taken(number, engine->optimizer_steps(), outcome.loss.nats);
-  const std::lock_guard lock(state_mutex_);
-  if (fence_.plan == 0) return outcome;  // without a plan there is nothing to compare it with
-  for (DeviceWork& device : outcome.work) device.model_digest = job_->digest;
-  work_ = outcome.work;
-  sums_ = outcome.sums;
+  state_.log().Taken(number, engine->optimizer_steps(), outcome.loss.nats);
+  state_.See(job->digest, &outcome);
   return outcome;
 }
 
 CommitState GroupMember::Committed() {
-  const std::shared_ptr<Engine> engine = this->engine();
-  {
-    const std::lock_guard lock(state_mutex_);
-    if (stepped_.job != fence_.job || stepped_.generation != fence_.generation) return {};
-  }
-  const std::lock_guard work(engine_mutex_);
+  const std::shared_ptr<Engine> engine = state_.engine();
+  if (!state_.HasStepped()) return {};
+  const std::lock_guard work(state_.engine_mutex());
   return engine == nullptr ? CommitState() : engine->Committed();
 }
 
 absl::Status GroupMember::TakeStep(const StepSums& step) {
   if (!Committed().waits.Names(step)) return absl::OkStatus();
-  const std::shared_ptr<Engine> engine = this->engine();
-  const std::lock_guard work(engine_mutex_);
+  const std::shared_ptr<Engine> engine = state_.engine();
+  const std::lock_guard work(state_.engine_mutex());
   ATOLL_RETURN_IF_ERROR(engine->TakeStep(step));
-  log_.Taken(step.number, engine->optimizer_steps(), std::nullopt);
+  state_.log().Taken(step.number, engine->optimizer_steps(), std::nullopt);
   return absl::OkStatus();
 }
 
-std::vector<DeviceWork> GroupMember::Work() const {
-  const std::lock_guard lock(state_mutex_);
-  return work_;
-}
+std::vector<DeviceWork> GroupMember::Work() const { return state_.work(); }
 
-void GroupMember::ForgetSeen() {
-  work_.clear();
-  sums_.clear();
-}
-
-std::vector<GroupSums> GroupMember::Sums() const {
-  const std::lock_guard lock(state_mutex_);
-  return sums_;
-}
+std::vector<GroupSums> GroupMember::Sums() const { return state_.sums(); }
 
 std::array<int64_t, kPeerEndpointsMax> GroupMember::EdgeBytesSent() const {
   std::array<int64_t, kPeerEndpointsMax> sent = {};
@@ -479,12 +300,9 @@ std::array<int64_t, kPeerEndpointsMax> GroupMember::EdgeBytesSent() const {
 }
 
 std::vector<RoundTrip> GroupMember::RoundTrips() const {
-  std::vector<IslandMember> members;
-  {
-    const std::lock_guard lock(state_mutex_);
-    if (fence_.plan == 0) return {};
-    members = plan_.members;
-  }
+  const MemberState::Speaking now = state_.speaking();
+  if (now.fence.plan == 0) return {};
+  const std::vector<IslandMember>& members = now.plan->members;
   std::vector<RoundTrip> trips;
   for (const PeerCounters& seen : link_->counters()) {
     const bool member = std::any_of(members.begin(), members.end(),
@@ -496,10 +314,8 @@ std::vector<RoundTrip> GroupMember::RoundTrips() const {
 }
 
 std::vector<LinkFailure> GroupMember::Unreachable() const {
-  {
-    const std::lock_guard lock(state_mutex_);
-    if (fence_.plan == 0 || plan_.number == 0) return {};
-  }
+  const MemberState::Speaking now = state_.speaking();
+  if (now.fence.plan == 0 || now.plan->number == 0) return {};
   std::vector<LinkFailure> failures;
   for (const auto& [worker, trouble] : link_->Unconnected(options_.unreachable_after)) {
     failures.push_back(
@@ -514,32 +330,32 @@ MemberTrace GroupMember::TraceOf(const StepOutcome& outcome) {
 }
 
 absl::StatusOr<LossSum> GroupMember::Evaluate(int64_t number, int64_t first, int64_t count) {
-  if (job_ == nullptr || first + count > job_->data.validation_sequences()) {
+  const std::shared_ptr<const GroupJob> job = state_.job();
+  if (job == nullptr || first + count > job->data.validation_sequences()) {
     return absl::InvalidArgumentError("there are fewer validation sequences");
   }
-  const Cancelled cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
+  const Cancelled cancelled = state_.UntilInterrupted();
   const auto read = [&](int64_t first_row, std::span<int32_t> tokens) {
-    return job_->data.ReadValidation(first + first_row, tokens, cancelled);
+    return job->data.ReadValidation(first + first_row, tokens, cancelled);
   };
-  const std::shared_ptr<Engine> engine = Begin(number);
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  const std::lock_guard work(engine_mutex_);
+  Begin(number);
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
+  const std::lock_guard work(state_.engine_mutex());
   ATOLL_ASSIGN_OR_RETURN(const int64_t masked,
-                         job_->data.CountMaskedValidation(first, count, cancelled));
+                         job->data.CountMaskedValidation(first, count, cancelled));
   return engine->Evaluate({.number = number, .sequences = count, .masked_tokens = masked}, read);
 }
 
 void GroupMember::InterruptWork(const std::string& reason) {
-  if (const std::shared_ptr<Engine> engine = this->engine()) engine->Interrupt(reason);
+  if (const std::shared_ptr<Engine> engine = state_.engine()) engine->Interrupt(reason);
   rendezvous_.Abort(absl::AbortedError(reason));
 }
 
 void GroupMember::Interrupt(const std::string& reason) {
   const absl::Status why = absl::AbortedError(reason);
-  ++interrupts_;
+  state_.Interrupt();
   InterruptWork(reason);
   calls_.Fail(why);
-  inbox_.Fail(why);
 }
 
 }  // namespace atl::worker

@@ -37,7 +37,7 @@ StampBook::Stamps StampsOf(const v1::GroupFrame& frame) {
 absl::StatusOr<v1::GroupReply> GroupMember::Do(const v1::GroupFrame& frame,
                                                const std::atomic<bool>* interrupted) {
   const StampBook::Stamps stamps = StampsOf(frame);
-  if (!frame.has_fetch() && (stamps.parameters || stamps.moments)) Stamp(stamps);
+  if (!frame.has_fetch() && (stamps.parameters || stamps.moments)) layers_.Stamp(stamps);
   v1::GroupReply reply;
   ATOLL_RETURN_IF_ERROR(DoCall(frame, interrupted, &reply));
   return reply;
@@ -56,17 +56,17 @@ absl::Status GroupMember::DoCall(const v1::GroupFrame& frame, const std::atomic<
     }
     case v1::GroupFrame::kConfigure:
       ATOLL_RETURN_IF_ERROR(Configure(interrupted));
-      for (const HeldLayer& held : Held()) ToWire(held, reply->add_held());
-      for (const HeldSave& save : Saves()) ToWire(save, reply->add_saves());
-      ToWire(OuterHeld(), reply->mutable_outer());
+      for (const HeldLayer& held : layers_.Held()) ToWire(held, reply->add_held());
+      for (const HeldSave& save : saves_.Here()) ToWire(save, reply->add_saves());
+      ToWire(outer_exchange_.Held(), reply->mutable_outer());
       reply->set_last_number(last_number());
       return absl::OkStatus();
     case v1::GroupFrame::kFetch:
-      return Fetch(MovesOf(frame.fetch()), frame.fetch().optimizer_step(), frame.fetch().save(),
-                   StampsOf(frame));
+      return layers_.Fetch(MovesOf(frame.fetch()), frame.fetch().optimizer_step(),
+                           frame.fetch().save(), StampsOf(frame));
     case v1::GroupFrame::kDropSurplus:
-      DropSurplus();
-      CommitOuterLayout();
+      layers_.DropSurplus();
+      outer_exchange_.CommitLayout();
       return absl::OkStatus();
     case v1::GroupFrame::kStep:
       return DoStep(frame.step(), reply);
@@ -83,24 +83,24 @@ absl::Status GroupMember::DoCall(const v1::GroupFrame& frame, const std::atomic<
       return absl::OkStatus();
     }
     case v1::GroupFrame::kOuter:
-      return DoOuter(frame.outer());
+      return outer_exchange_.Do(frame.outer());
     case v1::GroupFrame::kSnapshot: {
-      ATOLL_ASSIGN_OR_RETURN(const bool taken, TakeSnapshot(frame.snapshot().moments()));
+      ATOLL_ASSIGN_OR_RETURN(const bool taken, layers_.TakeSnapshot(frame.snapshot().moments()));
       reply->set_copies_taken(taken);
       return absl::OkStatus();
     }
     case v1::GroupFrame::kAddition: {
       if (frame.addition().add()) {
-        return Add();
+        return layers_.Add();
       }
-      ATOLL_ASSIGN_OR_RETURN(const bool taken, PrepareAddition());
+      ATOLL_ASSIGN_OR_RETURN(const bool taken, layers_.PrepareAddition());
       reply->set_copies_taken(taken);
       return absl::OkStatus();
     }
     case v1::GroupFrame::kSave:
       return DoSave(frame.save());
     case v1::GroupFrame::kSetSteps:
-      return SetOptimizerSteps(frame.set_steps().optimizer_steps());
+      return layers_.SetOptimizerSteps(frame.set_steps().optimizer_steps());
     default:
       return absl::InvalidArgumentError("not a call");
   }
@@ -120,51 +120,26 @@ absl::Status GroupMember::DoStep(const v1::StepCall& step, v1::GroupReply* reply
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::DoOuter(const v1::OuterCall& call) {
-  if (call.beside()) return DoDuringSteps(call);
-  switch (call.what()) {
-    case v1::OuterCall::LAYOUT:
-      return SetOuterLayout(OrderFrom(call));
-    case v1::OuterCall::CAPTURE:
-      return ReadForDelta(ShardsFrom(call), /*of_snapshot=*/false);
-    case v1::OuterCall::APPLY:
-      return ApplyOuter(static_cast<OuterKind>(call.kind()),
-                        static_cast<OuterTarget>(call.target()), ShardsFrom(call));
-    case v1::OuterCall::FINISH:
-      return FinishOuter(FromWire(call.tag()), call.keep_residual(), ShardsFrom(call),
-                         call.share());
-    case v1::OuterCall::PUT_BASE_IN:
-      return PutBaseIn();
-    case v1::OuterCall::PUT_BACK:
-      return PutBack();
-    case v1::OuterCall::INITIAL:
-      return MakeInitialWeights();
-    case v1::OuterCall::TABLES:
-      return FetchTables();
-    default:
-      return absl::InvalidArgumentError("not a call");
-  }
-}
-
 absl::Status GroupMember::DoSave(const v1::SaveCall& call) {
-  const IslandPlan plan = this->plan();
-  if (plan.members.empty()) return absl::FailedPreconditionError("it is in no island");
+  const std::shared_ptr<const IslandPlan> plan = state_.plan();
+  if (plan->members.empty()) return absl::FailedPreconditionError("it is in no island");
   KeeperTask task = KeeperTaskOf(call);
   const Tier tier = task.tier;
-  return Save(std::move(task), [this, leader = plan.members.front().worker, tier](
-                                   int64_t save, const absl::Status& status) {
-    v1::GroupFrame done;
-    *done.mutable_save_done() = SaveDoneOf(save, tier, status);
-    Tell(leader, std::move(done));
-  });
+  return saves_.Save(std::move(task), outer(),
+                     [this, leader = plan->members.front().worker, tier](
+                         int64_t save, const absl::Status& status) {
+                       v1::GroupFrame done;
+                       *done.mutable_save_done() = SaveDoneOf(save, tier, status);
+                       Tell(leader, std::move(done));
+                     });
 }
 
 absl::Status GroupMember::TakeOver(v1::GroupReply* reply) const {
-  const std::lock_guard lock(state_mutex_);
-  if (!kept_ || kept_->leadership().generation() != fence_.generation) {
+  const std::optional<v1::Handover> kept = state_.kept();
+  if (!kept || kept->leadership().generation() != state_.fence().generation) {
     return absl::NotFoundError("it has not led this island in this generation");
   }
-  *reply->mutable_handover() = *kept_;
+  *reply->mutable_handover() = *kept;
   return absl::OkStatus();
 }
 

@@ -1,11 +1,11 @@
-// GroupMember: layers' state that is sent, fetched, read and written.
+#include "worker/island/member/member_layers.h"
 
 #include <algorithm>
-#include <cstring>
+#include <map>
+#include <memory>
 #include <utility>
 
-#include "common/check.h"
-#include "worker/island/member/member.h"
+#include "common/model/tensor_layout.h"
 
 namespace atl::worker {
 namespace {
@@ -19,146 +19,203 @@ absl::Status CheckElements(const LayerShard& shard, Range wanted, int64_t elemen
 
 }  // namespace
 
-absl::Status GroupMember::FetchFrom(const NodeId& from, const LayerShard& shard, Range elements,
-                                    v1::LayerCall of, const ShardParts& out) {
-  v1::GroupFrame frame;
-  v1::LayerCall& what = *frame.mutable_get_layer();
-  what = std::move(of);
-  ToWire(shard, what.mutable_shard());
-  what.set_parts(WantedOf(out));
-  what.set_begin(elements.begin);
-  what.set_end(elements.end);
-  // The destination must be registered before the first chunk comes.
-  const CallId call = calls_.Begin(from, Describe(frame));
-  inbox_.Expect({from, call}, PartsOf(out), ToString(FromWire(frame.get_layer().shard())));
-  frame.set_call(call);
-  frame.set_epoch(epoch_);
-  if (const absl::Status sent = SendFrame(from, frame); !sent.ok()) calls_.Fail(call, sent);
-  const auto reply = Await(call, options_.call_timeout);
-  absl::Status status = reply.status();
-  if (status.ok() && what.of_save() != 0 && !reply->copies_taken()) {
-    status = absl::NotFoundError(
-        absl::StrCat(from, " has no copy of ", ToString(shard), " from save ", what.of_save()));
+// ------------------------------------------------------------------- what is on these devices ----
+
+std::vector<HeldLayer> MemberLayers::Held() {
+  const std::shared_ptr<Engine> engine = state_->engine();
+  std::vector<HeldLayer> held;
+  {
+    const std::lock_guard work(state_->engine_mutex());
+    if (engine != nullptr) held = engine->Held();
   }
-  if (!status.ok()) inbox_.Drop({from, call});
-  ATOLL_RETURN_IF_ERROR(status);
-  return AwaitChunks({from, call}, out);
+  const std::lock_guard lock(mutex_);
+  stamps_.Note(&held);
+  return held;
 }
 
-absl::StatusOr<bool> GroupMember::TakeSnapshot(bool moments) {
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  const std::lock_guard work(engine_mutex_);
+void MemberLayers::Stamp(const StampBook::Stamps& stamps) {
+  const std::vector<HeldLayer> held = Held();
+  const std::lock_guard lock(mutex_);
+  stamps_.Set(held, stamps);
+}
+
+void MemberLayers::ForgetStamps() {
+  const std::lock_guard lock(mutex_);
+  stamps_.Clear();
+}
+
+void MemberLayers::DropSurplus() {
+  const std::shared_ptr<Engine> engine = state_->engine();
+  const std::lock_guard work(state_->engine_mutex());
+  if (engine != nullptr) engine->DropSurplus();
+}
+
+absl::Status MemberLayers::Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step,
+                                 int64_t save, const StampBook::Stamps& stamps) {
+  for (const ShardMove& move : moves) {
+    ATOLL_RETURN_IF_ERROR(Annotate(FetchOne(move, optimizer_step), ToString(move.shard)));
+    const std::vector<HeldLayer> held = Held();
+    const std::lock_guard lock(mutex_);
+    stamps_.Set(held, move.shard, stamps);
+  }
+  ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(optimizer_step));
+  Stamp(stamps);
+  if (save == 0) return absl::OkStatus();
+  state_->log().Change([&](ReplayLog& log) {
+    log.Clear();
+    log.Saved(save, optimizer_step);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status MemberLayers::FetchOne(const ShardMove& move, int64_t optimizer_step) {
+  const std::shared_ptr<const GroupJob> job = state_->job();
+  // Of each shard that is a source: one, or all ranks of another cut.
+  std::map<int32_t, std::unique_ptr<OwnedParts>> shards;
+  for (const ShardSource& source : move.sources) {
+    std::unique_ptr<OwnedParts>& parts = shards[source.shard.rank];
+    if (parts == nullptr) {
+      ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->LayoutOf(source.shard));
+      parts = std::make_unique<OwnedParts>(layout.size, kAllParts);
+    }
+    const int64_t size = std::ssize(parts->parts().parameters);
+    if (source.elements.end > size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("elements up to ", source.elements.end, " of a shard that has ", size));
+    }
+    const ShardParts to = SliceOf(parts->parts(), source.parts, source.elements);
+    ATOLL_RETURN_IF_ERROR(
+        source.save == 0 ? GetShard(source.from, source.shard, source.elements, to)
+                         : GetSaved(source.from, source.save, source.shard, source.elements, to));
+  }
+  if (move.sources[0].shard == move.shard) {
+    return SetState(move.shard, optimizer_step, shards.begin()->second->parts());
+  }
+  // Another cut: through the whole layer.
+  ATOLL_ASSIGN_OR_RETURN(const LayerLayout own, job->LayoutOf(move.shard));
+  const LayerLayout& whole = job->layouts[static_cast<size_t>(move.shard.layer)];
+  const OwnedParts joined(whole.size, kAllParts);
+  const PartMap all = PartsOf(joined.parts());
+  for (const auto& [rank, parts] : shards) {
+    LayerShard shard = move.sources[0].shard;
+    shard.rank = rank;
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->LayoutOf(shard));
+    for (const auto& [part, values] : PartsOf(parts->parts())) {
+      JoinLayer(whole, layout, values, all.at(part));
+    }
+  }
+  const OwnedParts cut(own.size, kAllParts);
+  for (const auto& [part, values] : PartsOf(cut.parts())) {
+    CutLayer(whole, own, all.at(part), values);
+  }
+  return SetState(move.shard, optimizer_step, cut.parts());
+}
+
+// -------------------------------------------------------------------------------- elements ----
+
+absl::StatusOr<bool> MemberLayers::TakeSnapshot(bool moments) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
+  const std::lock_guard work(state_->engine_mutex());
   return engine->TakeSnapshot(moments);
 }
 
-absl::StatusOr<bool> GroupMember::PrepareAddition() {
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  const std::lock_guard work(engine_mutex_);
+absl::StatusOr<bool> MemberLayers::PrepareAddition() {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
+  const std::lock_guard work(state_->engine_mutex());
   return engine->PrepareAddition();
 }
 
-absl::Status GroupMember::SetAddition(const LayerShard& shard, std::span<const float> values) {
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+absl::Status MemberLayers::SetAddition(const LayerShard& shard, std::span<const float> values) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
   return engine->SetAddition(shard, values);
 }
 
-absl::Status GroupMember::Add() {
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  log_.Change([](ReplayLog& log) { log.Changed(); });
-  const std::lock_guard work(engine_mutex_);
+absl::Status MemberLayers::Add() {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
+  state_->log().Change([](ReplayLog& log) { log.Changed(); });
+  const std::lock_guard work(state_->engine_mutex());
   return engine->Add();
 }
 
-absl::Status GroupMember::GetSnapshot(const NodeId& from, const LayerShard& shard, Range elements,
-                                      const ShardParts& out) {
-  if (from != name()) {
+absl::Status MemberLayers::GetSnapshot(const NodeId& from, const LayerShard& shard, Range elements,
+                                       const ShardParts& out) {
+  if (from != state_->name()) {
     v1::LayerCall of;
     of.set_of_snapshot(true);
-    return FetchFrom(from, shard, elements, std::move(of), out);
+    return calls_->FetchLayer(from, shard, elements, std::move(of), out);
   }
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
   for (const auto& [part, span] : PartsOf(out)) {
     ATOLL_RETURN_IF_ERROR(engine->GetSnapshot(shard, static_cast<LayerPart>(part), elements, span));
   }
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::GetShard(const NodeId& from, const LayerShard& shard, Range elements,
-                                   const ShardParts& out) {
-  if (from != name()) return FetchFrom(from, shard, elements, {}, out);
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  const std::lock_guard work(engine_mutex_);
+absl::Status MemberLayers::GetShard(const NodeId& from, const LayerShard& shard, Range elements,
+                                    const ShardParts& out) {
+  if (from != state_->name()) return calls_->FetchLayer(from, shard, elements, {}, out);
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
+  const std::lock_guard work(state_->engine_mutex());
   for (const auto& [part, span] : PartsOf(out)) {
     ATOLL_RETURN_IF_ERROR(engine->GetLayer(shard, static_cast<LayerPart>(part), elements, span));
   }
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::SetShard(const LayerShard& shard, const ShardParts& values,
-                                   bool borrowed) {
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  if (!borrowed) log_.Change([](ReplayLog& log) { log.Changed(); });
-  const std::lock_guard work(engine_mutex_);
+absl::Status MemberLayers::SetShard(const LayerShard& shard, const ShardParts& values,
+                                    bool borrowed) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
+  if (!borrowed) state_->log().Change([](ReplayLog& log) { log.Changed(); });
+  const std::lock_guard work(state_->engine_mutex());
   for (const auto& [part, span] : PartsOf(values)) {
     ATOLL_RETURN_IF_ERROR(engine->SetLayer(shard, static_cast<LayerPart>(part), span));
   }
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::SetState(const LayerShard& shard, int64_t optimizer_step,
-                                   const ShardParts& values) {
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+absl::Status MemberLayers::SetState(const LayerShard& shard, int64_t optimizer_step,
+                                    const ShardParts& values) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
   std::map<LayerPart, std::span<const float>> parts;
   for (const auto& [part, span] : PartsOf(values)) parts[static_cast<LayerPart>(part)] = span;
-  const std::lock_guard work(engine_mutex_);
+  const std::lock_guard work(state_->engine_mutex());
   return engine->SetState(shard, optimizer_step, parts);
 }
 
-absl::Status GroupMember::SetOptimizerSteps(int64_t steps) {
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  if (steps == 0) log_.Change([](ReplayLog& log) { log.Changed(); });
-  const std::lock_guard work(engine_mutex_);
+absl::Status MemberLayers::SetOptimizerSteps(int64_t steps) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
+  if (steps == 0) state_->log().Change([](ReplayLog& log) { log.Changed(); });
+  const std::lock_guard work(state_->engine_mutex());
   return engine->SetOptimizerSteps(steps);
 }
 
-void GroupMember::AnswerTransfer(const OutgoingTransfer& outgoing) {
-  v1::GroupReply reply;
-  if (outgoing.what.of_save() != 0) {
-    // Not an error: those that are interrupt what goes on at who leads.
-    const absl::StatusOr<bool> sent = SendSaved(outgoing);
-    reply.set_copies_taken(sent.ok() && *sent);
-  } else {
-    ToWire(SendTransfer(outgoing), &reply);
+absl::Status MemberLayers::GetSaved(const NodeId& from, int64_t save, const LayerShard& shard,
+                                    Range elements, const ShardParts& out) {
+  if (from != state_->name()) {
+    v1::LayerCall of;
+    of.set_of_save(save);
+    return calls_->FetchLayer(from, shard, elements, std::move(of), out);
   }
-  Reply(outgoing.to, outgoing.call, std::move(reply));
+  return saved_->Read(state_->fence().job, save, shard, elements, out, state_->UntilInterrupted());
 }
 
-absl::Status GroupMember::SendSnapshot(const OutgoingTransfer& outgoing) {
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  const LayerShard shard = FromWire(outgoing.what.shard());
+// ---------------------------------------------------------------------------------- answers ----
+
+absl::Status MemberLayers::SendSnapshot(const LayerRequest& request) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_->OpenEngine());
+  const LayerShard shard = FromWire(request.what.shard());
   // Checks that it is here before memory is taken.
   ATOLL_ASSIGN_OR_RETURN(const int64_t all, engine->SnapshotElements(shard));
-  const Range elements{outgoing.what.begin(), outgoing.what.end()};
+  const Range elements{request.what.begin(), request.what.end()};
   ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, all));
-  const auto parts = std::make_shared<const OwnedParts>(elements.size(), outgoing.what.parts());
-  ATOLL_RETURN_IF_ERROR(GetSnapshot(name(), shard, elements, parts->parts()));
-  return SendParts(outgoing.to, outgoing.call, parts);
+  const auto parts = std::make_shared<const OwnedParts>(elements.size(), request.what.parts());
+  ATOLL_RETURN_IF_ERROR(GetSnapshot(state_->name(), shard, elements, parts->parts()));
+  return calls_->SendParts(request, parts);
 }
 
-absl::Status GroupMember::SendTransfer(const OutgoingTransfer& outgoing) {
-  if ((outgoing.what.parts() & kOuterParts) != 0) return SendOuter(outgoing);
-  if (outgoing.what.of_snapshot()) return SendSnapshot(outgoing);
-  const LayerShard shard = FromWire(outgoing.what.shard());
+absl::Status MemberLayers::Send(const LayerRequest& request) {
+  if (request.what.of_snapshot()) return SendSnapshot(request);
+  const LayerShard shard = FromWire(request.what.shard());
   // Checks that it is here before memory is taken.
   const std::vector<HeldLayer> held = Held();
   const auto found = std::find_if(held.begin(), held.end(), [&](const HeldLayer& layer) {
@@ -166,11 +223,11 @@ absl::Status GroupMember::SendTransfer(const OutgoingTransfer& outgoing) {
   });
   if (found == held.end())
     return absl::NotFoundError(absl::StrCat(ToString(shard), " is not here"));
-  const Range elements{outgoing.what.begin(), outgoing.what.end()};
+  const Range elements{request.what.begin(), request.what.end()};
   ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, found->elements));
-  const auto parts = std::make_shared<const OwnedParts>(elements.size(), outgoing.what.parts());
-  ATOLL_RETURN_IF_ERROR(GetShard(name(), shard, elements, parts->parts()));
-  return SendParts(outgoing.to, outgoing.call, parts);
+  const auto parts = std::make_shared<const OwnedParts>(elements.size(), request.what.parts());
+  ATOLL_RETURN_IF_ERROR(GetShard(state_->name(), shard, elements, parts->parts()));
+  return calls_->SendParts(request, parts);
 }
 
 }  // namespace atl::worker

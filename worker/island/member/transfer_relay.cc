@@ -31,7 +31,7 @@ TransferRelay::~TransferRelay() {
 void TransferRelay::Tell(const NodeId& to, const v1::TransferCall& call) {
   v1::GroupFrame frame;
   *frame.mutable_transfer() = call;
-  member_->Tell(to, std::move(frame));
+  member_->calls().Tell(to, std::move(frame));
 }
 
 // ------------------------------------------------------------------------------- the leader's ----
@@ -53,7 +53,7 @@ std::map<NodeId, PushShards> TransferRelay::SharesOf(const PushShards& order) co
 }
 
 bool TransferRelay::StartPush(const PushShards& share, Transfers& transfers) const {
-  const std::shared_ptr<OuterState> outer = member_->outer();
+  const std::shared_ptr<OuterState> outer = member_->outer_exchange().state();
   if (outer == nullptr) return false;
   const Version base = share.contribution.base_version;
   if (IsFill(base)) {
@@ -97,7 +97,7 @@ void TransferRelay::Push(const PushShards& order) {
 std::map<NodeId, std::vector<ShardPart>> TransferRelay::OwnersOf(
     const std::vector<ShardPart>& shards) const {
   std::map<NodeId, std::vector<ShardPart>> shares;
-  const std::shared_ptr<OuterState> outer = member_->outer();
+  const std::shared_ptr<OuterState> outer = member_->outer_exchange().state();
   if (outer == nullptr) return shares;
   std::map<int32_t, std::vector<const KeptPart*>> parts;
   for (const KeptPart& part : outer->layout()) parts[part.layer].push_back(&part);
@@ -157,7 +157,7 @@ void TransferRelay::Pull(const StartPull& order) {
     batches_.clear();
     for (const auto& [batch, message] : batches) batches_.insert(batch);
   }
-  const std::shared_ptr<OuterState> outer = member_->outer();
+  const std::shared_ptr<OuterState> outer = member_->outer_exchange().state();
   for (const auto& [batch, message] : batches) {
     if (batch.first == member_->name()) {
       own_.Pull(message, outer->pulled(), outer->parts(), outer->base(), outer->tag().base);
@@ -273,7 +273,7 @@ void TransferRelay::Serve(const NodeId& from, const v1::TransferCall& call) {
     pulls_served_.clear();
     return;
   }
-  const std::shared_ptr<OuterState> outer = member_->outer();
+  const std::shared_ptr<OuterState> outer = member_->outer_exchange().state();
   if (call.what() == v1::TransferCall::PUSH) {
     const PushShards push = PushFrom(call);
     if (StartPush(push, served_)) return;

@@ -1,16 +1,13 @@
-// GroupMember: what it keeps for the exchange with the parameter servers, and how a version reaches
-// its devices.
+#include "worker/island/member/outer_exchange.h"
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <utility>
 
 #include "common/check.h"
 #include "common/logging.h"
 #include "common/model/tensor_layout.h"
 #include "common/protocol/tensor_groups.h"
-#include "worker/island/member/member.h"
 #include "worker/model/weights.h"
 
 namespace atl::worker {
@@ -54,117 +51,166 @@ std::vector<HeldLayer> ShardsOf(const std::vector<HeldLayer>& all) {
 
 }  // namespace
 
-std::shared_ptr<OuterState> GroupMember::outer() const {
-  const std::lock_guard lock(state_mutex_);
-  return outer_;
+std::shared_ptr<OuterState> OuterExchange::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
 }
 
-IslandPlan GroupMember::plan() const {
-  const std::lock_guard lock(state_mutex_);
-  return plan_;
+void OuterExchange::Clear() {
+  const std::lock_guard lock(mutex_);
+  state_.reset();
+  next_.reset();
+  put_aside_.clear();
+}
+
+// ------------------------------------------------------------------------------------- calls ----
+
+absl::Status OuterExchange::Do(const v1::OuterCall& call) {
+  if (call.beside()) return DoDuringSteps(call);
+  switch (call.what()) {
+    case v1::OuterCall::LAYOUT:
+      return SetLayout(OrderFrom(call));
+    case v1::OuterCall::CAPTURE:
+      return ReadForDelta(ShardsFrom(call), /*of_snapshot=*/false);
+    case v1::OuterCall::APPLY:
+      return Apply(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()),
+                   ShardsFrom(call));
+    case v1::OuterCall::FINISH:
+      return Finish(FromWire(call.tag()), call.keep_residual(), ShardsFrom(call), call.share());
+    case v1::OuterCall::PUT_BASE_IN:
+      return PutBaseIn();
+    case v1::OuterCall::PUT_BACK:
+      return PutBack();
+    case v1::OuterCall::INITIAL:
+      return MakeInitialWeights();
+    case v1::OuterCall::TABLES:
+      return FetchTables();
+    default:
+      return absl::InvalidArgumentError("not a call");
+  }
+}
+
+absl::Status OuterExchange::DoDuringSteps(const v1::OuterCall& call) {
+  if (call.what() == v1::OuterCall::APPLY) {
+    return Apply(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()),
+                 ShardsFrom(call));
+  }
+  if (call.what() != v1::OuterCall::MAKE) return absl::InvalidArgumentError("not beside steps");
+  if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(ShardsFrom(call), true));
+  const std::shared_ptr<OuterState> outer = state();
+  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  return outer->MakeDelta(CaptureFrom(call));
+}
+
+bool OuterExchange::DoLater(const v1::OuterCall& call,
+                            std::function<void(const absl::Status&)> done) {
+  return work_.Add([this, call, done = std::move(done), interrupted = member_->UntilInterrupted()] {
+    done(interrupted() ? absl::AbortedError("interrupted") : DoDuringSteps(call));
+  });
 }
 
 // ------------------------------------------------------------------------------ who has what ----
 
-OuterHoldings GroupMember::OuterHeld() const {
-  const std::shared_ptr<OuterState> outer = this->outer();
+OuterHoldings OuterExchange::Held() const {
+  const std::shared_ptr<OuterState> outer = state();
   if (outer == nullptr) return {};
   return {outer->tag(), *outer->parts(), outer->delta()->encoding, outer->shards()};
 }
 
-absl::Status GroupMember::SetOuterLayout(const OuterOrder& order) {
-  const std::shared_ptr<OuterState> before = outer();
-  const OuterSpec& spec = job_->spec.outer;
+absl::Status OuterExchange::SetLayout(const OuterOrder& order) {
+  const std::shared_ptr<const GroupJob> job = member_->job();
+  const std::shared_ptr<OuterState> before = state();
+  const OuterSpec& spec = job->spec.outer;
   const bool same = before != nullptr && before->layout() == order.layout &&
                     before->spec() == spec && before->tag() == order.tag;
   std::shared_ptr<OuterState> next = before;
   if (!same) {
-    next = std::make_shared<OuterState>(name(), order.layout, spec);
+    next = std::make_shared<OuterState>(member_->name(), order.layout, spec);
     next->ExpectDelta(order.encoding, order.shards);
     next->set_tag(order.tag);
     for (const OuterSource& source : order.sources) {
-      ATOLL_RETURN_IF_ERROR(FetchOuter(source, before, *next));
+      ATOLL_RETURN_IF_ERROR(Fetch(source, before, *next));
     }
     // A restored state has the residual of its save, and pulls its base.
-    const std::optional<int64_t> save = log_.PresentSave();
+    const std::optional<int64_t> save = member_->log().PresentSave();
     if (IsQuantized(spec.push_encoding) && save && order.tag == OuterTag()) {
-      const absl::Status restored = RestoreResiduals(*save, *next);
+      const absl::Status restored = saves_->ReadResiduals(*save, *next);
       if (absl::IsAborted(restored)) return restored;
       if (!restored.ok()) {
         LogWarning("checkpoint", "what quantised pushes owe begins at zero: ", restored.message());
       }
     }
   }
-  std::vector<HeldLayer> held = ShardsOf(Held());
-  const std::lock_guard lock(state_mutex_);
-  next_outer_ = std::move(next);
+  std::vector<HeldLayer> held = ShardsOf(layers_->Held());
+  const std::lock_guard lock(mutex_);
+  next_ = std::move(next);
   held_shards_ = std::move(held);
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::FetchOuter(const OuterSource& source,
-                                     const std::shared_ptr<OuterState>& before, OuterState& next) {
+absl::Status OuterExchange::Fetch(const OuterSource& source,
+                                  const std::shared_ptr<OuterState>& before, OuterState& next) {
   for (const OuterKind kind : next.KindsHeld()) {
     const int64_t size = kind == OuterKind::kEncoded
                              ? next.EncodedFloats(source.layer, source.range)
                              : source.range.size();
     std::vector<float> values(static_cast<size_t>(size));
-    if (source.from == name()) {
+    if (source.from == member_->name()) {
       ATOLL_CHECK(before != nullptr);
       ATOLL_RETURN_IF_ERROR(before->Read(kind, source.layer, source.range, values));
     } else {
-      ATOLL_RETURN_IF_ERROR(FetchOuterFrom(source.from, kind, source.layer, source.range, values));
+      ATOLL_RETURN_IF_ERROR(FetchFrom(source.from, kind, source.layer, source.range, values));
     }
     ATOLL_RETURN_IF_ERROR(next.Write(kind, source.layer, source.range, values));
   }
   return absl::OkStatus();
 }
 
-void GroupMember::CommitOuterLayout() {
-  const std::lock_guard lock(state_mutex_);
-  if (next_outer_ != nullptr) outer_ = std::move(next_outer_);
-  next_outer_.reset();
+void OuterExchange::CommitLayout() {
+  const std::lock_guard lock(mutex_);
+  if (next_ != nullptr) state_ = std::move(next_);
+  next_.reset();
 }
 
 // ---------------------------------------------------------------------------------- elements ----
 
-absl::Status GroupMember::FetchOuterFrom(const NodeId& from, OuterKind kind, int32_t layer,
-                                         ElementRange range, std::span<float> out) {
+absl::Status OuterExchange::FetchFrom(const NodeId& from, OuterKind kind, int32_t layer,
+                                      ElementRange range, std::span<float> out) {
   if (out.empty()) return absl::OkStatus();
   ShardParts parts;
   parts.outer = out;
   parts.outer_part = PartOf(kind);
-  return FetchFrom(from, LayerShard{layer, 0, {1}}, ToRange(range), {}, parts);
+  return calls_->FetchLayer(from, LayerShard{layer, 0, {1}}, ToRange(range), {}, parts);
 }
 
-absl::Status GroupMember::SendOuter(const OutgoingTransfer& outgoing) {
-  const std::shared_ptr<OuterState> outer = this->outer();
+absl::Status OuterExchange::Send(const LayerRequest& request) {
+  const std::shared_ptr<OuterState> outer = state();
   if (outer == nullptr) return absl::NotFoundError("it keeps nothing for the servers");
-  const ElementRange range{outgoing.what.begin(), outgoing.what.end()};
-  const int32_t layer = outgoing.what.shard().layer();
+  const ElementRange range{request.what.begin(), request.what.end()};
+  const int32_t layer = request.what.shard().layer();
   // Checks that it is here before memory is taken.
   if (!PlaceOf(*outer->parts(), layer, range)) {
     return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end,
                                             " of layer ", layer, " are not kept here"));
   }
-  const OuterKind kind = OuterKindOf(outgoing.what.parts());
+  const OuterKind kind = OuterKindOf(request.what.parts());
   const int64_t size =
       kind == OuterKind::kEncoded ? outer->EncodedFloats(layer, range) : range.size();
-  const auto parts = std::make_shared<const OwnedParts>(size, outgoing.what.parts());
+  const auto parts = std::make_shared<const OwnedParts>(size, request.what.parts());
   ATOLL_RETURN_IF_ERROR(outer->Read(kind, layer, range, parts->parts().outer));
-  return SendParts(outgoing.to, outgoing.call, parts);
+  return calls_->SendParts(request, parts);
 }
 
-absl::Status GroupMember::ReadOuterLayer(OuterKind kind, int32_t layer, std::span<float> out) {
-  const std::shared_ptr<OuterState> outer = this->outer();
+absl::Status OuterExchange::ReadLayer(OuterKind kind, int32_t layer, std::span<float> out) {
+  const std::shared_ptr<OuterState> outer = state();
   for (const KeptPart& part : outer->layout()) {
     if (part.layer != layer) continue;
     const auto to =
         out.subspan(static_cast<size_t>(part.range.begin), static_cast<size_t>(part.range.size()));
-    if (std::count(part.holders.begin(), part.holders.end(), name()) > 0) {
+    if (std::count(part.holders.begin(), part.holders.end(), member_->name()) > 0) {
       ATOLL_RETURN_IF_ERROR(outer->Read(kind, layer, part.range, to));
     } else {
-      ATOLL_RETURN_IF_ERROR(FetchOuterFrom(part.holders.front(), kind, layer, part.range, to));
+      ATOLL_RETURN_IF_ERROR(FetchFrom(part.holders.front(), kind, layer, part.range, to));
     }
   }
   return absl::OkStatus();
@@ -174,23 +220,24 @@ absl::Status GroupMember::ReadOuterLayer(OuterKind kind, int32_t layer, std::spa
 
 // Elements of a whole layer, of these devices, of another worker's if they do not hold it, or,
 // where it is cut, of all its ranks'.
-absl::Status GroupMember::ReadParameters(int32_t layer, ElementRange range, bool of_snapshot,
-                                         std::span<float> out) {
+absl::Status OuterExchange::ReadParameters(int32_t layer, ElementRange range, bool of_snapshot,
+                                           std::span<float> out) {
   const auto get = [&](const NodeId& from, const LayerShard& shard, Range elements,
                        std::span<float> to) {
     const ShardParts parts{to, {}, {}};
-    return of_snapshot ? GetSnapshot(from, shard, elements, parts)
-                       : GetShard(from, shard, elements, parts);
+    return of_snapshot ? layers_->GetSnapshot(from, shard, elements, parts)
+                       : layers_->GetShard(from, shard, elements, parts);
   };
-  const IslandPlan plan = this->plan();
-  const std::vector<int32_t> shares = TensorSharesOf(plan, layer);
-  const std::vector<NodeId> ranks = RanksOf(plan, layer, name());
+  const std::shared_ptr<const IslandPlan> plan = member_->plan();
+  const std::vector<int32_t> shares = TensorSharesOf(*plan, layer);
+  const std::vector<NodeId> ranks = RanksOf(*plan, layer, member_->name());
   if (ranks.size() == 1) return get(ranks.front(), {layer, 0, shares}, ToRange(range), out);
-  const LayerLayout& whole = job_->layouts[static_cast<size_t>(layer)];
+  const std::shared_ptr<const GroupJob> job = member_->job();
+  const LayerLayout& whole = job->layouts[static_cast<size_t>(layer)];
   std::vector<float> joined(static_cast<size_t>(whole.size));
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const LayerShard shard{layer, static_cast<int32_t>(rank), shares};
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout cut, job_->LayoutOf(shard));
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout cut, job->LayoutOf(shard));
     std::vector<float> values(static_cast<size_t>(cut.size));
     ATOLL_RETURN_IF_ERROR(get(ranks[rank], shard, {0, cut.size}, values));
     JoinLayer(whole, cut, values, joined);
@@ -199,56 +246,45 @@ absl::Status GroupMember::ReadParameters(int32_t layer, ElementRange range, bool
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::ReadForDelta(const std::vector<ShardPlacement>& shards,
-                                       bool of_snapshot) {
-  const std::shared_ptr<OuterState> outer = this->outer();
+absl::Status OuterExchange::ReadForDelta(const std::vector<ShardPlacement>& shards,
+                                         bool of_snapshot) {
+  const std::shared_ptr<OuterState> outer = state();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
   return outer->ReadAll(shards, [&](int32_t layer, ElementRange range, std::span<float> out) {
     return ReadParameters(layer, range, of_snapshot, out);
   });
 }
 
-absl::Status GroupMember::DoDuringSteps(const v1::OuterCall& call) {
-  if (call.what() == v1::OuterCall::APPLY) {
-    return ApplyOuter(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()),
-                      ShardsFrom(call));
-  }
-  if (call.what() != v1::OuterCall::MAKE) return absl::InvalidArgumentError("not beside steps");
-  if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(ShardsFrom(call), true));
-  const std::shared_ptr<OuterState> outer = this->outer();
-  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
-  return outer->MakeDelta(CaptureFrom(call));
-}
-
 // ------------------------------------------------------------------------------------- pulls ----
 
-absl::Status GroupMember::SetDevices(const HeldLayer& held, OuterTarget target,
-                                     std::span<const float> values) {
+absl::Status OuterExchange::SetDevices(const HeldLayer& held, OuterTarget target,
+                                       std::span<const float> values) {
   const std::span<float> same(const_cast<float*>(values.data()), values.size());
   switch (target) {
     case OuterTarget::kNothing:
       return absl::OkStatus();
     case OuterTarget::kParameters:
-      return SetShard(held.shard, {same, {}, {}});
+      return layers_->SetShard(held.shard, {same, {}, {}});
     case OuterTarget::kAddition:
-      return SetAddition(held.shard, values);
+      return layers_->SetAddition(held.shard, values);
     case OuterTarget::kAdded:
       break;
   }
   std::vector<float> sum(values.size());
-  ATOLL_RETURN_IF_ERROR(GetShard(name(), held.shard, {0, std::ssize(sum)}, {sum, {}, {}}));
+  ATOLL_RETURN_IF_ERROR(
+      layers_->GetShard(member_->name(), held.shard, {0, std::ssize(sum)}, {sum, {}, {}}));
   for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
-  return SetShard(held.shard, {sum, {}, {}});
+  return layers_->SetShard(held.shard, {sum, {}, {}});
 }
 
-std::vector<HeldLayer> GroupMember::HeldShards() const {
-  const std::lock_guard lock(state_mutex_);
+std::vector<HeldLayer> OuterExchange::HeldShards() const {
+  const std::lock_guard lock(mutex_);
   return held_shards_;
 }
 
-absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target,
-                                     const std::vector<ShardPlacement>& shards) {
-  const std::shared_ptr<OuterState> outer = this->outer();
+absl::Status OuterExchange::Apply(OuterKind kind, OuterTarget target,
+                                  const std::vector<ShardPlacement>& shards) {
+  const std::shared_ptr<OuterState> outer = state();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
   if (IsOfPulled(kind)) {
     std::vector<float> values;
@@ -256,31 +292,34 @@ absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target,
       if (!Concern(shards, part.layer)) continue;
       values.resize(static_cast<size_t>(part.range.size()));
       ATOLL_RETURN_IF_ERROR(
-          FetchOuterFrom(part.holders.front(), OuterKind::kPulled, part.layer, part.range, values));
+          FetchFrom(part.holders.front(), OuterKind::kPulled, part.layer, part.range, values));
       ATOLL_RETURN_IF_ERROR(outer->Write(OuterKind::kPulled, part.layer, part.range, values));
     }
   }
   if (target == OuterTarget::kNothing) return absl::OkStatus();
   // The island's state changes, also where no layer of the fragment is held here.
-  if (target != OuterTarget::kAddition) log_.Change([](ReplayLog& log) { log.Changed(); });
-  const auto blend = static_cast<float>(job_->spec.outer.fragment_blend);
+  if (target != OuterTarget::kAddition) {
+    member_->log().Change([](ReplayLog& log) { log.Changed(); });
+  }
+  const auto blend = static_cast<float>(member_->job()->spec.outer.fragment_blend);
   return SetHeld(target, shards, [&](int32_t layer, std::span<float> out) {
-    ATOLL_RETURN_IF_ERROR(ReadOuterLayer(kind, layer, out));
+    ATOLL_RETURN_IF_ERROR(ReadLayer(kind, layer, out));
     if (!IsAddition(kind) || blend == 1) return absl::OkStatus();
     for (float& x : out) x *= blend;
     return absl::OkStatus();
   });
 }
 
-absl::Status GroupMember::SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
-                                  const ReadLayer& read_layer) {
+absl::Status OuterExchange::SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
+                                    const ReadWhole& read_layer) {
+  const std::shared_ptr<const GroupJob> job = member_->job();
   int32_t read = -1;  // layer that `values` are
   std::vector<float> values, cut;
   for (const HeldLayer& held : HeldShards()) {
     // What is not readable comes from who has it, later.
     if (target == OuterTarget::kAdded && held.table_only) continue;
     if (!Concern(shards, held.shard.layer)) continue;
-    const LayerLayout& whole = job_->layouts[static_cast<size_t>(held.shard.layer)];
+    const LayerLayout& whole = job->layouts[static_cast<size_t>(held.shard.layer)];
     if (read != held.shard.layer) {
       values.resize(static_cast<size_t>(whole.size));
       ATOLL_RETURN_IF_ERROR(read_layer(held.shard.layer, values));
@@ -290,7 +329,7 @@ absl::Status GroupMember::SetHeld(OuterTarget target, const std::vector<ShardPla
       ATOLL_RETURN_IF_ERROR(SetDevices(held, target, values));
       continue;
     }
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job_->LayoutOf(held.shard));
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job->LayoutOf(held.shard));
     cut.resize(static_cast<size_t>(part.size));
     CutLayer(whole, part, values, cut);
     ATOLL_RETURN_IF_ERROR(SetDevices(held, target, cut));
@@ -298,26 +337,26 @@ absl::Status GroupMember::SetHeld(OuterTarget target, const std::vector<ShardPla
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::MakeInitialWeights() {
-  const ModelSpec& spec = job_->spec.model;
+absl::Status OuterExchange::MakeInitialWeights() {
+  const std::shared_ptr<const GroupJob> job = member_->job();
+  const ModelSpec& spec = job->spec.model;
   if (spec.initial_weights_path.empty()) {
     return SetHeld(OuterTarget::kParameters, /*shards=*/{},
                    [&](int32_t layer, std::span<float> out) {
-                     InitLayer(job_->layouts[static_cast<size_t>(layer)], job_->engine.model.layers,
+                     InitLayer(job->layouts[static_cast<size_t>(layer)], job->engine.model.layers,
                                spec.seed, out);
                      return absl::OkStatus();
                    });
   }
-  std::vector<std::vector<float>> values(job_->layouts.size());
+  std::vector<std::vector<float>> values(job->layouts.size());
   for (const HeldLayer& held : HeldShards()) {
     const auto layer = static_cast<size_t>(held.shard.layer);
-    values[layer].resize(static_cast<size_t>(job_->layouts[layer].size));
+    values[layer].resize(static_cast<size_t>(job->layouts[layer].size));
   }
   const std::vector<std::span<float>> spans(values.begin(), values.end());
-  const auto cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
-  ATOLL_RETURN_IF_ERROR(
-      Annotate(ReadWeights(spec.initial_weights_path, job_->layouts, spans, cancelled),
-               "model.initial_weights_path"));
+  ATOLL_RETURN_IF_ERROR(Annotate(
+      ReadWeights(spec.initial_weights_path, job->layouts, spans, member_->UntilInterrupted()),
+      "model.initial_weights_path"));
   return SetHeld(OuterTarget::kParameters, /*shards=*/{}, [&](int32_t layer, std::span<float> out) {
     const std::vector<float>& from = values[static_cast<size_t>(layer)];
     std::copy(from.begin(), from.end(), out.begin());
@@ -325,26 +364,28 @@ absl::Status GroupMember::MakeInitialWeights() {
   });
 }
 
-absl::Status GroupMember::FinishOuter(const OuterTag& tag, bool keep_residual,
-                                      const std::vector<ShardPlacement>& shards, double share) {
-  const std::shared_ptr<OuterState> outer = this->outer();
+absl::Status OuterExchange::Finish(const OuterTag& tag, bool keep_residual,
+                                   const std::vector<ShardPlacement>& shards, double share) {
+  const std::shared_ptr<OuterState> outer = state();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
-  log_.Change([](ReplayLog& log) { log.ForgetBase(); });
+  member_->log().Change([](ReplayLog& log) { log.ForgetBase(); });
   outer->Finish(tag.base, tag.since, keep_residual, shards, share);
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::FetchTables() {
-  const IslandPlan plan = this->plan();
+absl::Status OuterExchange::FetchTables() {
+  const std::shared_ptr<const GroupJob> job = member_->job();
+  const std::shared_ptr<const IslandPlan> plan = member_->plan();
   for (const HeldLayer& held : HeldShards()) {
     if (!held.table_only) continue;
-    const std::vector<NodeId> ranks = RanksOf(plan, held.shard.layer, name());
+    const std::vector<NodeId> ranks = RanksOf(*plan, held.shard.layer, member_->name());
     const auto rank = static_cast<size_t>(held.shard.rank);
     if (rank >= ranks.size()) return absl::InternalError("the plan has no such rank");
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(held.shard));
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->LayoutOf(held.shard));
     const OwnedParts parts(layout.size, kParametersPart);
-    ATOLL_RETURN_IF_ERROR(GetShard(ranks[rank], held.shard, {0, layout.size}, parts.parts()));
-    ATOLL_RETURN_IF_ERROR(SetShard(held.shard, parts.parts(), /*borrowed=*/true));
+    ATOLL_RETURN_IF_ERROR(
+        layers_->GetShard(ranks[rank], held.shard, {0, layout.size}, parts.parts()));
+    ATOLL_RETURN_IF_ERROR(layers_->SetShard(held.shard, parts.parts(), /*borrowed=*/true));
   }
   return absl::OkStatus();
 }
@@ -352,39 +393,41 @@ absl::Status GroupMember::FetchTables() {
 // -------------------------------------------------------------------------------- validation ----
 
 // Only what differs from theta_base is put aside: nothing where no step has followed the pull.
-absl::Status GroupMember::PutBaseIn() {
-  if (outer() == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+absl::Status OuterExchange::PutBaseIn() {
+  const std::shared_ptr<const GroupJob> job = member_->job();
+  if (state() == nullptr) return absl::FailedPreconditionError("the plan is not set up");
   put_aside_.clear();
   int32_t read = -1;  // layer that `whole` is
   std::vector<float> whole, cut, values;
   for (const HeldLayer& held : HeldShards()) {
-    const LayerLayout& layout = job_->layouts[static_cast<size_t>(held.shard.layer)];
+    const LayerLayout& layout = job->layouts[static_cast<size_t>(held.shard.layer)];
     if (read != held.shard.layer) {
       whole.resize(static_cast<size_t>(layout.size));
-      ATOLL_RETURN_IF_ERROR(ReadOuterLayer(OuterKind::kBase, held.shard.layer, whole));
+      ATOLL_RETURN_IF_ERROR(ReadLayer(OuterKind::kBase, held.shard.layer, whole));
       read = held.shard.layer;
     }
     std::span<float> base = whole;
     if (held.shard.tensor_shares.size() > 1) {
-      ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job_->LayoutOf(held.shard));
+      ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job->LayoutOf(held.shard));
       cut.resize(static_cast<size_t>(part.size));
       CutLayer(layout, part, whole, cut);
       base = cut;
     }
     if (!held.table_only) {
       values.resize(base.size());
-      ATOLL_RETURN_IF_ERROR(GetShard(name(), held.shard, {0, std::ssize(base)}, {values, {}, {}}));
+      ATOLL_RETURN_IF_ERROR(
+          layers_->GetShard(member_->name(), held.shard, {0, std::ssize(base)}, {values, {}, {}}));
       if (std::memcmp(values.data(), base.data(), base.size_bytes()) == 0) continue;
       put_aside_.emplace_back(held.shard, std::exchange(values, {}));
     }
-    ATOLL_RETURN_IF_ERROR(SetShard(held.shard, {base, {}, {}}, /*borrowed=*/true));
+    ATOLL_RETURN_IF_ERROR(layers_->SetShard(held.shard, {base, {}, {}}, /*borrowed=*/true));
   }
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::PutBack() {
+absl::Status OuterExchange::PutBack() {
   for (auto& [shard, values] : put_aside_) {
-    ATOLL_RETURN_IF_ERROR(SetShard(shard, {values, {}, {}}, /*borrowed=*/true));
+    ATOLL_RETURN_IF_ERROR(layers_->SetShard(shard, {values, {}, {}}, /*borrowed=*/true));
   }
   put_aside_.clear();
   return absl::OkStatus();

@@ -1,0 +1,225 @@
+#include "worker/island/member/group_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/event_loop.h"
+
+namespace atl::worker {
+namespace {
+
+int64_t ClockNs() { return SteadyNow().time_since_epoch().count(); }
+
+// Of the link's queue to a peer, that one call's chunks may take: a few calls send at a time, and
+// what steps send to the same peer must always find room.
+constexpr int64_t kQueueShare = 8;
+
+// A call's chunks on their way to a peer. Of a large layer only so much is given to the link at
+// once; whenever a chunk has arrived the next ones follow, on the link's thread. One that does not
+// arrive is the last: its receiver has failed, or has timed out.
+class Chunks : public std::enable_shared_from_this<Chunks> {
+ public:
+  // `arrived`: called after each chunk's arrival; may be null.
+  Chunks(PeerLink* link, NodeId to, v1::ChunkHeader header, std::shared_ptr<const OwnedParts> parts,
+         int64_t bytes_max, std::function<void()> arrived)
+      : link_(link),
+        to_(std::move(to)),
+        header_(std::move(header)),
+        parts_(std::move(parts)),
+        values_(PartsOf(parts_->parts())),
+        bytes_max_(bytes_max),
+        arrived_(std::move(arrived)),
+        part_(values_.begin()) {}
+
+  absl::Status Send() {
+    const std::lock_guard lock(mutex_);
+    return SendMore();
+  }
+
+ private:
+  absl::Status SendMore() {
+    while (part_ != values_.end()) {
+      const std::span<const float> left = part_->second.subspan(begin_);
+      const auto values = left.first(std::min<size_t>(kChunkElements, left.size()));
+      const auto bytes = static_cast<int64_t>(values.size_bytes());
+      // One at least: the chunks of other calls in the queue leave it by themselves.
+      if (under_way_ > 0 && under_way_ + bytes > bytes_max_) return absl::OkStatus();
+      header_.set_part(part_->first);
+      header_.set_offset(static_cast<int64_t>(begin_));
+      PeerMessage message;
+      message.channel = PeerChannel::kState;
+      message.header = header_.SerializeAsString();
+      message.payload = std::as_bytes(values);
+      message.owner = parts_;
+      message.arrived = [self = shared_from_this(), bytes](const absl::Status& status, PeerTiming) {
+        self->OnArrival(bytes, status);
+      };
+      const absl::Status sent = link_->Send(to_, std::move(message));
+      if (absl::IsResourceExhausted(sent) && under_way_ > 0) return absl::OkStatus();
+      ATOLL_RETURN_IF_ERROR(sent);
+      under_way_ += bytes;
+      begin_ += values.size();
+      if (values.size() < left.size()) continue;
+      ++part_;
+      begin_ = 0;
+    }
+    return absl::OkStatus();
+  }
+
+  void OnArrival(int64_t bytes, const absl::Status& status) {
+    if (status.ok() && arrived_ != nullptr) arrived_();
+    const std::lock_guard lock(mutex_);
+    under_way_ -= bytes;
+    if (!status.ok() || !SendMore().ok()) part_ = values_.end();
+  }
+
+  PeerLink* const link_;
+  const NodeId to_;
+  std::mutex mutex_;
+  v1::ChunkHeader header_;  // guarded by mutex_
+  const std::shared_ptr<const OwnedParts> parts_;
+  const PartMap values_;
+  const int64_t bytes_max_;
+  const std::function<void()> arrived_;
+  PartMap::const_iterator part_;  // guarded by mutex_; the next chunk's, and where it begins
+  size_t begin_ = 0;              // guarded by mutex_
+  int64_t under_way_ = 0;         // guarded by mutex_; bytes given to the link and not arrived
+};
+
+}  // namespace
+
+// -------------------------------------------------------------------------- to other members ----
+
+absl::StatusOr<CallId> GroupCalls::Call(const NodeId& to, v1::GroupFrame frame) {
+  const CallId id = calls_.Begin(to, Describe(frame));
+  frame.set_call(id);
+  frame.set_epoch(state_->epoch());
+  const absl::Status sent = Send(to, frame);
+  if (sent.ok()) return id;
+  calls_.Fail(id, sent);
+  return calls_.Await(id, Instant()).status();
+}
+
+void GroupCalls::Tell(const NodeId& to, v1::GroupFrame frame) {
+  frame.set_epoch(state_->epoch());
+  (void)Send(to, frame);  // a lost member does not need it
+}
+
+absl::Status GroupCalls::TellAll(v1::GroupFrame frame) {
+  const std::shared_ptr<const IslandPlan> plan = state_->plan();
+  frame.set_epoch(state_->epoch());
+  for (const IslandMember& member : plan->members) {
+    if (member.worker == state_->name() || link_->IsLost(member.worker)) continue;
+    ATOLL_RETURN_IF_ERROR(Send(member.worker, frame));
+  }
+  return absl::OkStatus();
+}
+
+void GroupCalls::Reply(const NodeId& to, CallId call, v1::GroupReply reply) {
+  v1::GroupFrame frame;
+  frame.set_call(call);
+  *frame.mutable_reply() = std::move(reply);
+  Tell(to, std::move(frame));
+}
+
+absl::Status GroupCalls::Send(const NodeId& to, const v1::GroupFrame& frame) {
+  const auto bytes = std::make_shared<std::string>(frame.SerializeAsString());
+  if (static_cast<int64_t>(bytes->size()) > kFrameBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of ", bytes->size(), " bytes to ", to, " is too long"));
+  }
+  PeerMessage message;
+  message.channel = PeerChannel::kCommand;
+  message.payload = std::as_bytes(std::span(*bytes));
+  message.owner = bytes;
+  return link_->Send(to, std::move(message));
+}
+
+absl::Status GroupCalls::SendParts(const LayerRequest& request,
+                                   const std::shared_ptr<const OwnedParts>& parts) {
+  v1::ChunkHeader header;
+  header.set_call(request.call);
+  header.set_epoch(state_->epoch());
+  const int64_t bytes_max = options_.queued_bytes_max / kQueueShare;
+  return std::make_shared<Chunks>(link_, request.from, std::move(header), parts, bytes_max,
+                                  options_.on_arrival)
+      ->Send();
+}
+
+// ---------------------------------------------------------------------------- what comes back ----
+
+absl::StatusOr<v1::GroupReply> GroupCalls::Await(CallId id, Duration timeout) {
+  return calls_.Await(id, SteadyNow() + timeout);
+}
+
+absl::Status GroupCalls::FetchLayer(const NodeId& from, const LayerShard& shard, Range elements,
+                                    v1::LayerCall of, const ShardParts& out) {
+  v1::GroupFrame frame;
+  v1::LayerCall& what = *frame.mutable_get_layer();
+  what = std::move(of);
+  ToWire(shard, what.mutable_shard());
+  what.set_parts(WantedOf(out));
+  what.set_begin(elements.begin);
+  what.set_end(elements.end);
+  // The destination must be registered before the first chunk comes.
+  const CallId call = calls_.Begin(from, Describe(frame));
+  inbox_.Expect({from, call}, PartsOf(out), ToString(FromWire(frame.get_layer().shard())));
+  frame.set_call(call);
+  frame.set_epoch(state_->epoch());
+  if (const absl::Status sent = Send(from, frame); !sent.ok()) calls_.Fail(call, sent);
+  const auto reply = Await(call, options_.timeout);
+  absl::Status status = reply.status();
+  if (status.ok() && what.of_save() != 0 && !reply->copies_taken()) {
+    status = absl::NotFoundError(
+        absl::StrCat(from, " has no copy of ", ToString(shard), " from save ", what.of_save()));
+  }
+  if (!status.ok()) inbox_.Drop({from, call});
+  ATOLL_RETURN_IF_ERROR(status);
+  return AwaitChunks({from, call}, out);
+}
+
+// As long as chunks come, however slowly: two receivers of one source may need minutes for a layer,
+// and a timeout would only restart it.
+absl::Status GroupCalls::AwaitChunks(const StateInbox::Key& key, const ShardParts& parts) {
+  int64_t bytes = 0;
+  for (const auto& [part, values] : PartsOf(parts)) bytes += std::ssize(values) * 4;
+  return inbox_.Await(key, options_.timeout, SteadyNow() + options_.timeout + MoveLimit(bytes));
+}
+
+void GroupCalls::Fail(const absl::Status& why) {
+  calls_.Fail(why);
+  inbox_.Fail(why);
+}
+
+absl::StatusOr<CallId> GroupCalls::AskClock(const NodeId& to) {
+  v1::GroupFrame frame;
+  frame.mutable_clock()->set_asked_ns(ClockNs());
+  return Call(to, std::move(frame));
+}
+
+// ------------------------------------------------------------- on the link's network thread ----
+
+void GroupCalls::OnReply(const NodeId& from, v1::GroupFrame frame) {
+  if (frame.reply().clock_ns() != 0) {
+    clocks_.Add(from, {frame.reply().asked_ns(), frame.reply().clock_ns(), ClockNs()});
+  }
+  calls_.OnReply(from, frame.call(), std::move(*frame.mutable_reply()));
+}
+
+void GroupCalls::OnClockAsked(const NodeId& from, const v1::GroupFrame& frame) {
+  v1::GroupReply reply;
+  reply.set_asked_ns(frame.clock().asked_ns());
+  reply.set_clock_ns(ClockNs());
+  Reply(from, frame.call(), std::move(reply));
+}
+
+void GroupCalls::OnChunk(PeerDelivery delivery) {
+  inbox_.OnChunk(SteadyNow(), std::move(delivery));
+}
+
+void GroupCalls::OnPeerLost(const NodeId& peer, const std::string& reason) {
+  calls_.OnPeerLost(peer, reason);
+  inbox_.OnPeerLost(peer, reason);
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,94 @@
+// Calls of a member to others: what it sends them, the replies that it awaits, and the elements of
+// layers that come and go in answer to calls.
+//
+// Threads: all of it is for any thread but Use; what is said to be the link's must not be delayed,
+// and does not wait. Await and FetchLayer block; Fail ends both, with that error.
+
+#ifndef ATOLL_WORKER_ISLAND_MEMBER_GROUP_CALLS_H_
+#define ATOLL_WORKER_ISLAND_MEMBER_GROUP_CALLS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/net/peer/peer_link.h"
+#include "worker/island/member/calls.h"
+#include "worker/island/member/member_state.h"
+#include "worker/island/tracing.h"
+
+namespace atl::worker {
+
+// Another member wants elements of a layer: chunks that belong to its call, and then a reply.
+struct LayerRequest {
+  NodeId from;
+  CallId call = 0;
+  v1::LayerCall what;
+};
+
+struct GroupCallsOptions {
+  Duration timeout{};            // of calls; of layers: of the next chunk
+  int64_t queued_bytes_max = 0;  // PeerLinkOptions'
+  // A chunk that was sent has arrived; from the link's thread. May be null.
+  std::function<void()> on_arrival;
+};
+
+class GroupCalls {
+ public:
+  // `state` outlives it.
+  GroupCalls(MemberState* state, GroupCallsOptions options)
+      : state_(state), options_(std::move(options)) {}
+  // Before all else. The link is there for as long as anything is sent.
+  void Use(PeerLink* link) { link_ = link; }
+
+  // ---- To other members; never waits. ----
+  // Sends a frame's body; the reply is awaited with Await. An error: the call is not under way.
+  absl::StatusOr<CallId> Call(const NodeId& to, v1::GroupFrame frame);
+  // No reply; lost with the peer.
+  void Tell(const NodeId& to, v1::GroupFrame frame);
+  absl::Status TellAll(v1::GroupFrame frame);  // that the plan names and that are not lost
+  void Reply(const NodeId& to, CallId call, v1::GroupReply reply);
+  // In chunks. Of what is larger than an eighth of the link's queue the first leave, and each that
+  // arrives lets others follow. An error: none does. Later failures show at the receiver, as
+  // missing chunks.
+  absl::Status SendParts(const LayerRequest& request,
+                         const std::shared_ptr<const OwnedParts>& parts);
+
+  // ---- What comes of them. ----
+  absl::StatusOr<v1::GroupReply> Await(CallId id, Duration timeout);
+  // Elements of another member's shard, of its devices' or as `of` says. What is behind `out` must
+  // last until it has returned. NOT_FOUND: it has none.
+  absl::Status FetchLayer(const NodeId& from, const LayerShard& shard, Range elements,
+                          v1::LayerCall of, const ShardParts& out);
+  void Fail(const absl::Status& why);  // all that wait
+  // Chunks of earlier attempts are dropped from now on.
+  void BeginEpoch(int64_t epoch) { inbox_.BeginEpoch(epoch); }
+
+  // ---- Clocks. ----
+  // Requests another member's time; the answer is for clocks().
+  absl::StatusOr<CallId> AskClock(const NodeId& to);
+  ClockBook& clocks() { return clocks_; }
+
+  // ---- On the link's thread. ----
+  void OnReply(const NodeId& from, v1::GroupFrame frame);
+  void OnClockAsked(const NodeId& from, const v1::GroupFrame& frame);
+  absl::Status AdmitChunk(const NodeId& from, absl::string_view header, int64_t payload_bytes) {
+    return inbox_.Admit(from, header, payload_bytes);
+  }
+  void OnChunk(PeerDelivery delivery);
+  void OnPeerLost(const NodeId& peer, const std::string& reason);
+
+ private:
+  absl::Status Send(const NodeId& to, const v1::GroupFrame& frame);
+  absl::Status AwaitChunks(const StateInbox::Key& key, const ShardParts& parts);
+
+  MemberState* const state_;
+  const GroupCallsOptions options_;
+  PeerLink* link_ = nullptr;
+  Calls calls_;
+  StateInbox inbox_;
+  ClockBook clocks_;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_ISLAND_MEMBER_GROUP_CALLS_H_

@@ -1,0 +1,81 @@
+// The layers of an island: those on this worker's devices, which it reads, writes, fetches and
+// sends, and those of other members, which it reads.
+//
+// Threads: GetSnapshot, SetAddition and Send are for any thread, while steps go on; so are Held and
+// the getters, which wait for the engine. What changes layers is for the member's caller, one at a
+// time. Waits for other members end with GroupCalls::Fail.
+//
+// Errors: FAILED_PRECONDITION: no job is open. NOT_FOUND: the elements are not where they should
+// be. UNAVAILABLE, ABORTED and DEADLINE_EXCEEDED as in Calls.
+
+#ifndef ATOLL_WORKER_ISLAND_MEMBER_MEMBER_LAYERS_H_
+#define ATOLL_WORKER_ISLAND_MEMBER_MEMBER_LAYERS_H_
+
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "worker/island/member/group_calls.h"
+#include "worker/island/member/member_state.h"
+#include "worker/island/member/saved_tiers.h"
+#include "worker/island/member/stamps.h"
+#include "worker/island/moves.h"
+
+namespace atl::worker {
+
+class MemberLayers {
+ public:
+  // All outlive it.
+  MemberLayers(MemberState* state, GroupCalls* calls, SavedTiers* saved)
+      : state_(state), calls_(calls), saved_(saved) {}
+
+  // ---- What is on these devices. ----
+  std::vector<HeldLayer> Held();
+  void DropSurplus();
+  // Gets shards from where the moves say; afterwards all layers in the plan have this step, and
+  // are those of `save`, if that is not 0. What has come whole stays, at that step: a fetch that is
+  // broken off goes on where it was.
+  absl::Status Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step, int64_t save = 0,
+                     const StampBook::Stamps& stamps = {});
+  void Stamp(const StampBook::Stamps& stamps);  // the plan's layers
+  void ForgetStamps();
+  absl::Status SetOptimizerSteps(int64_t steps);
+
+  // ---- Elements of some parts, each in as many floats: of these devices, or (`from`) of another
+  // member's. ----
+  absl::Status GetShard(const NodeId& from, const LayerShard& shard, Range elements,
+                        const ShardParts& out);
+  // Of the newest snapshot.
+  absl::Status GetSnapshot(const NodeId& from, const LayerShard& shard, Range elements,
+                           const ShardParts& out);
+  // Of a save, from the nearest tier that has it.
+  absl::Status GetSaved(const NodeId& from, int64_t save, const LayerShard& shard, Range elements,
+                        const ShardParts& out);
+
+  // `borrowed`: what was there comes back.
+  absl::Status SetShard(const LayerShard& shard, const ShardParts& values, bool borrowed = false);
+  // Between steps; see Engine::TakeSnapshot.
+  absl::StatusOr<bool> TakeSnapshot(bool moments);
+  // What is to be added to the parameters of these devices; see Engine::PrepareAddition.
+  absl::StatusOr<bool> PrepareAddition();
+  absl::Status SetAddition(const LayerShard& shard, std::span<const float> values);
+  absl::Status Add();
+
+  // Answers a request for what devices have, or their newest snapshot.
+  absl::Status Send(const LayerRequest& request);
+
+ private:
+  absl::Status FetchOne(const ShardMove& move, int64_t optimizer_step);
+  absl::Status SetState(const LayerShard& shard, int64_t optimizer_step, const ShardParts& values);
+  absl::Status SendSnapshot(const LayerRequest& request);
+
+  MemberState* const state_;
+  GroupCalls* const calls_;
+  SavedTiers* const saved_;
+  std::mutex mutex_;
+  StampBook stamps_;  // guarded by mutex_
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_ISLAND_MEMBER_MEMBER_LAYERS_H_

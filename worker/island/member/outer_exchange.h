@@ -1,0 +1,108 @@
+// The exchange of an island with the parameter servers, as one member takes part in it: what it
+// owns of theta_base, pseudo-gradients and pulled versions (worker/runtime/outer_state.h), how it
+// gets elements from other owners, and how a version reaches its devices.
+//
+// Threads: state, Held and Send are for any thread. DoLater is for the link's thread; what it takes
+// on is done on a thread of its own, in order, while steps go on. Everything else is for the
+// member's caller, one at a time. Waits for other owners end with GroupCalls::Fail.
+//
+// Errors: FAILED_PRECONDITION: no plan was set up; NOT_FOUND: what an owner should have is not
+// there; and those of calls and devices (MemberLayers).
+
+#ifndef ATOLL_WORKER_ISLAND_MEMBER_OUTER_EXCHANGE_H_
+#define ATOLL_WORKER_ISLAND_MEMBER_OUTER_EXCHANGE_H_
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "worker/island/member/group_calls.h"
+#include "worker/island/member/member_layers.h"
+#include "worker/island/member/member_state.h"
+#include "worker/island/member/saved_states.h"
+#include "worker/island/messages/outer_wire.h"
+#include "worker/island/work_queue.h"
+#include "worker/runtime/outer_state.h"
+
+namespace atl::worker {
+
+class OuterExchange {
+ public:
+  // All outlive it.
+  OuterExchange(MemberState* state, GroupCalls* calls, MemberLayers* layers, SavedStates* saves)
+      : member_(state), calls_(calls), layers_(layers), saves_(saves) {}
+
+  std::shared_ptr<OuterState> state() const;  // null: no plan was set up for this job
+  OuterHoldings Held() const;
+
+  // Does what a call of the leader requests.
+  absl::Status Do(const v1::OuterCall& call);
+  // The same of a call beside steps, later; `done` gets the outcome, on the thread that did it.
+  // ABORTED: this worker was interrupted before it began. False: there is too much already.
+  bool DoLater(const v1::OuterCall& call, std::function<void(const absl::Status&)> done);
+  // What the newest order for a layout has brought takes the place of what was kept.
+  void CommitLayout();
+  // The parameters that theta_base has replaced on these devices, for validation, come back.
+  absl::Status PutBack();
+  // Of a whole layer, from its owners.
+  absl::Status ReadLayer(OuterKind kind, int32_t layer, std::span<float> out);
+  // Answers a request for what this worker owns.
+  absl::Status Send(const LayerRequest& request);
+
+  void Drain() { work_.Drain(); }  // waits for all that DoLater has taken on
+  void Clear();                    // the job is closed
+  void Stop() { work_.Stop(); }    // waits for what has begun; drops the others, and new ones
+
+ private:
+  using ReadWhole = std::function<absl::Status(int32_t layer, std::span<float> out)>;
+
+  absl::Status DoDuringSteps(const v1::OuterCall& call);
+  // Gets what the order says, for CommitLayout.
+  absl::Status SetLayout(const OuterOrder& order);
+  absl::Status Fetch(const OuterSource& source, const std::shared_ptr<OuterState>& before,
+                     OuterState& next);
+  absl::Status FetchFrom(const NodeId& from, OuterKind kind, int32_t layer, ElementRange range,
+                         std::span<float> out);
+  absl::Status ReadParameters(int32_t layer, ElementRange range, bool of_snapshot,
+                              std::span<float> out);
+  // The parameters of what this worker owns, for a pseudo-gradient. `shards`, here and below:
+  // layers that they do not concern (Concern) are left alone.
+  absl::Status ReadForDelta(const std::vector<ShardPlacement>& shards, bool of_snapshot);
+  // Elements of all layers that this worker's devices hold, from their owners. Afterwards it has
+  // the pulled version of what it keeps copies of. kAdded leaves out copies of a table that cannot
+  // be read here: FetchTables, when all members have done so.
+  absl::Status Apply(OuterKind kind, OuterTarget target, const std::vector<ShardPlacement>& shards);
+  // The initial weights of the layers on these devices, by the seed or from the job's files.
+  absl::Status MakeInitialWeights();
+  // The pulled version is theta_base.
+  absl::Status Finish(const OuterTag& tag, bool keep_residual,
+                      const std::vector<ShardPlacement>& shards, double share);
+  absl::Status FetchTables();
+  // theta_base becomes the parameters of these devices, until PutBack.
+  absl::Status PutBaseIn();
+
+  // All layers of the plan on these devices, of whole layers as they are read.
+  absl::Status SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
+                       const ReadWhole& read_layer);
+  absl::Status SetDevices(const HeldLayer& held, OuterTarget target, std::span<const float> values);
+  std::vector<HeldLayer> HeldShards() const;  // those of the plan
+
+  MemberState* const member_;
+  GroupCalls* const calls_;
+  MemberLayers* const layers_;
+  SavedStates* const saves_;
+  std::vector<std::pair<LayerShard, std::vector<float>>> put_aside_;  // by PutBaseIn
+
+  mutable std::mutex mutex_;                  // guards the next three
+  std::shared_ptr<OuterState> state_, next_;  // next_: until CommitLayout
+  std::vector<HeldLayer> held_shards_;        // once each, by layer
+
+  WorkQueue work_;  // last: it uses the others
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_ISLAND_MEMBER_OUTER_EXCHANGE_H_

@@ -1,0 +1,71 @@
+// Saved states of an island (worker/state), as one member takes part in them: it copies the units
+// that it owns, keeps copies of others', and reads and sends what it has.
+//
+// Threads: Save, Here, In, ReadResiduals, DropCopies and StopSaving are for the member's caller,
+// one at a time, between steps; GoOn, Forget, Cancel and Send are for any thread. A save goes on
+// beside the steps that follow, on a thread of its tier. Reads of the disk and of the remote tier
+// end soon after an interrupt.
+
+#ifndef ATOLL_WORKER_ISLAND_MEMBER_SAVED_STATES_H_
+#define ATOLL_WORKER_ISLAND_MEMBER_SAVED_STATES_H_
+
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "worker/island/member/group_calls.h"
+#include "worker/island/member/member_layers.h"
+#include "worker/island/member/member_state.h"
+#include "worker/island/member/saved_tiers.h"
+#include "worker/runtime/outer_state.h"
+#include "worker/state/keeper.h"
+
+namespace atl::worker {
+
+class SavedStates {
+ public:
+  // All outlive it. `bytes_max`: of saves in memory (GroupOptions).
+  SavedStates(MemberState* state, GroupCalls* calls, MemberLayers* layers, SavedTiers* saved,
+              int64_t bytes_max);
+
+  // Copies the units that this worker owns, and what `outer` owes by quantised pushes (null: it
+  // keeps nothing for the servers). After GoOn it goes on beside what follows: `done` is called on
+  // another thread; here and at once, with RESOURCE_EXHAUSTED, where memory may not take it.
+  absl::Status Save(KeeperTask task, const std::shared_ptr<OuterState>& outer, Keeper::Done done);
+  void GoOn(int64_t save);
+  void Cancel();                         // what goes on ends soon, and does not call `done`
+  void Forget(int64_t save, Tier tier);  // older ones
+  void DropCopies();                     // those in memory
+  void StopSaving();                     // for good, with all waits for other members
+  void Stop();                           // as Cancel, for good, and waits for that
+
+  std::vector<HeldSave> Here();  // in memory and on the disk
+  // Empty: there is no such tier. What is in the remote one has been saved by any worker.
+  absl::StatusOr<std::vector<HeldSave>> In(Tier tier);
+  // What `next` keeps owes what it owed at the save, as this worker and the other members have it;
+  // what is nowhere begins at zero.
+  absl::Status ReadResiduals(int64_t save, OuterState& next);
+  // Answers a request for elements of a save. False: they are not here.
+  absl::StatusOr<bool> Send(const LayerRequest& request);
+
+ private:
+  // Elements whose residual `outer` has here.
+  int64_t KeptResiduals(const OuterState& outer) const;
+  absl::Status SaveResiduals(const OuterState& outer, KeeperTask* task);
+  absl::Status KeepCopies(const KeeperTask& task, const Cancelled& cancelled);
+  absl::Status FetchResidual(const NodeId& from, int64_t save, int32_t layer, ElementRange range,
+                             std::span<float> out);
+  absl::StatusOr<bool> SendResidual(const LayerRequest& request);
+
+  MemberState* const state_;
+  GroupCalls* const calls_;
+  MemberLayers* const layers_;
+  SavedTiers* const saved_;
+  const int64_t bytes_max_;
+  std::array<std::unique_ptr<Keeper>, kTiers> keepers_;  // last: they use the others
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_ISLAND_MEMBER_SAVED_STATES_H_
