@@ -89,10 +89,6 @@ struct Option {
   double value() const { return samples_per_s / factor; }
 };
 
-// More islands cost more state, transfers and rounds that can fail; rates predicted from measured
-// links that differ by less are the same.
-constexpr double kWorthMoreIslands = 1.02;
-
 // The best of those that the job allows, or null; `compared` says how they compare. The choices are
 // in the order of their numbers of islands: a later one is taken if it is better by more than
 // kWorthMoreIslands.
@@ -123,7 +119,10 @@ const Option* BestOf(const std::vector<Option>& choices, const OuterSpec& outer,
     };
     const double rank = rank_at(option.factor);
     if (best != nullptr && rank_at(kWorthMoreIslands * option.factor) >= best_rank) {
-      if (rank < best_rank) absl::StrAppend(compared, ", not enough better for more islands");
+      if (rank < best_rank) {
+        absl::StrAppendFormat(compared, ", at most %.0f%% better than fewer islands",
+                              100 * (kWorthMoreIslands - 1));
+      }
       continue;
     }
     best = &option;

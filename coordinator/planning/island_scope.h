@@ -15,6 +15,11 @@
 
 namespace atl {
 
+// More islands cost more state, transfers and rounds that can fail, and predictions from measured
+// links are not exact: an extent with more islands is the better one if it is this many times as
+// good.
+inline constexpr double kWorthMoreIslands = 1.02;
+
 struct IslandScopeChoice {
   IslandScope extent = IslandScope::kAll;
   std::string reason;  // all that were compared, and the model

@@ -123,7 +123,7 @@ TEST_CASE("auto_is_the_best_of_what_each_extent_gives") {
   CHECK(same.choice.islands_samples_per_s == chosen.choice.islands_samples_per_s);
   for (const IslandScope extent : {IslandScope::kSite, IslandScope::kWorker}) {
     const plan::IslandChoice other = Plans(spec, extent).choice;
-    CHECK(1.02 * chosen.choice.islands_samples_per_s / chosen.choice.islands_factor >=
+    CHECK(kWorthMoreIslands * chosen.choice.islands_samples_per_s / chosen.choice.islands_factor >=
           other.islands_samples_per_s / other.islands_factor);
   }
   spec.outer.max_islands = 1;
@@ -151,8 +151,8 @@ TEST_CASE("more_islands_are_taken_only_if_they_are_clearly_better") {
     const double better = of_workers / (1 + 2 * cost) * (1 + cost) / of_sites;
     CAPTURE(cost, better);
     CHECK(plan(IslandScope::kAuto).extent ==
-          (better > 1.02 ? IslandScope::kWorker : IslandScope::kSite));
-    ++(better > 1.02 ? clearly_better : better > 1 ? not_enough_better : worse);
+          (better > kWorthMoreIslands ? IslandScope::kWorker : IslandScope::kSite));
+    ++(better > kWorthMoreIslands ? clearly_better : better > 1 ? not_enough_better : worse);
   }
   CHECK(clearly_better > 0);
   CHECK(not_enough_better > 0);

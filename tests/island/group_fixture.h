@@ -94,7 +94,7 @@ inline Devices DevicesOfRun() {
     const char* name = std::getenv("ATOLL_TEST_DEVICES");
     if (name == nullptr) return Devices::kHost;
     const std::string_view given = name;
-    CHECK((given == "fake" || given == "fake_nccl"));
+    REQUIRE((given == "fake" || given == "fake_nccl"));
     return given == "fake" ? Devices::kFake : Devices::kFakeNccl;
   }();
   return devices;

@@ -1,4 +1,5 @@
 """atoll_test(): Catch2 tests, mostly one target a folder, whose cases are counted one by one.
+atoll_test_cases(): cases that several of these run, compiled once.
 atoll_library(): a library whose sources are compiled several at a time.
 """
 

@@ -179,7 +179,7 @@ void GroupMember::BeginEpoch(int64_t epoch) {
 
 absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
-  const std::shared_ptr<const GroupJob> job = state_.job();
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_.OpenJob());
   CommunicatorsOptions options;
   options.worker = name();
   options.address = HostOf(endpoint());

@@ -69,7 +69,7 @@ absl::Status MemberLayers::Fetch(const std::vector<ShardMove>& moves, int64_t op
 }
 
 absl::Status MemberLayers::FetchOne(const ShardMove& move, int64_t optimizer_step) {
-  const std::shared_ptr<const GroupJob> job = state_->job();
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_->OpenJob());
   // Of each shard that is a source: one, or all ranks of another cut.
   std::map<int32_t, std::unique_ptr<OwnedParts>> shards;
   for (const ShardSource& source : move.sources) {

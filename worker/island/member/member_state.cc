@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace atl::worker {
+namespace {
+
+constexpr absl::string_view kNoJob = "no job is open";
+
+}  // namespace
 
 std::shared_ptr<const GroupJob> MemberState::job() const {
   const std::lock_guard lock(mutex_);
@@ -14,9 +19,15 @@ std::shared_ptr<Engine> MemberState::engine() const {
   return engine_;
 }
 
+absl::StatusOr<std::shared_ptr<const GroupJob>> MemberState::OpenJob() const {
+  std::shared_ptr<const GroupJob> job = this->job();
+  if (job == nullptr) return absl::FailedPreconditionError(kNoJob);
+  return job;
+}
+
 absl::StatusOr<std::shared_ptr<Engine>> MemberState::OpenEngine() const {
   std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  if (engine == nullptr) return absl::FailedPreconditionError(kNoJob);
   return engine;
 }
 

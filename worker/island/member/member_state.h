@@ -41,6 +41,7 @@ class MemberState {
   std::shared_ptr<const GroupJob> job() const;  // null: none is open
   std::shared_ptr<Engine> engine() const;       // likewise
   // FAILED_PRECONDITION: no job is open.
+  absl::StatusOr<std::shared_ptr<const GroupJob>> OpenJob() const;
   absl::StatusOr<std::shared_ptr<Engine>> OpenEngine() const;
   // Held by who works the engine; interrupts, snapshots and additions do without.
   std::mutex& engine_mutex() { return engine_mutex_; }

@@ -118,7 +118,7 @@ OuterHoldings OuterExchange::Held() const {
 }
 
 absl::Status OuterExchange::SetLayout(const OuterOrder& order) {
-  const std::shared_ptr<const GroupJob> job = member_->job();
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   const std::shared_ptr<OuterState> before = state();
   const OuterSpec& spec = job->spec.outer;
   const bool same = before != nullptr && before->layout() == order.layout &&
@@ -203,6 +203,7 @@ absl::Status OuterExchange::Send(const LayerRequest& request) {
 
 absl::Status OuterExchange::ReadLayer(OuterKind kind, int32_t layer, std::span<float> out) {
   const std::shared_ptr<OuterState> outer = state();
+  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
   for (const KeptPart& part : outer->layout()) {
     if (part.layer != layer) continue;
     const auto to =
@@ -232,7 +233,7 @@ absl::Status OuterExchange::ReadParameters(int32_t layer, ElementRange range, bo
   const std::vector<int32_t> shares = TensorSharesOf(*plan, layer);
   const std::vector<NodeId> ranks = RanksOf(*plan, layer, member_->name());
   if (ranks.size() == 1) return get(ranks.front(), {layer, 0, shares}, ToRange(range), out);
-  const std::shared_ptr<const GroupJob> job = member_->job();
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   const LayerLayout& whole = job->layouts[static_cast<size_t>(layer)];
   std::vector<float> joined(static_cast<size_t>(whole.size));
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -286,6 +287,7 @@ absl::Status OuterExchange::Apply(OuterKind kind, OuterTarget target,
                                   const std::vector<ShardPlacement>& shards) {
   const std::shared_ptr<OuterState> outer = state();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   if (IsOfPulled(kind)) {
     std::vector<float> values;
     for (const KeptPart& part : outer->copies()) {
@@ -301,7 +303,7 @@ absl::Status OuterExchange::Apply(OuterKind kind, OuterTarget target,
   if (target != OuterTarget::kAddition) {
     member_->log().Change([](ReplayLog& log) { log.Changed(); });
   }
-  const auto blend = static_cast<float>(member_->job()->spec.outer.fragment_blend);
+  const auto blend = static_cast<float>(job->spec.outer.fragment_blend);
   return SetHeld(target, shards, [&](int32_t layer, std::span<float> out) {
     ATOLL_RETURN_IF_ERROR(ReadLayer(kind, layer, out));
     if (!IsAddition(kind) || blend == 1) return absl::OkStatus();
@@ -312,7 +314,7 @@ absl::Status OuterExchange::Apply(OuterKind kind, OuterTarget target,
 
 absl::Status OuterExchange::SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
                                     const ReadWhole& read_layer) {
-  const std::shared_ptr<const GroupJob> job = member_->job();
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   int32_t read = -1;  // layer that `values` are
   std::vector<float> values, cut;
   for (const HeldLayer& held : HeldShards()) {
@@ -338,7 +340,7 @@ absl::Status OuterExchange::SetHeld(OuterTarget target, const std::vector<ShardP
 }
 
 absl::Status OuterExchange::MakeInitialWeights() {
-  const std::shared_ptr<const GroupJob> job = member_->job();
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   const ModelSpec& spec = job->spec.model;
   if (spec.initial_weights_path.empty()) {
     return SetHeld(OuterTarget::kParameters, /*shards=*/{},
@@ -374,7 +376,7 @@ absl::Status OuterExchange::Finish(const OuterTag& tag, bool keep_residual,
 }
 
 absl::Status OuterExchange::FetchTables() {
-  const std::shared_ptr<const GroupJob> job = member_->job();
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   const std::shared_ptr<const IslandPlan> plan = member_->plan();
   for (const HeldLayer& held : HeldShards()) {
     if (!held.table_only) continue;
@@ -394,7 +396,7 @@ absl::Status OuterExchange::FetchTables() {
 
 // Only what differs from theta_base is put aside: nothing where no step has followed the pull.
 absl::Status OuterExchange::PutBaseIn() {
-  const std::shared_ptr<const GroupJob> job = member_->job();
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   if (state() == nullptr) return absl::FailedPreconditionError("the plan is not set up");
   put_aside_.clear();
   int32_t read = -1;  // layer that `whole` is

@@ -37,8 +37,7 @@ SavedStates::SavedStates(MemberState* state, GroupCalls* calls, MemberLayers* la
 
 absl::Status SavedStates::Save(KeeperTask task, const std::shared_ptr<OuterState>& outer,
                                Keeper::Done done) {
-  const std::shared_ptr<const GroupJob> job = state_->job();
-  if (job == nullptr) return absl::FailedPreconditionError("no job is open");
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_->OpenJob());
   const bool in_memory = task.tier == Tier::kMemory;
   Keeper& keeper = *keepers_[static_cast<size_t>(task.tier)];
   keeper.Cancel();
