@@ -230,6 +230,26 @@ TEST_CASE("all members say how fast their devices and messages are, each window 
   CHECK(leader.member->Work().empty());
 }
 
+TEST_CASE("a member without a job refuses calls for layers and for the parameter servers") {
+  const World world;
+  TestWorker worker(world, "w1");
+  GroupMember& member = *worker.member;
+  member.Close();
+  ShardMove move;
+  move.sources.emplace_back();
+  CHECK(absl::IsFailedPrecondition(member.layers().Fetch({move}, 0)));
+  for (const auto what :
+       {v1::OuterCall::LAYOUT, v1::OuterCall::CAPTURE, v1::OuterCall::APPLY, v1::OuterCall::FINISH,
+        v1::OuterCall::PUT_BASE_IN, v1::OuterCall::INITIAL, v1::OuterCall::TABLES}) {
+    CAPTURE(what);
+    v1::OuterCall call;
+    call.set_what(what);
+    CHECK(absl::IsFailedPrecondition(member.outer_exchange().Do(call)));
+  }
+  std::vector<float> whole(1);
+  CHECK(absl::IsFailedPrecondition(member.outer_exchange().ReadLayer(OuterKind::kBase, 0, whole)));
+}
+
 TEST_CASE("without a plan a worker trains on its first device, exactly as one device does") {
   World world;
   world.spec.layout.island = IslandScope::kWorker;
